@@ -17,7 +17,7 @@ attributes.
     ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
     ├── RegistryError        the schema registry cannot be reached, or refuses the request
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
-    ├── StorageError         a disk is full
+    │   └── StorageError     a disk is full, or a data file is missing
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
     ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
@@ -379,7 +379,7 @@ class TableError(ConnectorError):
     """A Delta table was not made by lowmark, or does not have the declared definition."""
 
 
-class StorageError(ConnectorError):
+class StorageError(TableError):
     """A disk is full, or a data file is missing. Earlier commits are not affected."""
 
 
@@ -434,6 +434,25 @@ def argument_invalid(name: str, value: object, allowed: str) -> ConfigError:
         "Give such a value. Nothing was changed",
         argument=name,
     )
+
+
+def check_time(name: str, value: object) -> None:
+    """Check an argument that is a time in microseconds, or None.
+
+    Raises:
+        ConfigError: It is neither None nor a whole number of 64 bits.
+    """
+    is_whole = isinstance(value, int) and not isinstance(value, bool)
+    if value is not None and not (is_whole and -(2**63) <= value < 2**63):  # type: ignore[operator]
+        raise argument_invalid(name, value, "a whole number of microseconds of 64 bits, or None")
+
+
+def check_name(name: str, value: object) -> None:
+    """Check an argument that is a name or a path. Raises `ConfigError` if it is not a text, or is
+    empty.
+    """
+    if not isinstance(value, str) or not value:
+        raise argument_invalid(name, value, "a text that is not empty")
 
 
 def check_note(name: str, note: object) -> None:

@@ -207,7 +207,7 @@ def _print_tables(found: StatusReport) -> None:
                 if of.recommended_max_staleness_s is None
                 else duration(of.recommended_max_staleness_s)
             ),
-            f"{of.pending_batches:,}",
+            "unknown" if of.pending_batches is None else f"{of.pending_batches:,}",
             _due(of),
             "" if of.last_job is None else escaped(_job(of.last_job, of.now)),
         )

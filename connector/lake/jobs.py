@@ -17,6 +17,8 @@ from typing import Any, Final
 from connector import warehouse as places
 from connector.lake.small_tables import append, delete, quoted, select
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
+from connector.state.reading import reading
+from connector.stored import from_stored
 
 _JOBS: Final = {
     **dict.fromkeys(("kind", "table", "error"), "string"),
@@ -86,7 +88,7 @@ class History:
             " ended_at DESC"
         )
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
-        return [_job(row) for row in rows]
+        return [self._job(row) for row in rows]
 
     def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
         """The newest job of each kind of maintenance, of a table or of a stream's changelog
@@ -97,7 +99,7 @@ class History:
         for kind in MAINTENANCE:
             condition = f"{of} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
             for row in select(self._jobs, condition, needs="stream"):
-                newest[kind] = _job(row)
+                newest[kind] = self._job(row)
         return newest
 
     def last_clean_up(self, table: str, stream: str) -> int | None:
@@ -168,7 +170,17 @@ class History:
             self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC"
         )
         by_cut = groupby(rows, key=lambda row: {**row, "table": "", "version": 0})
-        return [_cut(common, list(of_cut)) for common, of_cut in by_cut]
+        return [self._cut(common, list(of_cut)) for common, of_cut in by_cut]
+
+    def _job(self, row: Mapping[str, Any]) -> Job:
+        """A row as a job. A column that an older release did not write has its default value."""
+        with reading(self._jobs, "A row"):
+            return from_stored(Job, {name: row[name] for name in row if row[name] is not None})
+
+    def _cut(self, common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
+        with reading(self._cuts, "A row"):
+            versions = {row["table"]: row["version"] for row in rows}
+            return from_stored(CutRecord, {**common, "versions": versions})
 
 
 def _of(table: str, stream: str) -> str:
@@ -176,18 +188,3 @@ def _of(table: str, stream: str) -> str:
     return (
         f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"
     )
-
-
-def _job(row: Mapping[str, Any]) -> Job:
-    """A row as a job. A column that an older release did not write has its default value."""
-    return Job(
-        **{
-            **{name: value for name, value in row.items() if value is not None},
-            "kind": JobKind(row["kind"]),
-        }
-    )
-
-
-def _cut(common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
-    fields = {name: value for name, value in common.items() if name not in ("table", "version")}
-    return CutRecord(**fields, versions={row["table"]: row["version"] for row in rows})

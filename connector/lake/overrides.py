@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from connector import warehouse as places
-from connector.errors import ErrorCode, TableError, check_note
+from connector.errors import check_note
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
 from connector.state.incomplete_transactions import ReleaseTransaction
@@ -24,7 +24,9 @@ from connector.state.overrides import (
     PaceOverride,
     StalenessOverride,
     bounds_in,
+    check_requests,
     metadata_with,
+    metadata_without_overrides,
     paces_in,
 )
 from connector.state.reading import reading
@@ -45,12 +47,16 @@ _SETTINGS: Final = {
     **dict.fromkeys(("max_staleness_s", "apply_every_s", "made_at"), "int64"),
 }
 
+_NO_SETTINGS: Final = metadata_without_overrides()
+_NO_REQUESTS: Final = {"number": 0}
+
 
 class Overrides:
     """The overrides, closed stream partitions and released transactions of a warehouse.
 
     Every method raises `TableError` if they cannot be written or read, or if the newest commit is
-    not one of lowmark: it does not say which overrides are in force.
+    not one of lowmark, or if their Delta log was removed: it is not known which overrides are in
+    force. Without their folder, there are none.
     """
 
     def __init__(self, warehouse: str) -> None:
@@ -63,26 +69,24 @@ class Overrides:
         configuration.
         """
         with reading(self._settings):
-            return bounds_in(self._in_force(newest_stored(self._settings, is_small=True)))
+            return bounds_in(self._in_force(newest_stored(self._settings)))
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority
         over the configuration (JOB-2).
         """
         with reading(self._settings):
-            return paces_in(self._in_force(newest_stored(self._settings, is_small=True)))
+            return paces_in(self._in_force(newest_stored(self._settings)))
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""
         row = to_stored(override)
 
-        def following(
-            metadata: Mapping[str, Any] | None,
-        ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             with reading(self._settings):
                 return row, metadata_with(override, self._in_force(metadata))
 
-        append_next(self._settings, _SETTINGS, following)
+        append_next(self._settings, _SETTINGS, following, empty=_NO_SETTINGS)
 
     def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
         """The closed stream partitions of a stream with numbers greater than `above`, in order."""
@@ -106,7 +110,7 @@ class Overrides:
     def _requests(
         self, path: str, type_: type[_Request], stream: str, above: int
     ) -> list[_Request]:
-        if _newest_number(path, newest_stored(path, is_small=True)) <= above:
+        if _newest_number(path, newest_stored(path)) <= above:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
         with reading(path, "A row"):
@@ -118,13 +122,11 @@ class Overrides:
         check_note("why", request.reason)
         check_note("by", request.made_by)
 
-        def following(
-            metadata: Mapping[str, Any] | None,
-        ) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
             number = max(request.number, _newest_number(path, metadata) + 1)
             return to_stored(replace(request, number=number)), {"number": number}
 
-        append_next(path, columns, following)
+        append_next(path, columns, following, empty=_NO_REQUESTS)
 
     def _in_force(self, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return _of_lowmark(self._settings, metadata, "max_staleness_s")
@@ -140,17 +142,9 @@ def _newest_number(path: str, metadata: Mapping[str, Any] | None) -> int:
 def _of_lowmark(
     path: str, metadata: Mapping[str, Any] | None, key: str
 ) -> Mapping[str, Any] | None:
-    """The metadata of the newest commit at `path`. None: there is no table.
-
-    Every commit of lowmark has `key`. A commit without it is damaged, or of another program. It
-    must not count as "no overrides": the next one would make that permanent.
+    """The metadata of the newest commit at `path`. None: there is no table. Raises `TableError` if
+    the commit is not one of lowmark.
     """
-    if metadata is not None and key not in metadata:
-        raise TableError(
-            ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} was not made by lowmark, or its metadata is damaged",
-            "Another program committed to the Delta table. So the overrides in force are unknown",
-            "Restore the Delta table to the last version that lowmark committed",
-            path=path,
-        )
+    if metadata is not None:
+        check_requests(path, metadata, key)
     return metadata

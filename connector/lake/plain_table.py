@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 from connector.errors import ErrorCode, TableError
+from connector.lake.checks import check_missing, trouble
 from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class PlainTable:
         try:
             commits = self._delta.history()
         except unreadable as error:
-            raise trouble(self._delta.table_uri, "read", error) from error
+            raise trouble(_path_of(self._delta), "read", error) from error
         for commit in commits:
             if commit["version"] <= self.version:
                 at = int(commit.get("timestamp", 0)) * 1000
@@ -102,7 +103,13 @@ def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
     try:
         yield from QueryBuilder().register("t", delta).execute(query)
     except Exception as error:  # a damaged file raises no narrower type
-        raise trouble(delta.table_uri, "read", error) from error
+        raise trouble(_path_of(delta), "read", error) from error
+
+
+def _path_of(delta: DeltaTable) -> str:
+    """The path of a local table, or the URI of another one."""
+    uri = delta.table_uri.rstrip("/")
+    return unquote(uri.removeprefix("file://")) if uri.startswith("file:///") else uri
 
 
 def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
@@ -112,18 +119,15 @@ def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     )
 
 
-def newest_stored(path: str, *, is_small: bool = False) -> Mapping[str, Any] | None:
+def newest_stored(path: str) -> Mapping[str, Any] | None:
     """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
     there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
-
-    The first commit to a table that `is_small` writes its file before the log. So a file without a
-    log may be of a commit that is under way, or that was killed.
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
         return stored_of_newest(delta_table(path))
     except not_found:
-        check_missing(path, may_have_files=is_small)
+        check_missing(path)
         return None
     except unreadable as error:
         raise trouble(path, "read", error) from error
@@ -169,42 +173,6 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     return PlainTable(delta.version(), types, stored, delta)
 
 
-def check_missing(path: str, *, may_have_files: bool = False) -> None:
-    """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
-    folder has files but no Delta log, or there is a file in the place of a folder.
-    """
-    folder = Path(path)
-    if "://" in path:
-        return
-    try:
-        nearest = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-        has_files = nearest == folder and any(
-            below.name != "_delta_log" for below in folder.iterdir()
-        )
-    except NotADirectoryError:
-        has_files = False
-    except OSError as error:
-        raise trouble(path, "read", error) from error
-    if not nearest.is_dir():
-        raise TableError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"{path} cannot be a table",
-            f"{nearest} is not a folder",
-            "Move this file away, or set warehouse to another path",
-            path=path,
-        )
-    if has_files and not may_have_files:
-        raise TableError(
-            ErrorCode.FOLDER_NOT_A_TABLE,
-            f"{path} is not empty, and is not a Delta table",
-            "Its folder _delta_log is missing or empty. A program removed it, or the files belong"
-            " to another program",
-            "Restore _delta_log from a backup, or move the other files away. The pipeline makes a"
-            " table of changes again from the changelog",
-            path=path,
-        )
-
-
 def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
     """The class of a table, the error for a missing table, and the errors for an unreadable one."""
     try:
@@ -237,12 +205,3 @@ def stored_in(commit: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
     ours = metadata.get("lowmark") if isinstance(metadata, dict) else None
     return ours if isinstance(ours, dict) else {}
-
-
-def trouble(path: str, what: str, error: Exception) -> TableError:
-    """The error for a table that cannot be `what`, for example "read"."""
-    cause = str(error).partition("\n")[0]
-    remedy = "Check the path, its permissions, its files and the free space on the disk. Try again"
-    return TableError(
-        ErrorCode.TABLE_UNREADABLE, f"The table at {path} cannot be {what}", cause, remedy
-    )

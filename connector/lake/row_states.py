@@ -22,6 +22,7 @@ from connector.records.rejection import Rejection
 from connector.state.changelog_slots import table_slot
 from connector.state.reading import reading
 from connector.state.table_state import TableState
+from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
@@ -50,8 +51,8 @@ class RowStates:
     """
 
     def __init__(self, warehouse: str, definition: TableDefinition) -> None:
-        """Raises `TableError` if the table or the changelog cannot be read. A table without an
-        apply has no rows.
+        """Raises `TableError` if the table or the changelog cannot be read, or if the table was not
+        made from this changelog. A table without an apply has no rows.
         """
         folder = places.table_folder(warehouse, definition.name)
         self.definition, self.table_state = definition, TableState()
@@ -66,6 +67,8 @@ class RowStates:
                 self._tombstones = _of_rebuild(folder, self.table)
         changelog = places.changelog(warehouse, definition.stream)
         self.changelog = None if newest_stored(changelog) is None else open_table(changelog)
+        batch, changelog_id = _newest_batch(changelog, self.changelog)
+        self.table_state.check_changelog(definition.name, batch, changelog_id)
 
     def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
         """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
@@ -204,6 +207,18 @@ class RowStates:
                     change.row_key,
                     lift(change, position, self.definition.order, self.definition.versions),
                 )
+
+
+def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | None]:
+    """The newest batch of a changelog, and its id. Commits of other programs are ignored."""
+    if changelog is None:
+        return 0, None
+    stored = changelog.stored or next(
+        (one.stored for one in changelog.commits() if one.stored), changelog.stored
+    )
+    with reading(path):
+        batch, changelog_id = stored["ingest_batch"], stored["changelog_id"]
+        return from_stored(int, batch), from_stored(str, changelog_id)
 
 
 def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:

@@ -6,16 +6,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.lake.plain_table import (
-    batches,
-    check_missing,
-    rows_in,
-    stored_of_newest,
-    trouble,
-)
+from connector.lake.checks import check_missing, check_writable, trouble
+from connector.lake.plain_table import batches, rows_in, stored_of_newest
+from connector.state.damage import foreign_table
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
 
 TIDY_EVERY: Final = 200
 """After this many commits, the small files are merged into one, and old rows are removed."""
@@ -27,10 +23,8 @@ _KEPT: Final = {
 }
 ATTEMPTS: Final = 5
 
-Following = Callable[[Mapping[str, Any] | None], tuple[Mapping[str, Any], Mapping[str, Any]]]
-"""Makes a row and the metadata of its commit from the metadata of the newest commit. None: there is
-no table.
-"""
+Following = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
+"""Makes a row and the metadata of its commit from the metadata of the newest commit."""
 
 
 def append(
@@ -39,8 +33,8 @@ def append(
     types: Mapping[str, str],
     forget: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Append rows with these columns (`string` or `int64`) in one commit. The first commit creates
-    the table. Raises `TableError`.
+    """Append rows with these columns (`string` or `int64`) in one commit. If there is no table, it
+    is made first. Raises `TableError`, also if the table at `path` has none of these columns.
 
     Columns that the table lacks are added. After every `TIDY_EVERY` commits, `tidy` runs. Then the
     rows are removed for which the SQL condition from `forget` is true (TBL-23).
@@ -48,15 +42,63 @@ def append(
     from deltalake import DeltaTable, write_deltalake
     from deltalake.exceptions import DeltaError
 
+    check_writable(path)
     try:
-        write_deltalake(
-            path, as_arrow(rows, types), mode="append", schema_mode="merge", configuration=_KEPT
-        )
+        table = _opened(path) or _made(path, types, configuration=_KEPT)
+        known = {field.name for field in table.schema().fields}
+        if known.isdisjoint(types):
+            raise foreign_table(path, f"It has none of the columns {', '.join(types)}")
+        write_deltalake(table, as_arrow(rows, types), mode="append", schema_mode="merge")
         table = DeltaTable(path)
         if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
             tidy(table, forget())
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "written", error) from error
+
+
+def _opened(path: str) -> DeltaTable | None:
+    from deltalake import DeltaTable
+
+    return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+
+
+def _made(
+    path: str,
+    types: Mapping[str, str],
+    *,
+    configuration: Mapping[str, str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> DeltaTable:
+    """A new table without rows, or the one that another process made meanwhile. Its log is there
+    before its first file.
+    """
+    from deltalake import DeltaTable, Field, Schema
+    from deltalake.exceptions import DeltaError
+    from deltalake.schema import PrimitiveType
+
+    of = {"string": "string", "int64": "long"}
+    check_missing(path)
+    columns = [Field(name, PrimitiveType(of[type_])) for name, type_ in types.items()]
+    try:
+        return DeltaTable.create(
+            path,
+            Schema(columns),
+            configuration=dict(configuration or {}),
+            commit_properties=None if metadata is None else _with_metadata(metadata),
+        )
+    except DeltaError:
+        made = _opened(path)
+        if made is None:
+            raise
+        return made
+
+
+def _with_metadata(metadata: Mapping[str, Any]) -> CommitProperties:
+    from deltalake import CommitProperties
+
+    return CommitProperties(
+        custom_metadata={"userMetadata": json.dumps({"lowmark": metadata})}, max_commit_retries=0
+    )
 
 
 def tidy(table: DeltaTable, forget: str | None = None) -> None:
@@ -82,6 +124,7 @@ def delete(path: str, condition: str) -> None:
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
+    check_writable(path)
     try:
         DeltaTable(path).delete(condition)
     except TableNotFoundError:
@@ -90,38 +133,30 @@ def delete(path: str, condition: str) -> None:
         raise trouble(path, "written", error) from error
 
 
-def append_next(path: str, types: Mapping[str, str], following: Following) -> None:
+def append_next(
+    path: str, types: Mapping[str, str], following: Following, *, empty: Mapping[str, Any]
+) -> None:
     """Append the row that `following` makes from the newest commit, with its metadata, in one step.
-    Raises `TableError`.
+    If there is no table, it is made first, with `empty` as the metadata. Raises `TableError`.
 
     If another process commits first, `following` is called again with the metadata of that commit.
     """
-    from deltalake import CommitProperties, DeltaTable, write_deltalake
+    from deltalake import write_deltalake
     from deltalake.exceptions import DeltaError
 
+    check_writable(path)
     for attempt in range(ATTEMPTS):
         try:
-            table = DeltaTable(path) if DeltaTable.is_deltatable(path) else None
-            if table is None:
-                check_missing(path, may_have_files=True)
-            row, metadata = following(stored_of_newest(table) if table else None)
-            with_metadata = CommitProperties(
-                custom_metadata={"userMetadata": json.dumps({"lowmark": metadata})},
-                max_commit_retries=0,
+            table = _opened(path) or _made(path, types, metadata=empty)
+            row, metadata = following(stored_of_newest(table))
+            # A table of an earlier release gets the columns that it lacks.
+            write_deltalake(
+                table,
+                as_arrow([row], types),
+                mode="append",
+                schema_mode="merge",
+                commit_properties=_with_metadata(metadata),
             )
-            if table is None:
-                write_deltalake(
-                    path, as_arrow([row], types), mode="error", commit_properties=with_metadata
-                )
-            else:
-                # A table of an earlier release gets the columns that it lacks.
-                write_deltalake(
-                    table,
-                    as_arrow([row], types),
-                    mode="append",
-                    schema_mode="merge",
-                    commit_properties=with_metadata,
-                )
         except (DeltaError, OSError, ValueError) as error:
             if attempt == ATTEMPTS - 1:
                 raise trouble(path, "written", error) from error
@@ -135,7 +170,7 @@ def select(
     """The rows of the table for which the SQL `condition` is true. The list is empty if there is no
     table, or no column `needs`.
 
-    Raises `TableError`.
+    Raises `TableError`, also if only the log of the table is missing.
     """
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
@@ -143,6 +178,7 @@ def select(
     try:
         delta = DeltaTable(path)
     except TableNotFoundError:
+        check_missing(path)
         return []
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
@@ -21,7 +21,26 @@ from connector.stored import from_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
-def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
+class LoggedProgress(NamedTuple):
+    """The newest progress of a stream, and the id of the changelog that has it. An id of None is
+    not known, for example because there is no changelog.
+    """
+
+    progress: Progress
+    changelog_id: str | None
+
+    def of_table(self, name: str, table: TableState) -> Progress:
+        """The progress, for a table that was made from this changelog. Raises `TableError`
+        (`CHANGELOG_REPLACED`) for every other one: the batches of another changelog say nothing of
+        the table.
+        """
+        table.check_changelog(name, self.progress.ingest_batch, self.changelog_id)
+        return self.progress
+
+
+def logged_progress_of(
+    warehouse: str, stream: str, *, with_frontier: bool = False
+) -> LoggedProgress:
     """The newest progress of a stream, with its frontier only on request.
 
     If there is no changelog, it is the progress of a stream that was never ingested. Raises
@@ -30,16 +49,26 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
     path = places.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
-        return Progress()
+        return LoggedProgress(Progress(), None)
     with reading(path):
         progress = Progress.from_json(metadata["progress"], UNKNOWN)
+        known = metadata.get("changelog_id")
+        changelog_id = None if known is None else from_stored(str, known)
     if not with_frontier or not progress.ingest_batch:
-        return progress
+        return LoggedProgress(progress, changelog_id)
     frontier = metadata.get("frontier")
     row = _frontier_row(path, stream, progress.ingest_batch) if frontier is None else ""
     with reading(path, "The newest frontier"):
         frontier = json.loads(row) if frontier is None else frontier
-        return replace(progress, frontier=Frontier.from_json(frontier))
+        progress = replace(progress, frontier=Frontier.from_json(frontier))
+        return LoggedProgress(progress, changelog_id)
+
+
+def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
+    """The progress alone, as `logged_progress_of`. It is not known whether a table was made from
+    this changelog.
+    """
+    return logged_progress_of(warehouse, stream, with_frontier=with_frontier).progress
 
 
 def _frontier_row(path: str, stream: str, ingest_batch: int) -> str:

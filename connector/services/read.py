@@ -4,7 +4,6 @@ applied yet (TBL-16, TBL-17).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,23 +12,25 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import ErrorCode, TableError, argument_invalid
+from connector.errors import ErrorCode, TableError
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
-from connector.state.jobs import Job
+from connector.state.jobs import Job, cut_of_another_table
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
-from connector.state.overrides import bound_in_force
+from connector.state.overrides import bound_in_force, check_bound
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.text import counted
+from connector.watermarks.freshness import is_fresh
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from connector.config.settings import ConnectorConfig
     from connector.lake.jobs import History
+    from connector.lake.plain_table import PlainTable
 
 
 @dataclass(slots=True)
@@ -45,7 +46,8 @@ class TableRead:
             unknown, or a snapshot.
         to_batch: The last ingest batch that is contained.
         cut: The low watermark, if the rows are a consistent cut at it; None: they are not.
-        missing: Open dead letters that may belong to the table: the rows lack their changes.
+        missing: Open dead letters that may belong to the table: the rows lack their changes. With
+            `is_known` False and a `count` of 0, nothing is known of them.
         text: One sentence for people that says the same.
     """
 
@@ -103,12 +105,13 @@ def read(
     Raises:
         ConfigError: There is no such table, or `max_staleness_s` is not allowed.
         StaleTableError: The rows would be older than the bound, also with a merge.
-        TableError: The table, its changelog or its snapshot cannot be read.
+        TableError: The table, its changelog or its snapshot cannot be read. Or the table was not
+        made from this changelog, and its last apply is not within the bound.
     """
     from connector.lake.overrides import Overrides
 
     definition = find_table(config, table)
-    _check_bound(max_staleness_s)
+    check_bound(max_staleness_s)
     bound = (
         bound_in_force(definition, Overrides(config.warehouse).bounds())
         if max_staleness_s is None
@@ -126,44 +129,55 @@ def read(
     return found
 
 
-def _check_bound(max_staleness_s: object) -> None:
-    is_number = isinstance(max_staleness_s, int | float) and not isinstance(max_staleness_s, bool)
-    if max_staleness_s is not None and not (
-        is_number and 0 <= max_staleness_s < math.inf  # type: ignore[operator]
-    ):
-        allowed = "a number of seconds, at least 0, or None for the bound of the table"
-        raise argument_invalid("max_staleness_s", max_staleness_s, allowed)
-
-
 def _as_applied(
     config: ConnectorConfig, name: str, bound: int | None, on_event: OnEvent, *, allow_stale: bool
 ) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
     from connector.lake.plain_table import open_table
-    from connector.lake.state_reader import progress_of
+    from connector.lake.state_reader import logged_progress_of
 
     now = now_us()
     path = places.table(config.warehouse, name)
     found = open_table(path, table=name)
     with reading(path):
         before = TableState.from_json(found.stored)
-    progress = progress_of(config.warehouse, config.tables[name].stream)
+    logged = logged_progress_of(config.warehouse, config.tables[name].stream)
     try:
-        before.check_changelog(name, progress.ingest_batch)
+        progress = logged.of_table(name, before)
     except TableError as error:  # a table may be read where its changelog is not
+        is_proved = bound is None or (bound > 0 and is_fresh(before.as_of, bound, now))
+        if not allow_stale and not is_proved:
+            raise _not_provable(name, bound, error) from error
         on_event(warning("CHANGELOG_DIFFERS", str(error), table=name))
+        return _plain_read(name, found, before, before.as_of)
     if not progress.suffices(before, bound, now):
         return None
     as_of = progress.as_of(before)
     if not allow_stale:
         progress.check_age(name, as_of, bound, now, before.blocked_rows)
-    worth = _worth(as_of, before.apply_watermark, is_consistent_cut=before.is_consistent_cut)
+    return _plain_read(name, found, before, as_of)
+
+
+def _plain_read(name: str, found: PlainTable, state: TableState, as_of: int | None) -> TableRead:
+    worth = _worth(as_of, state.apply_watermark, is_consistent_cut=state.is_consistent_cut)
     text = (
-        f"{name} as of ingest batch {before.to_batch} (version {found.version} of the Delta"
+        f"{name} as of ingest batch {state.to_batch} (version {found.version} of the Delta"
         f" table){worth}"
     )
-    cut = before.apply_watermark if before.is_consistent_cut else None
-    return TableRead(found.types, found.rows(), as_of, before.to_batch, cut, text)
+    cut = state.apply_watermark if state.is_consistent_cut else None
+    return TableRead(found.types, found.rows(), as_of, state.to_batch, cut, text)
+
+
+def _not_provable(name: str, bound: int | None, why: TableError) -> TableError:
+    """The error for a bound that only the changelog of the table can prove."""
+    wanted = f"is at most {bound:g} s old" if bound else "has every ingested change"
+    return TableError(
+        ErrorCode.CHANGELOG_REPLACED,
+        f"It is not known whether table {name} {wanted}",
+        why.problem,
+        f"{why.remedy}. Until then, read the table as it is (allow_stale)",
+        table=name,
+    )
 
 
 def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
@@ -200,6 +214,10 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
             " snapshot_retention",
             table=name,
         ) from error
+    with reading(path):
+        state = TableState.from_json(found.stored)
+    if not cut.is_state(state):
+        raise cut_of_another_table(name, cut)
     revised = f", revision {cut.revision}" if cut.revision else ""
     text = f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}"
     return TableRead(found.types, found.rows(), None, cut.to_batch, cut.low_watermark, text)
@@ -269,18 +287,17 @@ def _keep(history: History, jobs: Iterable[Job], on_event: OnEvent) -> None:
 
 def _missing(config: ConnectorConfig, name: str) -> OpenLetters:
     """Open dead letters that may belong to the table (DLQ-7). Rows are returned also where these
-    cannot be counted.
+    cannot be counted, for example because the changelog is another one.
     """
-    from connector.lake.state_reader import progress_of, table_state_of
+    from connector.lake.state_reader import logged_progress_of, table_state_of
 
     stream = config.streams[config.tables[name].stream]
     try:
-        of_table = {name: table_state_of(config.warehouse, name)}
-        return open_letters_of(
-            config, stream, progress_of(config.warehouse, stream.name), of_table
-        )[1][name]
+        table = table_state_of(config.warehouse, name)
+        progress = logged_progress_of(config.warehouse, stream.name).of_table(name, table)
+        return open_letters_of(config, stream, progress, {name: table})[1][name]
     except TableError:
-        return NONE_OPEN
+        return OpenLetters(is_known=False)
 
 
 def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: bool) -> str:

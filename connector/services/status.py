@@ -5,12 +5,12 @@ JVM (OPS-5, TBL-20).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from connector.clock import now_us
-from connector.errors import TableError
+from connector.errors import TableError, check_time
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
@@ -42,7 +42,7 @@ class StatusReport:
     @staticmethod
     def _read(config: ConnectorConfig, at: int) -> StatusReport:
         from connector.lake.overrides import Overrides
-        from connector.lake.state_reader import progress_of, table_state_of
+        from connector.lake.state_reader import logged_progress_of, table_state_of
 
         found = StatusReport(at)
         bounds = found._try("settings", Overrides(config.warehouse).bounds) or {}
@@ -52,11 +52,13 @@ class StatusReport:
             for name in config.tables
         }
         for name, stream in config.streams.items():
-            progress = found._try(
-                f"streams.{name}", partial(progress_of, config.warehouse, name, with_frontier=True)
+            logged = found._try(
+                f"streams.{name}",
+                partial(logged_progress_of, config.warehouse, name, with_frontier=True),
             )
-            if progress is None:
+            if logged is None:
                 continue
+            progress = logged.progress
             of_stream = {
                 of: book
                 for of, book in tables.items()
@@ -73,10 +75,10 @@ class StatusReport:
                 undefined_sources=found._undefined_sources(config, name, progress),
             )
             for of, book in of_stream.items():
-                found._try(f"tables.{of}", partial(book.check_changelog, of, progress.ingest_batch))
+                of_table = found._try(f"tables.{of}", partial(logged.of_table, of, book))
                 every_s = pace_in_force(config.tables[of], bounds, paces)
                 found.tables[of] = found._table(
-                    config, of, book, progress, bounds, every_s, of_tables[of]
+                    config, of, book, of_table, bounds, every_s, of_tables[of]
                 )
         return found
 
@@ -93,7 +95,7 @@ class StatusReport:
         config: ConnectorConfig,
         name: str,
         book: TableState,
-        progress: Progress,
+        progress: Progress | None,
         bounds: Mapping[str, int],
         apply_every_s: float,
         dead_letters: OpenLetters,
@@ -119,14 +121,16 @@ class StatusReport:
         bound, last_job = bound_in_force(definition, bounds), next(iter(jobs), None)
         return table_status(
             *(definition, book, progress, self.at),
-            dead_letters=dead_letters,
+            dead_letters=dead_letters if progress else replace(dead_letters, is_known=False),
             max_staleness_s=bound,
             apply_every_s=apply_every_s,
             last_job=last_job,
             durations_us=durations,
             bound_buffer_s=config.streams[definition.stream].buffer_s,
             maintenance=self._maintenance(config, f"tables.{name}", table=name),
-            waiting_changes=self._try(
+            waiting_changes=0
+            if progress is None
+            else self._try(
                 f"tables.{name}", partial(waiting_changes, config.warehouse, definition, book)
             )
             or 0,
@@ -162,7 +166,8 @@ class StatusReport:
 
 
 def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
-    """Report how far each stream is ingested and complete, and how old each table is.
+    """Report how far each stream is ingested and complete, and how old each table is. Of a table
+    that was not made from the changelog that is there, only its own commit is reported.
 
     It reads the warehouse. It asks Kafka only for the state of dead letters, and only if there ever
     was one. For example: `status(config).tables["orders"].age_s`.
@@ -173,5 +178,9 @@ def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
 
     Returns:
         The report. It raises nothing for a stream or table that cannot be read: see its `errors`.
+
+    Raises:
+        ConfigError: `now` is not a time.
     """
+    check_time("now", now)
     return StatusReport._read(config, now_us() if now is None else now)

@@ -9,8 +9,15 @@ from pyspark.sql import functions as F
 
 from connector import warehouse as places
 from connector.clock import now_us
-from connector.errors import ErrorCode, OutOfRangeError, TableError
-from connector.records.model import MAX_TIMESTAMP, check_table
+from connector.errors import (
+    ErrorCode,
+    OutOfRangeError,
+    TableError,
+    argument_invalid,
+    check_name,
+    check_time,
+)
+from connector.records.model import MAX_INT, MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.storage.changelog import Changelog, entries_of
 from connector.watermarks.commit_range import check_range
@@ -72,7 +79,10 @@ def read_changes(
         TableError: There is no such changelog, or it is damaged. With `complete`, also if the low
             watermark is not known.
         InvalidChangeError: `table` cannot be the name of a source table.
+        ConfigError: Another argument has a value that is not allowed.
     """
+    _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit, now=now)
+    _check_skew(max_clock_skew_s)
     at = now_us() if now is None else now
     check_range(start_commit, end_commit, at)
     changelog = existing_changelog(spark, warehouse, stream)
@@ -134,12 +144,28 @@ def stream_changes(
         OutOfRangeError: The range begins in the future, or ends before it begins.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
+        ConfigError: Another argument has a value that is not allowed.
     """
+    _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit)
     check_range(start_commit, end_commit, now_us())
     changelog = existing_changelog(spark, warehouse, stream)
     return _selected(
         changelog, changelog.follow(), table, start_commit, end_commit, entries=entries
     )
+
+
+def _check_arguments(warehouse: str, stream: str, **times: int | None) -> None:
+    check_name("warehouse", warehouse)
+    check_name("stream", stream)
+    for name, time in times.items():
+        check_time(name, time)
+
+
+def _check_skew(max_clock_skew_s: object) -> None:
+    is_whole = isinstance(max_clock_skew_s, int) and not isinstance(max_clock_skew_s, bool)
+    if not (is_whole and 0 <= max_clock_skew_s <= MAX_INT):  # type: ignore[operator]
+        allowed = f"a whole number of seconds from 0 to {MAX_INT}"
+        raise argument_invalid("max_clock_skew_s", max_clock_skew_s, allowed)
 
 
 def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> Changelog:

@@ -21,9 +21,8 @@ from connector.errors import (
     TopicError,
     WriterConflictError,
 )
+from connector.state.damage import FULL, TOO_LARGE
 
-_FULL = ("No space left on device", "Disk quota exceeded", "There is not enough space on the disk")
-_TOO_LARGE = "File too large"
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 _TWO_READERS = "CONCURRENT_STREAM_LOG_UPDATE"
 # Two processes that begin with a new warehouse at once meet when they make its Delta tables.
@@ -63,14 +62,14 @@ def situation(
                 else "Stop one of the two processes. This one has changed nothing"
             ),
         )
-    if any(sign in text for sign in _FULL):
+    if any(sign in text for sign in FULL):
         return StorageError(
             ErrorCode.DISK_FULL,
             f"No more data can be written for {what}",
             "The disk is full",
             "Free some space and start again. Nothing is lost: lowmark continues where it stopped",
         )
-    if _TOO_LARGE in text:
+    if TOO_LARGE in text:
         return StorageError(
             ErrorCode.DISK_FULL,
             f"No more data can be written for {what}",

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -17,7 +17,15 @@ from pyspark.sql.types import MapType
 
 from connector import warehouse as places
 from connector.clock import now_us
-from connector.errors import ConnectorError, ErrorCode, TableError, WriterConflictError
+from connector.errors import (
+    ConnectorError,
+    ErrorCode,
+    TableError,
+    WriterConflictError,
+    argument_invalid,
+    check_name,
+    check_time,
+)
 from connector.lake.jobs import History
 from connector.records.model import MAX_LONG
 from connector.records.views import view_of_time
@@ -32,11 +40,15 @@ from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
 from connector.spark.storage.overrides import bounds_set
 from connector.spark.storage.table import Table
-from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.overrides import bound_in_force
+from connector.state.damage import foreign_table, log_missing
+from connector.state.jobs import CutRecord, Job, JobKind, cut_of_another_table
+from connector.state.overrides import bound_in_force, check_bound
+from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.tables.column_names import BOOKKEEPING
+
+_OF_CUT: Final = ("stream", "low_watermark", "to_batch", "revision", "merged", "recorded_at")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +121,16 @@ def read_table(
     Raises:
         StaleTableError: Ingest is so far behind that even a merge is older than the bound, and
             `allow_stale` is false.
-        TableError: There is no such table, or it is damaged.
+        TableError: There is no such table, or it is damaged, or it was not made from the changelog
+            that is there.
+        ConfigError: An argument has a value that is not allowed.
         WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
             the read needs. Read again.
     """
+    check_name("warehouse", warehouse)
+    check_name("name", name)
+    check_bound(max_staleness_s)
+    check_time("now", now)
     table = Table.existing(spark, places.table_folder(warehouse, name))
     definition = table.layout.definition
     version, before = table.newest()
@@ -127,7 +145,7 @@ def read_table(
     at = now_us() if now is None else now
     if progress.suffices(before, bound, at):
         as_of = progress.as_of(before)
-        reading = SparkRead(
+        found = SparkRead(
             _shown(table, version),
             as_of,
             before.to_batch,
@@ -141,10 +159,10 @@ def read_table(
             watermark_after=before.apply_watermark,
         )
         keep = add_job or _keeping(warehouse)
-        reading = _merged_in_a_job(table, version, before, changelog, progress, job, keep)
+        found = _merged_in_a_job(table, version, before, changelog, progress, job, keep)
     if not allow_stale:
-        progress.check_age(name, reading.as_of, bound, at, before.blocked_rows)
-    return reading
+        progress.check_age(name, found.as_of, bound, at, before.blocked_rows)
+    return found
 
 
 def _keeping(warehouse: str) -> Callable[[Job], None]:
@@ -328,21 +346,23 @@ def read_snapshot(
 
     Raises:
         TableError: No such cut was recorded, for example because the tables belong to different
-            streams. Or the cut has expired.
+            streams. Or the cut has expired, or the table of the cuts is damaged.
+        ConfigError: There is no name, or an argument has a value that is not allowed.
     """
-    assert names, "a snapshot is of some table"
-    path = places.cuts(warehouse)
-    cuts = spark.read.format("delta").load(path) if DeltaLog(spark, path).newest() else None
-    found = None
+    check_name("warehouse", warehouse)
+    if not names:
+        raise argument_invalid("names", names, "the name of at least one table")
+    for name in names:
+        check_name("names", name)
+    check_time("low_watermark", low_watermark)
+    check_time("now", now)
+    cuts, found = _cuts(spark, places.cuts(warehouse)), None
     if cuts is not None:
         wanted = cuts.where(
             F.col("table").isin(*names)
             & (F.col("low_watermark") <= (MAX_LONG if low_watermark is None else low_watermark))
         )
-        by_cut = wanted.groupBy(
-            "stream", "low_watermark", "to_batch", "revision", "merged", "recorded_at"
-        )
-        together = by_cut.agg(
+        together = wanted.groupBy(*_OF_CUT).agg(
             F.map_from_entries(F.collect_list(F.struct("table", "version"))).alias("versions")
         )
         newest_first = [F.desc("low_watermark"), F.desc("to_batch"), F.desc("recorded_at")]
@@ -373,10 +393,26 @@ def read_snapshot(
     return Snapshot(cut, {name: _at(spark, warehouse, name, cut.versions[name]) for name in names})
 
 
+def _cuts(spark: SparkSession, path: str) -> DataFrame | None:
+    """The recorded cuts. None: there are none yet. Raises `TableError` for another table."""
+    log = DeltaLog(spark, path)
+    if log.newest() is None:
+        if log.has_other_files():
+            raise log_missing(path)
+        return None
+    cuts = spark.read.format("delta").load(path)
+    lacking = {"table", *_OF_CUT, "version"}.difference(cuts.columns)
+    if lacking:
+        raise foreign_table(path, f"It lacks the columns {', '.join(sorted(lacking))}")
+    return cuts
+
+
 def _check_kept(
     spark: SparkSession, warehouse: str, name: str, cut: CutRecord, now: int, *, is_newest: bool
 ) -> None:
-    """Raise `TableError` if files of the table at the cut may have been deleted."""
+    """Raise `TableError` if files of the table at the cut may have been deleted, or if the table
+    was made again since.
+    """
     path, version = table_path(warehouse, name), cut.versions[name]
     log = DeltaLog(spark, path)
     following = log.at(version + 1)
@@ -387,7 +423,12 @@ def _check_kept(
         else None
     )
     is_old = kept is not None and left_at is not None and now - left_at > int(kept[1]) * 1_000_000
-    if log.at(version) is None or (is_old and not is_newest):
+    recorded = log.at(version)
+    if recorded is not None and recorded.stored is not None:
+        with reading(path):
+            if not cut.is_state(TableState.from_json(recorded.stored)):
+                raise cut_of_another_table(name, cut)
+    if recorded is None or (is_old and not is_newest):
         raise TableError(
             ErrorCode.CUT_EXPIRED,
             f"The cut of table {name} at {view_of_time(cut.low_watermark)} has expired",

@@ -10,12 +10,14 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as places
 from connector.clock import now_us
+from connector.errors import TableError
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, folders_in
 from connector.spark.storage.overrides import bounds_set
 from connector.spark.storage.table import Table
 from connector.state.overrides import bound_in_force
 from connector.state.stream_progress import Progress
+from connector.state.table_state import TableState
 from connector.state.table_status import TableStatus, table_status
 
 VIEW: Final = "lowmark_tables"
@@ -49,7 +51,8 @@ def register_status_view(
     - `max_staleness`: the bound in force. An override has priority over the declared bound. NULL:
       there is no bound.
     - `is_consistent_cut`: whether the table is the source's state at that watermark.
-    - `pending_batches`: how many ingest batches are not completely applied.
+    - `pending_batches`: how many ingest batches are not completely applied. NULL: not known,
+      because the table was not made from the changelog that is there.
     - `as_of`: the table contains everything that had arrived in Kafka at this time. NULL: not
       known.
     - `age`: the time since `as_of`. NULL: not known.
@@ -78,24 +81,34 @@ def register_status_view(
 
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
-    wished, progress = bounds_set(spark, warehouse), dict[str, Progress]()
+    wished, changelogs = bounds_set(spark, warehouse), dict[str, Changelog]()
     for name in folders_in(spark, places.tables_folder(warehouse)):
         path = places.table_folder(warehouse, name)
         if DeltaLog(spark, places.data(path)).newest() is None:
             continue
         table = Table.existing(spark, path)
         definition = table.layout.definition
-        if (stream := definition.stream) not in progress:
-            progress[stream] = Changelog(
-                spark, places.changelog(warehouse, stream), stream
-            ).progress(with_frontier=False)
+        if (stream := definition.stream) not in changelogs:
+            changelogs[stream] = Changelog(spark, places.changelog(warehouse, stream), stream)
+        state = table.table_state()
         yield table_status(
             definition,
-            table.table_state(),
-            progress[stream],
+            state,
+            _progress(name, state, changelogs[stream]),
             now,
             max_staleness_s=bound_in_force(definition, wished),
         )
+
+
+def _progress(name: str, table: TableState, changelog: Changelog) -> Progress | None:
+    newest = changelog.newest()
+    try:
+        table.check_changelog(
+            name, newest.ingest_batch if newest else 0, newest.changelog_id if newest else None
+        )
+    except TableError:
+        return None
+    return changelog.progress(with_frontier=False)
 
 
 def _row(status: TableStatus) -> tuple[object, ...]:

@@ -10,6 +10,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from connector.errors import ErrorCode, TableError
+from connector.records.views import view_of_time
+from connector.state.table_state import TableState
+
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
 """The period of the applies whose durations count for the recommended `max_staleness`."""
 
@@ -91,6 +95,12 @@ class CutRecord:
     recorded_at: int
     versions: Mapping[str, int]
 
+    def is_state(self, table: TableState) -> bool:
+        """Return whether a table with this state is at the cut. If it is not, the table was made
+        again after the cut was recorded, and its versions were counted anew.
+        """
+        return table.is_consistent_cut and table.apply_watermark == self.low_watermark
+
     def follows(self, before: CutRecord | None) -> CutRecord | None:
         """Return this record with its revision, or None if it shows nothing new.
 
@@ -102,6 +112,18 @@ class CutRecord:
         if is_same or before.to_batch >= self.to_batch:
             return None
         return replace(self, revision=before.revision + (before.merged != self.merged))
+
+
+def cut_of_another_table(name: str, cut: CutRecord) -> TableError:
+    """The error for a cut that names a version of a table that was made again since."""
+    return TableError(
+        ErrorCode.CUT_EXPIRED,
+        f"Table {name} has no version at {view_of_time(cut.low_watermark)}",
+        f"The table was made again after this cut was recorded: its version {cut.versions[name]}"
+        " is another state now",
+        "Read the table without a snapshot until the next cut is recorded",
+        table=name,
+    )
 
 
 def p95_s(durations_us: Iterable[int]) -> float | None:

@@ -8,12 +8,14 @@ progress of the batch stores the last number.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError, ErrorCode, TableError, argument_invalid
 from connector.records.model import MAX_INT
+from connector.state.damage import or_move_away
 from connector.state.pace import pace_s
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
@@ -120,6 +122,39 @@ def metadata_with(
         for name, of_tables in overrides.items()
         if of_tables or name == "max_staleness_s"
     }
+
+
+def metadata_without_overrides() -> dict[str, Any]:
+    """Return the metadata of the first commit, which makes the table and has no override."""
+    return {"max_staleness_s": {}}
+
+
+def check_requests(path: str, metadata: Mapping[str, Any], key: str) -> None:
+    """Raise `TableError` if the newest commit at `path` lacks `key`, which every commit of lowmark
+    has there.
+
+    Such a commit is damaged, or of another program. It must not count as "no overrides": the next
+    one would make that permanent.
+    """
+    if key not in metadata:
+        raise TableError(
+            ErrorCode.COMMIT_FOREIGN,
+            f"The newest commit of {path} was not made by lowmark, or its metadata is damaged",
+            "Another program committed to the Delta table. So the overrides in force are unknown",
+            "Restore the Delta table to the last version that lowmark committed"
+            + or_move_away(path),
+            path=path,
+        )
+
+
+def check_bound(max_staleness_s: object) -> None:
+    """Raise `ConfigError` if the bound of a read is not a number of seconds, or None (TBL-16)."""
+    is_number = isinstance(max_staleness_s, int | float) and not isinstance(max_staleness_s, bool)
+    if max_staleness_s is not None and not (
+        is_number and 0 <= max_staleness_s < math.inf  # type: ignore[operator]
+    ):
+        allowed = "a number of seconds, at least 0, or None for the bound of the table"
+        raise argument_invalid("max_staleness_s", max_staleness_s, allowed)
 
 
 def _seconds_in(metadata: Mapping[str, Any] | None, name: str) -> dict[str, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from connector.errors import ErrorCode, TableError
+from connector.state.damage import or_move_away
 
 
 @contextmanager
@@ -24,7 +25,7 @@ def reading(path: str, what: str = "The metadata of the newest commit") -> Itera
             f"{what} of {path} cannot be read",
             f"The key {error} is missing" if missing else str(error),
             "Use the release of lowmark that wrote the commit, or restore the Delta table to the"
-            " last version that can be read",
+            " last version that can be read" + or_move_away(path),
             path=path,
         ) from error
 

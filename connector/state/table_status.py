@@ -38,7 +38,8 @@ class TableStatus:
                                     table is a consistent cut, or empty, and no change waits
     as_of                           the table has all that had arrived in Kafka at this time; None:
                                     unknown
-    pending_batches                 the number of batches that are not completely applied
+    pending_batches                 the number of batches that are not completely applied; None:
+                                    unknown, because the table was not made from this changelog
     waiting_changes                 the number of changes that the last apply deferred: they wait
                                     for a heartbeat of `lagging_partition`
     declared_max_staleness_s        the bound of the configuration; `max_staleness_s` is the bound
@@ -63,7 +64,7 @@ class TableStatus:
     now: int
     apply: int
     to_batch: int
-    pending_batches: int
+    pending_batches: int | None
     upsert_stream_apply_watermark: int | None
     is_consistent_cut: bool
     inconsistent_since: int | None
@@ -93,10 +94,11 @@ class TableStatus:
     @property
     def is_complete(self) -> bool:
         """Whether it is a consistent cut, and no dead letter that may belong to it is open or being
-        replayed.
+        replayed. False if the table was not made from this changelog.
         """
         return (
             self.is_consistent_cut
+            and self.pending_batches is not None
             and not self.dead_letters.count
             and not self.dead_letters.under_way
         )
@@ -123,7 +125,7 @@ class TableStatus:
         found = []
         if not self.apply:
             found.append("nothing was applied yet: start the pipeline")
-        elif self.is_older_than_its_bound:
+        elif self.is_older_than_its_bound and self.pending_batches is not None:
             found.append(
                 "the table is older than max_staleness: reads merge the changes that are not"
                 " applied yet, and fail if ingest is behind too"
@@ -193,7 +195,7 @@ def text_of_waiting(changes: int, stream_partition: str) -> str:
 def table_status(
     definition: TableDefinition,
     table: TableState,
-    progress: Progress,
+    progress: Progress | None,
     now: int,
     *,
     max_staleness_s: int | None = None,
@@ -210,7 +212,8 @@ def table_status(
     Args:
         definition: Its definition.
         table: Its state.
-        progress: The progress of its stream.
+        progress: The progress of its stream. None: the table was not made from the changelog that
+            is there.
         now: The current time (µs).
         max_staleness_s: The bound in force.
         apply_every_s: The pace in force.
@@ -223,21 +226,24 @@ def table_status(
     """
     p95 = p95_s(durations_us)
     no_cut = bool(table.apply_number) and not table.is_consistent_cut
-    waits_for_heartbeat = bool(waiting_changes) and is_at_low_watermark(table, progress)
+    known = progress or Progress()
+    waits_for_heartbeat = bool(waiting_changes) and is_at_low_watermark(table, known)
     return TableStatus(
         name=definition.name,
         stream=definition.stream,
         now=now,
         apply=table.apply_number,
         to_batch=table.to_batch,
-        pending_batches=max(0, progress.ingest_batch - table.complete_to_batch),
+        pending_batches=(
+            None if progress is None else max(0, progress.ingest_batch - table.complete_to_batch)
+        ),
         upsert_stream_apply_watermark=table.apply_watermark,
         is_consistent_cut=table.is_consistent_cut,
         inconsistent_since=table.inconsistent_since if no_cut else None,
         lagging_partition=(
-            progress.frontier.lagging_partition if no_cut or waits_for_heartbeat else None
+            known.frontier.lagging_partition if no_cut or waits_for_heartbeat else None
         ),
-        as_of=progress.as_of(table),
+        as_of=known.as_of(table),
         declared_max_staleness_s=definition.max_staleness_s,
         max_staleness_s=max_staleness_s,
         letters=table.letters,

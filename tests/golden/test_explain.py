@@ -5,7 +5,10 @@ row.
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -15,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from connector import cli
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import BrokerError, ConfigError, ErrorCode
+from connector.errors import BrokerError, ConfigError, ErrorCode, TableError
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason
 from connector.services import RowHistory, explain
@@ -230,3 +233,55 @@ def test_a_wrong_key_is_a_wrong_call(capsys: pytest.CaptureFixture[str]) -> None
     """OPS-10."""
     assert cli.invoke(["explain", "accounts", '["b", 2]', "--no-kafka"]) == 2
     assert "an array of 1 values, for id" in capsys.readouterr().err
+
+
+def test_a_changelog_that_the_table_was_not_made_from_explains_nothing(tmp_path: Path) -> None:
+    """SUB-6: its changes are not those of the table."""
+    config = damaged(tmp_path, r'(\\"changelog_id\\":\\")\w+', r"\1another")
+    with pytest.raises(TableError, match="replaced by another one") as caught:
+        explained("a", config)
+    assert caught.value.code == ErrorCode.CHANGELOG_REPLACED
+    shutil.rmtree(tmp_path / "warehouse/streams")
+    with pytest.raises(TableError, match="the changelog was removed"):
+        explained("a", config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rejected", "null"),
+        ("rejected", '{\\\\"INVALID\\\\":null}'),
+        ("external_dead_letters", '\\\\"x\\\\"'),
+        ("ingest_batch", "1.5"),
+    ],
+)
+def test_metadata_of_a_changelog_that_cannot_be_read_is_an_error(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    """SUB-6, TBL-14."""
+    config = damaged(
+        tmp_path, rf'(\\"progress\\":\{{.*?\\"{key}\\":)(\d+|\{{.*?\}})', rf"\g<1>{value}"
+    )
+    with pytest.raises(TableError, match="cannot be read") as caught:
+        explained("a", config)
+    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+
+
+def test_an_old_commit_that_cannot_be_read_does_not_say_what_was_late(tmp_path: Path) -> None:
+    """SUB-6."""
+    pattern, batch = r'(\\"progress\\":\{.*?\\"low_watermark\\":)\d+', "00000000000000000003.json"
+    config = damaged(tmp_path, pattern, r'\g<1>\\"x\\"', batch)
+    (late,) = [one for one in explained("c", config).changes if one.ingest_batch == 3]
+    assert late.is_late is None
+
+
+def damaged(folder: Path, pattern: str, by: str, only: str = "*.json") -> ConnectorConfig:
+    """A copy of the golden warehouse with other text in the commits of its changelog."""
+    copytree(FOLDER, folder / "warehouse")
+    found = 0
+    for commit in (folder / "warehouse/streams/s/changelog/_delta_log").glob(only):
+        text, count = re.subn(pattern, by, commit.read_text())
+        found += count
+        commit.write_text(text)
+    assert found, "the test damages nothing"
+    return replace(CONFIG, warehouse=str(folder / "warehouse"))

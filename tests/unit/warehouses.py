@@ -33,7 +33,11 @@ def commit(
 
 
 def log_progress(
-    warehouse: Path, stream: str, progress: Progress, ends: Mapping[int, int] | None = None
+    warehouse: Path,
+    stream: str,
+    progress: Progress,
+    ends: Mapping[int, int] | None = None,
+    changelog_id: str | None = None,
 ) -> None:
     """The commit that follows a batch, read up to `ends`: the frontier as a row, the rest as
     metadata (TBL-5).
@@ -50,7 +54,7 @@ def log_progress(
         "progress": progress.to_json(),
         "ingest_batch": progress.ingest_batch,
         "end_offsets": end,
-    }
+    } | ({} if changelog_id is None else {"changelog_id": changelog_id})
     commit(warehouse / f"streams/{stream}/changelog", [row], FRONTIERS, said, partition_by=["slot"])
 
 

@@ -5,9 +5,11 @@ dead letters (SUB-6).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from connector import warehouse as places
 from connector.config.settings import find_table
 from connector.errors import BrokerError, TopicError, argument_invalid
 from connector.records.model import DataChange
@@ -27,12 +29,16 @@ from connector.services.rows.versions import (
     first_version,
     is_applied,
 )
+from connector.state.reading import reading
+from connector.state.stream_progress import Progress
+from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 from connector.tables.explain import Delivery, Explanation, state_of
 from connector.tables.explain import explain as explain_row
 from connector.tables.merge import RowState, visible
 from connector.tables.row import read_change, row_of
 from connector.tables.values import Unreadable
+from connector.watermarks.frontier import UNKNOWN
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
@@ -145,7 +151,8 @@ def explain(
     Raises:
         ConfigError: There is no such table.
         InvalidChangeError: The values are not a key of the table.
-        TableError: The table or its changelog cannot be read.
+        TableError: The table or its changelog cannot be read, or the table was not made from this
+            changelog.
     """
     from connector.lake.row_states import RowStates
 
@@ -154,7 +161,7 @@ def explain(
     states = RowStates(config.warehouse, find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
-    log = _Log.of(states.changelog)
+    log = _Log.of(states.changelog, places.changelog(config.warehouse, definition.stream))
     accepted, refused = _changes(states, row_key)
     letters, not_looked_at = _letters(
         config, states, row_key, accepted, refused, log, ask_kafka=ask_kafka
@@ -205,19 +212,28 @@ class _Log:
     rejected: int
 
     @staticmethod
-    def of(changelog: PlainTable | None) -> _Log:
+    def of(changelog: PlainTable | None, path: str) -> _Log:
+        """Read the commits of the changelog at `path`. Raises `TableError` if the newest one cannot
+        be read.
+        """
+        stored = [] if changelog is None else [one.stored for one in changelog.commits()]
+        commits = [one for one in stored if one]
         low_watermarks: dict[int, int | None] = {0: None}
-        commits = [] if changelog is None else list(changelog.commits())
-        progresses = [one.stored["progress"] for one in commits if "progress" in one.stored]
-        for progress in progresses:
-            low_watermarks.setdefault(int(progress["ingest_batch"]), progress.get("low_watermark"))
-        newest: Mapping[str, Any] = progresses[0] if progresses else {}
-        outside = newest.get("external_dead_letters") or {}
-        return _Log(
-            next((int(one.stored.get("trimmed_to", 0)) for one in commits if one.stored), 0),
-            low_watermarks,
-            sum(newest.get("rejected", {}).values()) + int(outside.get("count", 0)),
-        )
+        for commit in commits:
+            # An old commit that cannot be read does not say what was late.
+            with suppress(AttributeError, KeyError, TypeError, ValueError):
+                batch = from_stored(int, commit["progress"]["ingest_batch"])
+                low = commit["progress"].get("low_watermark")
+                low_watermarks.setdefault(batch, None if low is None else from_stored(int, low))
+        if not commits:
+            return _Log(0, low_watermarks, 0)
+        with reading(path):
+            newest = Progress.from_json(commits[0]["progress"], UNKNOWN)
+            return _Log(
+                from_stored(int, commits[0].get("trimmed_to", 0)),
+                low_watermarks,
+                sum(newest.rejected.values()) + newest.external_dead_letters.count,
+            )
 
     def is_late(self, ingest_batch: int, commit_timestamp: int) -> bool | None:
         """Whether a change was below the low watermark of the batch before (WMK-11)."""

@@ -58,7 +58,10 @@ def first_version(
     for commit in states.table.commits():  # the newest first
         if not commit.stored:
             continue
-        table_state = TableState.from_json(commit.stored)
+        try:
+            table_state = TableState.from_json(commit.stored)
+        except ValueError:  # an old commit that cannot be read ends what is known
+            return first
         is_other = is_added and table_state.rebuild != states.table_state.rebuild
         is_same = (
             _shown_by(states, table_state, arrived.values()) == newest

@@ -27,6 +27,8 @@ from connector.services import (
     set_max_staleness,
     status,
 )
+from connector.spark.changes import read_changes, stream_changes
+from connector.spark.reader import read_snapshot, read_table
 
 NO_NOTES = [None, "", " ", 5, b"gone", "a\0b", "a\ud800"]
 
@@ -138,3 +140,50 @@ def test_a_file_in_the_place_of_the_warehouse_is_an_error_of_the_status(
     assert {error.code for error in found.errors.values()} == {ErrorCode.WAREHOUSE_UNUSABLE}
     assert {"streams.s", "tables.t"} <= found.errors.keys()
     assert status(replace(config, warehouse=str(tmp_path / "new"))).errors == {}
+
+
+@pytest.mark.parametrize("time", [math.nan, math.inf, 1.5, True, "", "now", 2**63, -(10**30)])
+def test_a_time_that_is_no_number_of_microseconds_is_refused(
+    config: ConnectorConfig, time: Any
+) -> None:
+    """SUB-5, TBL-17, OPS-5: no raw error of Python or Spark."""
+    spark: Any = None
+    calls: list[Callable[[], object]] = [
+        lambda: status(config, now=time),
+        lambda: read_changes(spark, "w", "s", start_commit=time),
+        lambda: read_changes(spark, "w", "s", end_commit=time),
+        lambda: read_changes(spark, "w", "s", now=time),
+        lambda: stream_changes(spark, "w", "s", start_commit=time),
+        lambda: read_snapshot(spark, "w", "t", low_watermark=time),
+        lambda: read_snapshot(spark, "w", "t", now=time),
+        lambda: read_table(spark, "w", "t", now=time),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError, match=r"The argument \w+ is .* microseconds") as caught:
+            call()
+        assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+
+
+@pytest.mark.parametrize("name", [None, 5, b"t", "", [], 1.5])
+def test_a_name_for_spark_that_is_no_text_is_refused(name: Any) -> None:
+    """SUB-5, TBL-16, TBL-17."""
+    spark: Any = None
+    for call in (
+        lambda: read_changes(spark, name, "s"),
+        lambda: read_changes(spark, "w", name),
+        lambda: stream_changes(spark, "w", name),
+        lambda: read_table(spark, "w", name),
+        lambda: read_snapshot(spark, name, "t"),
+        lambda: read_snapshot(spark, "w", "t", name),
+        lambda: read_snapshot(spark, "w"),
+    ):
+        with pytest.raises(ConfigError, match=r"The argument \w+ is"):
+            call()
+
+
+@pytest.mark.parametrize("skew", [None, -1, 1.5, True, "1", math.nan, 2**31])
+def test_a_clock_skew_that_is_not_allowed_is_refused(skew: Any) -> None:
+    """SUB-5."""
+    spark: Any = None
+    with pytest.raises(ConfigError, match="The argument max_clock_skew_s is"):
+        read_changes(spark, "w", "s", max_clock_skew_s=skew)

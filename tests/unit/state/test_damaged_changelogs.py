@@ -16,11 +16,10 @@ from connector.errors import ErrorCode, TableError
 from connector.lake.changelog_reader import open_logged
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
-from connector.lake.small_tables import append_next
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
 from connector.spark.storage.delta_log import _stored_in
 from connector.spark.storage.logged_batch import LoggedBatch
-from connector.state.overrides import PaceOverride, StalenessOverride
+from connector.state.overrides import PaceOverride
 from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -52,7 +51,7 @@ READERS: list[Callable[[str], object]] = [
 
 def logged(warehouse: Path, said: dict[str, Any]) -> str:
     path = places.changelog(str(warehouse), "s")
-    append_next(path, {"kind": "string"}, lambda before: ({"kind": "frontier"}, said))
+    commit(Path(path), [{"kind": "frontier"}], {"kind": "string"}, said)
     return str(warehouse)
 
 
@@ -112,19 +111,6 @@ def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path:
     with pytest.raises(TableError) as caught:
         open_table(places.table(str(tmp_path), "other"))
     assert caught.value.code == ErrorCode.TABLE_MISSING
-
-
-def test_a_first_override_that_was_killed_before_its_commit_is_not_in_the_way(
-    tmp_path: Path,
-) -> None:
-    """`resumable`: a file without a log is that of a commit that is under way, or was killed."""
-    path = Path(places.overrides(str(tmp_path)))
-    path.mkdir(parents=True)
-    (path / "part-0.parquet").write_bytes(b"")
-    overrides = Overrides(str(tmp_path))
-    assert overrides.bounds() == {}
-    overrides.set(StalenessOverride("one", 600, 1, "ann"))
-    assert overrides.bounds() == {"one": 600}
 
 
 def test_a_file_in_the_place_of_the_overrides_is_an_error(tmp_path: Path) -> None:

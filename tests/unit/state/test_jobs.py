@@ -165,14 +165,14 @@ def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(lake_history, "MAX_JOBS", 30)
     history, folder = History(str(tmp_path)), tmp_path / "_connector" / "jobs"
     history.add_job(apply_of(1, ended_at=1))
-    for number in range(18):
+    for number in range(17):
         history.add_job(apply_of(1, ended_at=40 * DAY + number))
-    assert len(history.jobs("one")) == 19
-    history.add_job(apply_of(1, ended_at=40 * DAY + 18))
-    assert [job.ended_at - 40 * DAY for job in history.jobs("one")] == list(range(18, -1, -1)), (
+    assert len(history.jobs("one")) == 18
+    history.add_job(apply_of(1, ended_at=40 * DAY + 17))
+    assert [job.ended_at - 40 * DAY for job in history.jobs("one")] == list(range(17, -1, -1)), (
         "the one of the first day is gone"
     )
-    for number in range(19, 100):
+    for number in range(18, 100):
         history.add_job(apply_of(1, ended_at=40 * DAY + number))
         assert len(list(folder.glob("*.parquet"))) <= 24
         assert len(list((folder / "_delta_log").iterdir())) <= 30

@@ -14,7 +14,7 @@ from connector import warehouse as places
 from connector.errors import ConfigError, ErrorCode, TableError
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import newest_stored, stored_in
-from connector.lake.small_tables import append_next, as_arrow, select
+from connector.lake.small_tables import as_arrow, select
 from connector.state.overrides import (
     ClosePartition,
     PaceOverride,
@@ -28,6 +28,7 @@ from connector.stored import from_stored, to_stored
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.values import DataType
+from tests.unit.warehouses import commit
 
 
 def defined(name: str, bound: int | None) -> TableDefinition:
@@ -96,7 +97,7 @@ def test_settings_of_an_earlier_release_are_gone_on_with(tmp_path: Path) -> None
         {"table": "string", "max_staleness_s": "int64", "made_at": "int64", "made_by": "string"},
     )
     row = {"table": "one", "max_staleness_s": 60, "made_at": 1, "made_by": "ann"}
-    append_next(path, of_old, lambda said: (row, {"max_staleness_s": {"one": 60}}))
+    commit(Path(path), [row], of_old, {"max_staleness_s": {"one": 60}})
     overrides = Overrides(str(tmp_path))
     overrides.set(PaceOverride("one", 7, 2, "ann"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60}, {"one": 7})
@@ -185,7 +186,7 @@ def test_a_newest_commit_of_another_program_is_not_no_closed_partitions(
         overrides.ends("s", above=0)
     with pytest.raises(TableError, match="Restore"):
         overrides.add_closed(replace(request, stream_partition="q"))
-    DeltaTable(path).restore(0)
+    DeltaTable(path).restore(1)
     overrides.add_closed(replace(request, stream_partition="q"))
     assert [one.number for one in overrides.ends("s", above=0)] == [1, 2]
 
@@ -197,7 +198,7 @@ def test_overrides_that_are_no_numbers_are_an_error_also_for_what_is_set_next(
     """TBL-20, TBL-14."""
     path = places.overrides(str(tmp_path))
     row = {"made_by": "ann"}
-    append_next(path, {"made_by": "string"}, lambda said: (row, {"max_staleness_s": stored}))
+    commit(Path(path), [row], {"made_by": "string"}, {"max_staleness_s": stored})
     overrides = Overrides(str(tmp_path))
     for action in (
         overrides.bounds,
@@ -212,7 +213,7 @@ def test_overrides_that_are_no_numbers_are_an_error_also_for_what_is_set_next(
 def test_a_number_of_closed_partitions_that_is_no_number_is_an_error(tmp_path: Path) -> None:
     """WMK-8, TBL-14."""
     path = places.closed_partitions(str(tmp_path))
-    append_next(path, {"stream": "string"}, lambda said: ({"stream": "s"}, {"number": "x"}))
+    commit(Path(path), [{"stream": "s"}], {"stream": "string"}, {"number": "x"})
     overrides = Overrides(str(tmp_path))
     with pytest.raises(TableError, match="cannot be read"):
         overrides.ends("s", above=0)
@@ -233,7 +234,7 @@ ROW = {
 def with_row(warehouse: Path, row: dict[str, Any]) -> None:
     types = {name: "int64" if name in ("number", "made_at") else "string" for name in ROW}
     path = places.closed_partitions(str(warehouse))
-    append_next(path, types, lambda said: (row, {"number": 1}))
+    commit(Path(path), [row], types, {"number": 1})
 
 
 def test_a_request_without_a_reason_that_is_stored_does_not_stop_ingest(tmp_path: Path) -> None:

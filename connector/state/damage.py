@@ -1,0 +1,115 @@
+"""Errors for files of a warehouse that are missing, foreign or refused, and for a full disk
+(TBL-14).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from connector import warehouse as places
+from connector.errors import ErrorCode, StorageError, TableError
+
+FULL: Final = (
+    *("No space left on device", "Disk quota exceeded"),
+    "There is not enough space on the disk",
+)
+"""Texts of errors that say that a disk is full."""
+TOO_LARGE: Final = "File too large"
+"""The text of an error that says that a file has reached a limit."""
+
+_REFUSED: Final = ("Permission denied", "Read-only file system", "Operation not permitted")
+_MISSING_FILE: Final = re.compile(r"Object at location (\S+\.parquet) not found")
+_NO_COLUMN: Final = "No field named"
+_OF_TABLE: Final = re.compile(r"/tables/([^/]+)/(?:data|tombstones[^/]*)/*$")
+_WITHOUT: Final = {
+    places.overrides(""): "the bounds and paces of the configuration apply then",
+    places.closed_partitions(""): "requests that ingest has not taken yet are then lost",
+    places.released_transactions(""): "requests that ingest has not taken yet are then lost",
+    places.jobs(""): "the history of jobs begins again then",
+    places.cuts(""): "snapshots can be read again after the next cut",
+    places.audit_log(""): "the next audit looks into Kafka again",
+}
+
+
+def or_move_away(path: str) -> str:
+    """The end of a remedy for a damaged Delta table of the folder `_connector`: lowmark goes on
+    without its content. It is empty for the other tables of a warehouse.
+    """
+    then = next((then for end, then in _WITHOUT.items() if path.rstrip("/").endswith(end)), None)
+    return "" if then is None else f". Or move the folder {path} away: {then}"
+
+
+def explained(path: str, what: str, text: str) -> TableError | None:
+    """The error for a table at `path` that cannot be `what`, for example "read". `text` is that of
+    the error of a library. None: it is not a known one.
+    """
+    first_line = text.partition("\n")[0]
+    if any(sign in text for sign in FULL):
+        return StorageError(
+            ErrorCode.DISK_FULL,
+            f"The table at {path} cannot be {what}",
+            f"The disk is full: {first_line}",
+            "Free some space and try again. Nothing was changed",
+            path=path,
+        )
+    if TOO_LARGE in text:
+        return StorageError(
+            ErrorCode.DISK_FULL,
+            f"The table at {path} cannot be {what}",
+            "A file has reached the size limit of the process (ulimit -f) or of the file system",
+            "Raise the limit and try again. Nothing was changed",
+            path=path,
+        )
+    if any(sign in text for sign in _REFUSED):
+        return TableError(
+            ErrorCode.WAREHOUSE_UNUSABLE,
+            f"The table at {path} cannot be {what}",
+            f"The operating system refuses it: {first_line}",
+            "Give the user of this process access to the folder, or mount the file system for"
+            " writing",
+            path=path,
+        )
+    if (missing := _MISSING_FILE.search(text)) is not None:
+        return data_file_missing(path, missing[1])
+    return foreign_table(path, first_line) if _NO_COLUMN in text else None
+
+
+def data_file_missing(path: str, file: str) -> StorageError:
+    """The error for a table at `path` whose log names `file`, which does not exist."""
+    of_table = _OF_TABLE.search(path)
+    return StorageError(
+        ErrorCode.DATA_FILE_MISSING,
+        f"A data file of {path} is missing",
+        f"{file} does not exist, but the Delta log names it",
+        "Restore the file from a backup"
+        + (". Without a backup, rebuild the table from the changelog" if of_table else "")
+        + or_move_away(path),
+        path=path,
+        **({"table": of_table[1]} if of_table else {}),
+    )
+
+
+def foreign_table(path: str, cause: str) -> TableError:
+    """The error for a table at `path` that does not have the columns of one of lowmark."""
+    return TableError(
+        ErrorCode.COMMIT_FOREIGN,
+        f"The table at {path} is not one of lowmark, or another program changed its columns",
+        cause,
+        f"Restore the last version that lowmark committed{or_move_away(path)}",
+        path=path,
+    )
+
+
+def log_missing(path: str) -> TableError:
+    """The error for a folder with files of a table, but without its Delta log."""
+    again = " The pipeline makes a table of changes again from the changelog"
+    return TableError(
+        ErrorCode.FOLDER_NOT_A_TABLE,
+        f"{path} is not empty, and is not a Delta table",
+        "Its folder _delta_log is missing or empty. A program removed it, or the files belong to"
+        " another program",
+        "Restore _delta_log from a backup"
+        + (or_move_away(path) or f", or move the other files away.{again}"),
+        path=path,
+    )

@@ -1,0 +1,266 @@
+"""Files of a warehouse that are gone, foreign or refused are errors with a remedy that helps
+(TBL-14, TBL-20).
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from connector import warehouse as places
+from connector.cli.remedies import command_for
+from connector.errors import ErrorCode, StorageError, TableError
+from connector.lake.audit_log import AuditLog
+from connector.lake.jobs import History
+from connector.lake.overrides import Overrides
+from connector.lake.plain_table import open_table
+from connector.lake.small_tables import as_arrow
+from connector.state.damage import explained
+from connector.state.incomplete_transactions import ReleaseTransaction
+from connector.state.jobs import CutRecord, Job, JobKind
+from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride
+from connector.state.table_state import TableState
+from tests.unit.warehouses import log_table
+
+SMALL = ("overrides", "closed_partitions", "released_transactions", "jobs", "cuts", "audit_log")
+NOBODY = 65534
+
+
+def readers(warehouse: str) -> dict[str, Callable[[], object]]:
+    overrides, history = Overrides(warehouse), History(warehouse)
+    return {
+        "overrides": overrides.bounds,
+        "closed_partitions": lambda: overrides.ends("s", above=0),
+        "released_transactions": lambda: overrides.releases("s", above=0),
+        "jobs": lambda: history.jobs("t"),
+        "cuts": lambda: history.newest_cut("s"),
+        "audit_log": audit_log(warehouse).letters,
+    }
+
+
+def writers(warehouse: str) -> dict[str, Callable[[], object]]:
+    overrides, history = Overrides(warehouse), History(warehouse)
+    return {
+        "overrides": lambda: overrides.set(StalenessOverride("t", 600, 1, "ann")),
+        "closed_partitions": lambda: overrides.add_closed(
+            ClosePartition(1, "s", "p", "gone", 1, "ann")
+        ),
+        "released_transactions": lambda: overrides.add_release(
+            ReleaseTransaction(1, "s", "tx", "gone", 1, "ann")
+        ),
+        "jobs": lambda: history.add_job(Job(JobKind.APPLY, "t", 1, 2)),
+        "cuts": lambda: history.add_cut(CutRecord("s", 50, 1, 0, 5, 1, {"t": 0})),
+        "audit_log": lambda: audit_log(warehouse).add_letters(1, (), 1),
+    }
+
+
+def audit_log(warehouse: str) -> AuditLog:
+    return AuditLog(warehouse, "s", "orders", "c", "id")
+
+
+def data_files(path: Path) -> list[Path]:
+    return [one for one in path.glob("*.parquet") if one.is_file()]
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("is_empty", [False, True], ids=["no log", "an empty log"])
+def test_a_table_without_its_log_is_not_an_empty_table(
+    tmp_path: Path, name: str, is_empty: bool
+) -> None:
+    """TBL-20, TBL-14: for readers and for writers, which would make it permanent."""
+    path, warehouse = tmp_path / "_connector" / name, str(tmp_path)
+    before = readers(warehouse)[name]()
+    writers(warehouse)[name]()
+    known = readers(warehouse)[name]()
+    assert known != before
+    shutil.move(path / "_delta_log", tmp_path / "kept")
+    if is_empty:
+        (path / "_delta_log").mkdir()
+    for action in (readers(warehouse)[name], writers(warehouse)[name]):
+        with pytest.raises(TableError, match="is not a Delta table") as caught:
+            action()
+        assert caught.value.code == ErrorCode.FOLDER_NOT_A_TABLE
+        assert f"Or move the folder {path} away" in caught.value.remedy
+    if is_empty:
+        (path / "_delta_log").rmdir()
+    shutil.copytree(tmp_path / "kept", path / "_delta_log")
+    assert readers(warehouse)[name]() == known, "the first remedy helps"
+    shutil.move(path, tmp_path / "away")
+    assert readers(warehouse)[name]() == before, "the second one helps"
+    writers(warehouse)[name]()
+    assert readers(warehouse)[name]() == known
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_first_row_that_was_killed_is_not_in_the_way(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`resumable`: the log is there before the first file, at each moment of the first write."""
+    path, warehouse = tmp_path / "_connector" / name, str(tmp_path)
+    before = readers(warehouse)[name]()
+    (path / "_delta_log").mkdir(parents=True)
+    assert readers(warehouse)[name]() == before, "killed before the log had a file"
+
+    def killed(*_: Any, **__: Any) -> None:
+        assert DeltaTable(path).version() == 0
+        assert data_files(path) == []
+        (path / "part-0.parquet").write_bytes(b"")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("deltalake.write_deltalake", killed)
+        writers(warehouse)[name]()
+    assert data_files(path), "killed before the commit of the row"
+    assert readers(warehouse)[name]() == before
+    writers(warehouse)[name]()
+    assert readers(warehouse)[name]() != before
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("name", SMALL)
+def test_a_limit_of_files_is_the_error_and_nothing_is_printed(
+    tmp_path: Path, name: str, is_new: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-14: not a stack of a thread of a library."""
+    warehouse = str(tmp_path)
+    if not is_new:
+        writers(warehouse)[name]()
+    known = readers(warehouse)[name]()
+    full = pytest.raises(StorageError, match="size limit")
+    with full as caught, files_up_to(256):
+        writers(warehouse)[name]()
+    assert caught.value.code == ErrorCode.DISK_FULL
+    assert readers(warehouse)[name]() == known
+    assert capfd.readouterr().err == ""
+
+
+@contextmanager
+def without_rights(folder: Path) -> Iterator[None]:
+    """As a user who may not write in the folder; an administrator may always."""
+    user = os.geteuid()
+    folder.chmod(0o555)
+    if not user:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_folder_that_cannot_be_written_is_the_error_and_nothing_is_printed(
+    tmp_path: Path, name: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """TBL-14."""
+    refused = pytest.raises(TableError, match="The operating system refuses it")
+    with refused as caught, without_rights(tmp_path):
+        writers(str(tmp_path))[name]()
+    assert caught.value.code == ErrorCode.WAREHOUSE_UNUSABLE
+    assert "access" in caught.value.remedy
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Unable to copy data to file: No space left on device (os error 28)", "DISK_FULL"),
+        ("Disk quota exceeded", "DISK_FULL"),
+        ("File too large (os error 27)", "DISK_FULL"),
+        ("[Errno 30] Read-only file system: '/w'", "WAREHOUSE_UNUSABLE"),
+        ("[Errno 13] Permission denied: '/w'", "WAREHOUSE_UNUSABLE"),
+        ("Object at location /w/part-0.snappy.parquet not found: No such", "DATA_FILE_MISSING"),
+        ("Schema error: No field named stream.\nValid fields are t.a.", "COMMIT_FOREIGN"),
+        ("something else", None),
+    ],
+)
+def test_an_error_of_a_library_is_known_by_its_text(text: str, code: str | None) -> None:
+    """TBL-14."""
+    found = explained("/w/_connector/cuts", "read", text)
+    assert (found and found.code) == code
+    assert found is None or found.fields["path"] == "/w/_connector/cuts"
+
+
+def test_a_data_file_that_is_gone_is_named_without_spark(tmp_path: Path) -> None:
+    """TBL-14: a table is rebuilt; a small table can be moved away."""
+    warehouse = str(tmp_path)
+    log_table(tmp_path, "one", TableState(apply_number=1))
+    writers(warehouse)["cuts"]()
+    for folder in (places.table(warehouse, "one"), places.cuts(warehouse)):
+        for file in data_files(Path(folder)):
+            file.unlink()
+    with pytest.raises(StorageError, match=r"A data file of .* is missing") as caught:
+        list(open_table(places.table(warehouse, "one")).rows())
+    assert caught.value.code == ErrorCode.DATA_FILE_MISSING
+    assert command_for(caught.value) == "connector table rebuild one"
+    with pytest.raises(StorageError, match="snapshots can be read again") as caught:
+        History(warehouse).newest_cut("s")
+    assert command_for(caught.value) is None
+
+
+@pytest.mark.parametrize("name", ["jobs", "cuts", "audit_log"])
+def test_a_table_of_another_program_is_not_read_or_written(tmp_path: Path, name: str) -> None:
+    """TBL-14, TBL-22."""
+    path, warehouse = tmp_path / "_connector" / name, str(tmp_path)
+    write_deltalake(path, as_arrow([{"x": "1"}], {"x": "string"}))
+    for action in (readers(warehouse)[name], writers(warehouse)[name]):
+        with pytest.raises(TableError, match="is not one of lowmark") as caught:
+            action()
+        assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+        assert f"Or move the folder {path} away" in caught.value.remedy
+    assert DeltaTable(path).version() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("jobs", {"kind": "apply", "table": "t", "ended_at": 2}),
+        ("cuts", {"stream": "s", "table": "t", "recorded_at": 1, "version": 0}),
+    ],
+)
+def test_a_row_of_another_program_is_an_error_with_a_remedy(
+    tmp_path: Path, name: str, row: dict[str, Any]
+) -> None:
+    """TBL-14."""
+    writers(str(tmp_path))[name]()
+    types = {key: "string" if isinstance(value, str) else "int64" for key, value in row.items()}
+    write_deltalake(
+        tmp_path / "_connector" / name, as_arrow([row], types), mode="append", schema_mode="merge"
+    )
+    with pytest.raises(TableError, match=r"A row of .* cannot be read") as caught:
+        [*History(str(tmp_path)).jobs("t"), *History(str(tmp_path)).cuts("s")]
+    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+    assert "away" in caught.value.remedy
+
+
+def test_damaged_overrides_say_that_their_folder_can_be_moved_away(tmp_path: Path) -> None:
+    """TBL-20: every read needs the bounds."""
+    overrides, path = Overrides(str(tmp_path)), tmp_path / "_connector/overrides"
+    overrides.set(StalenessOverride("one", 600, 1, "ann"))
+    overrides.set(PaceOverride("one", 7, 2, "ann"))
+    for text in ("{", ""):
+        (path / "_delta_log/00000000000000000002.json").write_text(text)
+        for action in (overrides.bounds, lambda: overrides.set(PaceOverride("one", 8, 3, "ann"))):
+            with pytest.raises(TableError) as caught:
+                action()
+            assert f"Or move the folder {path} away" in caught.value.remedy
+    shutil.rmtree(path)
+    assert overrides.bounds() == {}
