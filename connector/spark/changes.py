@@ -12,6 +12,7 @@ from connector.clock import now_us
 from connector.errors import ErrorCode, OutOfRangeError, TableError
 from connector.records.model import MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
+from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog, entries_of
 from connector.watermarks.commit_range import check_range
 
@@ -72,6 +73,7 @@ def read_changes(
         TableError: There is no such changelog, or it is damaged. With `complete`, also if the low
             watermark is not known.
         InvalidChangeError: `table` cannot be the name of a source table.
+        ConnectorError: The session has ended.
     """
     at = now_us() if now is None else now
     check_range(start_commit, end_commit, at)
@@ -134,6 +136,7 @@ def stream_changes(
         OutOfRangeError: The range begins in the future, or ends before it begins.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
+        ConnectorError: The session has ended.
     """
     check_range(start_commit, end_commit, now_us())
     changelog = existing_changelog(spark, warehouse, stream)
@@ -143,7 +146,10 @@ def stream_changes(
 
 
 def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> Changelog:
-    """The changelog of a stream. Raises `TableError` if it has no batch."""
+    """The changelog of a stream. Raises `TableError` if it has no batch, and `ConnectorError` if
+    the session has ended.
+    """
+    check_live(spark)
     changelog = Changelog(spark, places.changelog(warehouse, stream), stream)
     if changelog.newest() is None:
         raise TableError(

@@ -27,6 +27,7 @@ from connector.spark.apply.kept import keep_on
 from connector.spark.apply.merge import merged_view
 from connector.spark.apply.statistics import analyze_once, check_changelog
 from connector.spark.failures import first_line
+from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
@@ -112,7 +113,9 @@ def read_table(
         TableError: There is no such table, or it is damaged.
         WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
             the read needs. Read again.
+        ConnectorError: The session has ended.
     """
+    check_live(spark)
     table = Table.existing(spark, places.table_folder(warehouse, name))
     definition = table.layout.definition
     version, before = table.newest()
@@ -329,8 +332,10 @@ def read_snapshot(
     Raises:
         TableError: No such cut was recorded, for example because the tables belong to different
             streams. Or the cut has expired.
+        ConnectorError: The session has ended.
     """
     assert names, "a snapshot is of some table"
+    check_live(spark)
     path = places.cuts(warehouse)
     cuts = spark.read.format("delta").load(path) if DeltaLog(spark, path).newest() else None
     found = None
