@@ -24,8 +24,10 @@ pyspark replaces these by None.
 
 
 def launch(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it has one. The JVM has a process group of its own, so a
-    signal to the group of this process does not reach it. It ends when its standard input does.
+    """Start the JVM of this process, unless it has one.
+
+    The JVM has a process group of its own, so a signal to the group of this process does not reach
+    it. It ends when its standard input does.
     """
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
