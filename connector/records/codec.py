@@ -3,9 +3,9 @@
     C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>   without a registry
     00 <4 bytes: schema id, big-endian> <body>                       Confluent, with a registry
 
-Encoding takes a valid record and cannot fail. Decoding takes any bytes. It returns a
-`ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in proportion to
-the number of bytes (`connector.records.avro_decoder`).
+Encoding takes a valid record, whose values have the declared types. Decoding takes any bytes. It
+returns a `ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in
+proportion to the number of bytes (`connector.records.avro_decoder`).
 
 The schemas are in the folder `schemas/`, one file for each released version. Records are read and
 written with the newest one.
@@ -45,6 +45,7 @@ from connector.records.model import (
     Heartbeat,
     Record,
     SetCell,
+    check_types,
 )
 from connector.records.rejection import Reason, Rejection
 
@@ -187,9 +188,15 @@ def body_of(value: bytes) -> bytes:
 
 
 def encode(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record in the newest schema, without framing."""
+    """Return the Avro body of a record in the newest schema, without framing. Raises
+    `InvalidChangeError` if a value does not have the type of its field.
+    """
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
-    return encode_body(record, kafka_partitions)
+    try:
+        return encode_body(record, kafka_partitions)
+    except (TypeError, AttributeError, KeyError, AssertionError):
+        check_types(record)
+        raise
 
 
 def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:

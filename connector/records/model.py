@@ -25,6 +25,7 @@ from functools import lru_cache
 from typing import Final
 
 from connector.errors import InvalidChangeError
+from connector.records.field_types import wrong_field
 
 CONTROL_KEY: Final = b"\x00connector.control"
 """The Kafka key of heartbeats and child partitions. It is not allowed as a row key (REC-3)."""
@@ -116,16 +117,20 @@ class SetCell:
     cell_timestamp: int = SERVER_TIME
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
-        _check_qualifier(self.qualifier)
-        _check_bytes("value", self.value)
-        if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
-            raise InvalidChangeError(
-                Rule.CELL_TIMESTAMP,
-                "cell_timestamp",
-                "from 0 to 2^63 - 1, or -1 for the commit timestamp",
-                self.cell_timestamp,
-            )
+        try:
+            _check_family(self.family)
+            _check_qualifier(self.qualifier)
+            _check_bytes("value", self.value)
+            if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
+                raise InvalidChangeError(
+                    Rule.CELL_TIMESTAMP,
+                    "cell_timestamp",
+                    "from 0 to 2^63 - 1, or -1 for the commit timestamp",
+                    self.cell_timestamp,
+                )
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +146,22 @@ class DeleteCells:
     range_end: int = 0
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
-        _check_qualifier(self.qualifier)
-        if not (
-            0 <= self.range_start < self.range_end <= MAX_LONG
-            or (self.range_end == 0 <= self.range_start <= MAX_LONG)
-        ):
-            raise InvalidChangeError(
-                Rule.CELL_RANGE,
-                "range_start, range_end",
-                "at least 0, the start below the end unless the end is 0",
-                (self.range_start, self.range_end),
-            )
+        try:
+            _check_family(self.family)
+            _check_qualifier(self.qualifier)
+            if not (
+                0 <= self.range_start < self.range_end <= MAX_LONG
+                or (self.range_end == 0 <= self.range_start <= MAX_LONG)
+            ):
+                raise InvalidChangeError(
+                    Rule.CELL_RANGE,
+                    "range_start, range_end",
+                    "at least 0, the start below the end unless the end is 0",
+                    (self.range_start, self.range_end),
+                )
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +173,11 @@ class DeleteFamily:
     family: str
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
+        try:
+            _check_family(self.family)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 Entry = SetCell | DeleteCells | DeleteFamily
@@ -202,14 +215,20 @@ class Transaction:
     is_system_transaction: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.record_sequence <= MAX_LONG:
-            raise InvalidChangeError(
-                Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence
+        try:
+            if not 0 <= self.record_sequence <= MAX_LONG:
+                raise InvalidChangeError(
+                    Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence
+                )
+            _check_text("server_transaction_id", self.server_transaction_id)
+            _check_text("transaction_tag", self.transaction_tag)
+            _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
+            _check_int(
+                "number_of_partitions_in_transaction", self.number_of_partitions_in_transaction
             )
-        _check_text("server_transaction_id", self.server_transaction_id)
-        _check_text("transaction_tag", self.transaction_tag)
-        _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
-        _check_int("number_of_partitions_in_transaction", self.number_of_partitions_in_transaction)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +241,13 @@ class ColumnType:
     ordinal_position: int = 0
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name)
-        _check_text("type", self.type)
-        _check_int("ordinal_position", self.ordinal_position)
+        try:
+            _check_text("name", self.name)
+            _check_text("type", self.type)
+            _check_int("ordinal_position", self.ordinal_position)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +260,14 @@ class OldCell:
     cell_timestamp: int = 0
 
     def __post_init__(self) -> None:
-        _check_text("family", self.family)
-        _check_bytes("qualifier", self.qualifier)
-        _check_bytes("value", self.value)
-        _check_long("cell_timestamp", self.cell_timestamp)
+        try:
+            _check_text("family", self.family)
+            _check_bytes("qualifier", self.qualifier)
+            _check_bytes("value", self.value)
+            _check_long("cell_timestamp", self.cell_timestamp)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,7 +280,11 @@ class RowImage:
     old_cells: tuple[OldCell, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_text("value_capture_type", self.value_capture_type)
+        try:
+            _check_text("value_capture_type", self.value_capture_type)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
     def contradicts(self, entries: Iterable[Entry]) -> bool:
         """Return whether `mod_type` is not what the entries do: a DELETE that sets a cell, or an
@@ -298,57 +329,61 @@ class DataChange:
     row_image: RowImage | None = None
 
     def __post_init__(self) -> None:
-        _check_stream_partition(self.stream_partition)
-        check_table(self.table)
-        _check_bytes("row_key", self.row_key)
-        if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
-            raise InvalidChangeError(
-                Rule.ROW_KEY,
-                "row_key",
-                f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
-                self.row_key,
-            )
-        _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
-        if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
-            raise InvalidChangeError(
-                Rule.SOURCE_CLUSTER_ID,
-                "source_cluster_id",
-                "given for USER, empty for GARBAGE_COLLECTION",
-                (self.change_type.value, self.source_cluster_id),
-            )
-        _check_text("source_cluster_id", self.source_cluster_id)
-        _check_long("tie_breaker", self.tie_breaker)
-        _check_resume_token(self.resume_token)
-        if not 0 <= self.estimated_low_watermark <= MAX_LONG:
-            raise InvalidChangeError(
-                Rule.ESTIMATED_LOW_WATERMARK,
-                "estimated_low_watermark",
-                "from 0 to 2^63 - 1",
-                self.estimated_low_watermark,
-            )
-        given, commit_timestamp = _entries(self.entries), self.commit_timestamp
-        if not 1 <= len(given) <= MAX_ENTRIES:
-            raise InvalidChangeError(
-                Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
-            )
-        entries = [
-            (
-                _at(commit_timestamp, e)
-                if type(e) is SetCell and e.cell_timestamp == SERVER_TIME
-                else e
-            )
-            for e in given
-        ]
-        object.__setattr__(self, "entries", tuple(entries))
-        if self.change_sequence_number is not None and not sequence_number_matches(
-            self.change_sequence_number
-        ):
-            raise InvalidChangeError(
-                "INVALID_SEQUENCE_NUMBER",
-                "change_sequence_number",
-                "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
-                self.change_sequence_number,
-            )
+        try:
+            _check_stream_partition(self.stream_partition)
+            check_table(self.table)
+            _check_bytes("row_key", self.row_key)
+            if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
+                raise InvalidChangeError(
+                    Rule.ROW_KEY,
+                    "row_key",
+                    f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
+                    self.row_key,
+                )
+            _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
+            if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
+                raise InvalidChangeError(
+                    Rule.SOURCE_CLUSTER_ID,
+                    "source_cluster_id",
+                    "given for USER, empty for GARBAGE_COLLECTION",
+                    (self.change_type.value, self.source_cluster_id),
+                )
+            _check_text("source_cluster_id", self.source_cluster_id)
+            _check_long("tie_breaker", self.tie_breaker)
+            _check_resume_token(self.resume_token)
+            if not 0 <= self.estimated_low_watermark <= MAX_LONG:
+                raise InvalidChangeError(
+                    Rule.ESTIMATED_LOW_WATERMARK,
+                    "estimated_low_watermark",
+                    "from 0 to 2^63 - 1",
+                    self.estimated_low_watermark,
+                )
+            given, commit_timestamp = _entries(self.entries), self.commit_timestamp
+            if not 1 <= len(given) <= MAX_ENTRIES:
+                raise InvalidChangeError(
+                    Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
+                )
+            entries = [
+                (
+                    _at(commit_timestamp, e)
+                    if type(e) is SetCell and e.cell_timestamp == SERVER_TIME
+                    else e
+                )
+                for e in given
+            ]
+            object.__setattr__(self, "entries", tuple(entries))
+            if self.change_sequence_number is not None and not sequence_number_matches(
+                self.change_sequence_number
+            ):
+                raise InvalidChangeError(
+                    "INVALID_SEQUENCE_NUMBER",
+                    "change_sequence_number",
+                    "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
+                    self.change_sequence_number,
+                )
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,9 +395,13 @@ class Heartbeat:
     resume_token: bytes = b""
 
     def __post_init__(self) -> None:
-        _check_stream_partition(self.stream_partition)
-        _check_timestamp(Rule.HEARTBEAT_TIMESTAMP, "timestamp", self.timestamp)
-        _check_resume_token(self.resume_token)
+        try:
+            _check_stream_partition(self.stream_partition)
+            _check_timestamp(Rule.HEARTBEAT_TIMESTAMP, "timestamp", self.timestamp)
+            _check_resume_token(self.resume_token)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -397,6 +436,7 @@ class ChildPartitions:
     children: tuple[ChildPartition, ...]
 
     def __post_init__(self) -> None:
+        check_types(self)
         _check_stream_partition(self.stream_partition)
         _check_timestamp(Rule.START_TIMESTAMP, "start_timestamp", self.start_timestamp)
         _check_long("record_sequence", self.record_sequence)
@@ -420,6 +460,14 @@ class ChildPartitions:
 
 
 Record = DataChange | Heartbeat | ChildPartitions
+
+
+def check_types(record: object) -> None:
+    """Raise `InvalidChangeError` if a field of a record, or of a part of it, does not have its
+    type. The constructors call it when a value cannot be used, and `codec.encode` does.
+    """
+    if (wrong := wrong_field(record)) is not None:
+        raise InvalidChangeError(UNENCODABLE, *wrong)
 
 
 def kafka_key(record: Record) -> bytes:
