@@ -176,6 +176,7 @@ class ErrorCode(StrEnum):
     JAR_FOLDER_UNUSABLE = auto()
     JAR_DISK_FULL = auto()
     SPARK_SESSION_EXISTS = auto()
+    SPARK_SESSION_ENDED = auto()
     SPARK_WITHOUT_DELTA_JARS = auto()
     SPARK_WITHOUT_DELTA_EXTENSION = auto()
     SPARK_WITHOUT_AVRO_LIMITS = auto()

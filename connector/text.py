@@ -1,8 +1,9 @@
-"""Functions on text: shorten, count, list names, find the nearest name."""
+"""Functions on text: shorten, count, list names, find the nearest name, recognise secrets."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,6 +11,15 @@ MAX_DETAIL_BYTES: Final = 1024
 """A detail has at most this many bytes of UTF-8. With this limit, a record of the maximum size
 still fits into Kafka with its headers (DLQ-6).
 """
+
+_SECRET: Final = re.compile(
+    r"password|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config", re.IGNORECASE
+)
+
+
+def is_secret(name: str) -> bool:
+    """Return whether the value of a setting with this name must never be shown."""
+    return _SECRET.search(name) is not None
 
 
 def is_utf_8(text: str) -> bool:

@@ -35,6 +35,7 @@ from typing import Final
 
 from connector.errors import ConfigError, ErrorCode, InvalidChangeError
 from connector.records.codec import ChangeRecord, Schemas, decode, schema_id, unknown_fields
+from connector.records.field_types import check_arguments
 from connector.records.model import (
     MAX_TIMESTAMP,
     DataChange,
@@ -105,6 +106,7 @@ class Limits:
     row_images: RowImages = RowImages.COUNT
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         if self.max_clock_skew_s < 0:
             raise ConfigError(
                 ErrorCode.SETTING_INVALID,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 
@@ -34,6 +35,8 @@ def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
     You can kill the command at any time and start it again: it continues where it was.
     """
     config, stop = settings.load(ctx), threading.Event()
+    # py4j logs each call to a JVM that has died. The command prints one error.
+    logging.getLogger().addHandler(logging.NullHandler())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     run(config, once=once, stop=stop, on_event=terminal.tell, cores=cores, memory=memory)

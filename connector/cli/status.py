@@ -116,7 +116,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
             "complete below",
             f"{view_of_time(stream.low_watermark)}, {_ago(stream.now, stream.low_watermark)}",
         )
-    if stream.horizon is not None:
+    if stream.horizon:
         yield (
             "horizon",
             (

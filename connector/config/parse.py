@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 from connector.config.retention import DEFAULT_FILE_RETENTION_S
 from connector.config.settings import (
     TOPIC_PATTERN,
+    TOPICS_OF_KAFKA,
     ConnectorConfig,
     IncompleteTransactions,
     KafkaConfig,
@@ -152,6 +153,13 @@ def _stream(name: str, section: Section) -> StreamConfig:
             topic,
             "1 to 229 of the characters - _ . a-z A-Z 0-9",
             "name the Kafka topic of this stream",
+        )
+    elif topic in TOPICS_OF_KAFKA:
+        section.fault(
+            "topic",
+            topic,
+            "a change topic: Kafka itself uses this topic",
+            "name the topic to which the changes are published",
         )
     elif change_topic(topic) != topic:
         section.fault(

@@ -16,14 +16,25 @@ from connector.config.retention import (
     LEAST_DEFAULT_SNAPSHOT_RETENTION_S,
     VersionRetention,
 )
-from connector.config.settings_reader import is_secret
 from connector.errors import ConfigError, ErrorCode, argument_invalid
+from connector.records.field_types import check_arguments
 from connector.tables.definition import TableDefinition
-from connector.text import nearest, one_of
+from connector.text import is_secret, nearest, one_of
 from connector.validation import Limits
 
 TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
 """Kafka's own rule, with a length for which `<topic>.dead-letters.ledger` is a valid topic too."""
+
+TOPICS_OF_KAFKA: Final = frozenset(
+    {
+        "__cluster_metadata",
+        "__consumer_offsets",
+        "__remote_log_metadata",
+        "__share_group_state",
+        "__transaction_state",
+    }
+)
+"""Topics in which Kafka keeps its own state. They are no change topics."""
 
 
 class IncompleteTransactions(StrEnum):
@@ -49,6 +60,9 @@ class KafkaConfig:
     bootstrap_servers: str
     settings: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_arguments(self)
+
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.settings.items()}
         return f"KafkaConfig(bootstrap_servers={self.bootstrap_servers!r}, settings={shown!r})"
@@ -67,6 +81,9 @@ class RegistryConfig:
     ca_location: str = ""
     timeout_s: float = 10.0
     auto_register: bool = False
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
     def subject(self, topic: str) -> str:
         """The subject of a topic's values, according to Confluent's TopicNameStrategy."""
@@ -109,6 +126,9 @@ class StreamConfig:
     incomplete_transactions: IncompleteTransactions = IncompleteTransactions.COUNT
     incomplete_after_s: int | None = None
 
+    def __post_init__(self) -> None:
+        check_arguments(self)
+
     @property
     def wait_s(self) -> int | None:
         """How long tables wait for an incomplete transaction, in seconds. None: they do not wait
@@ -148,6 +168,9 @@ class ConnectorConfig:
     registry: RegistryConfig | None = None
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     tables: Mapping[str, TableDefinition] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
 
 
 def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:

@@ -19,13 +19,10 @@ from typing import Final, Self, TypeVar, overload
 
 from connector.errors import ConfigError, ErrorCode, shown_value
 from connector.records.model import MAX_INT
-from connector.text import is_utf_8, nearest, one_of
+from connector.text import is_secret, is_utf_8, nearest, one_of
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
 
-_SECRET = re.compile(
-    r"password|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config", re.IGNORECASE
-)
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d|w))+", re.ASCII)
 _DURATION_STEP = re.compile(r"(\d+)(?:\.(\d+))?(ms|s|m|h|d|w)")
 _INTERVAL = re.compile(r"(\d+)-(\d+) (\d+) (\d+):(\d+):(\d+)", re.ASCII)
@@ -54,11 +51,6 @@ class FromEnvironment(str):
         made = super().__new__(cls, value)
         made.variable = variable
         return made
-
-
-def is_secret(name: str) -> bool:
-    """Whether the value of a setting with this name must never be shown."""
-    return _SECRET.search(name) is not None
 
 
 def is_plain(text: str, *, with_nul: bool = False) -> bool:
@@ -425,7 +417,7 @@ class Section:
                 what = "section" if isinstance(value, Mapping) else "setting"
                 remedy = (
                     nearest(key, self._known)
-                    or f"remove it, or use one of: {', '.join(sorted(self._known))}"
+                    or f"remove it, or use one of: {one_of(set(self._known))}"
                 )
                 self.faults.append(
                     ConfigError(

@@ -197,7 +197,7 @@ def _publish_rest(publisher: Publisher, chosen: Input, outcome: Outcome) -> Publ
         count = len(chosen.capture.paths_left_out)
         outcome.notes.append(
             f"{count:,} paths of more than {MAX_ROW_KEY_BYTES:,} bytes cannot be row keys and were"
-            " left out (REC-14)"
+            " left out"
         )
     return published
 

@@ -1,8 +1,8 @@
 """Builds all Kafka clients: their settings, and the errors when brokers do not answer.
 
-Settings of the user have priority, except those that guarantees depend on (REC-1, REC-17, REC-21).
-Another value for one of these is a `ConfigError`. A setting that only producers know is not given
-to other clients. The same is true for consumers.
+Settings of the user have priority, except those that guarantees depend on (REC-1, REC-4, REC-17,
+REC-21). Another value for one of these is a `ConfigError`. A setting that only producers know is
+not given to other clients. The same is true for consumers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient
 
-from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    ErrorCode,
+    TopicError,
+    argument_invalid,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
 
 REACH_TIMEOUT_S: Final = 5.0
 """How long to wait for the first answer of a broker, before it counts as unreachable."""
+
+MAX_ID_CHARACTERS: Final = 255
+"""The longest `group` or `transactional_id`."""
 
 _COMMON: Final = {
     "client.id": "lowmark",
@@ -54,47 +64,47 @@ _CONSUMER: Final = {
 _PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
     "enable.idempotence": (
         ("true",),
-        "a retried record would otherwise be written twice or out of order (REC-17)",
+        "a retried record would otherwise be written twice or out of order",
     ),
-    "acks": (("all", "-1"), "a record counts as delivered once all replicas have it (REC-17)"),
+    "acks": (("all", "-1"), "a record counts as delivered once all replicas have it"),
     "request.required.acks": (
         ("all", "-1"),
-        "a record counts as delivered once all replicas have it (REC-17)",
+        "a record counts as delivered once all replicas have it",
     ),
     "partitioner": (
         ("murmur2_random",),
-        "producers in every language must choose the same Kafka partition for a key (REC-1)",
+        "producers in every language must choose the same Kafka partition for a key",
     ),
     "max.in.flight": (
         ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have at most five requests in flight (REC-17)",
+        "an idempotent producer may have at most five requests in flight",
     ),
     "max.in.flight.requests.per.connection": (
         ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have at most five requests in flight (REC-17)",
+        "an idempotent producer may have at most five requests in flight",
     ),
-    "delivery.report.only.error": (("false",), "flush needs all delivery reports (REC-17)"),
+    "delivery.report.only.error": (("false",), "flush needs all delivery reports"),
     "transactional.id": (
         (),
         "it is an argument of ChangeProducer, and other clients have none",
     ),
     "isolation.level": (
         ("read_committed",),
-        "readers must see only committed transactions (REC-21)",
+        "readers must see only committed transactions",
     ),
     "enable.auto.commit": (
         ("false",),
-        "a position is committed only after its records were handled (REC-21)",
+        "a position is committed only after its records were handled",
     ),
     "enable.auto.offset.store": (
         ("false",),
-        "a position is committed only after its records were handled (REC-21)",
+        "a position is committed only after its records were handled",
     ),
     "auto.offset.reset": (
         ("error", "none"),
-        "deleted records are an error, and are never skipped silently (REC-4)",
+        "deleted records are an error, and are never skipped silently",
     ),
-    "enable.partition.eof": (("true",), "a bounded reader needs it to find the end (REC-21)"),
+    "enable.partition.eof": (("true",), "a bounded reader needs it to find the end"),
 }
 _PRODUCER_ONLY: Final = frozenset(
     {
@@ -185,6 +195,17 @@ class LastError:
         self.text, self.all_down = "", False
 
 
+def check_id(name: str, value: object) -> None:
+    """Raise `ConfigError` if an argument cannot be the id of a group or of transactions. librdkafka
+    ends the process for some texts.
+    """
+    if not (
+        isinstance(value, str) and 1 <= len(value) <= MAX_ID_CHARACTERS and value.isprintable()
+    ):
+        allowed = f"a text of 1 to {MAX_ID_CHARACTERS} printable characters"
+        raise argument_invalid(name, value, allowed)
+
+
 def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> Producer:
     """Return an idempotent producer with Java's partitioner. It has not contacted a broker."""
     return _build(Producer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
@@ -211,7 +232,9 @@ def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) 
     """Return a consumer that reads committed transactions only. It never skips deleted records
     without an error.
     """
-    return _build(Consumer, _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY), errors)
+    settings = _settings(kafka, {**_CONSUMER, **further}, _PRODUCER_ONLY)
+    check_id("group", settings["group.id"])
+    return _build(Consumer, settings, errors)
 
 
 def admin(

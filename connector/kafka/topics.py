@@ -11,6 +11,7 @@ from confluent_kafka import IsolationLevel, KafkaError, TopicCollection, TopicPa
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec  # type: ignore[attr-defined]
 from confluent_kafka.cimpl import NewTopic
 
+from connector.config.settings import TOPICS_OF_KAFKA
 from connector.dead_letters.envelope import (
     change_topic,
     check_group,
@@ -165,6 +166,14 @@ def create_topic(
             f"kafka_partitions is {kafka_partitions}, but must be at least 1",
             "",
             "Set how many Kafka partitions the topic gets",
+        )
+    if topic in TOPICS_OF_KAFKA:
+        raise ConfigError(
+            ErrorCode.SETTING_INVALID,
+            f"{topic} is not the name of a change topic",
+            "Kafka itself uses this topic",
+            "Choose another name",
+            topic=topic,
         )
     if change_topic(topic) != topic:
         raise ConfigError(
@@ -388,13 +397,14 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
         )
 
 
-_is_topic_name: Final = re.compile(r"[-_.a-zA-Z0-9]{1,249}").fullmatch
+_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
 """Kafka's rule. librdkafka ends the process for some other names."""
 
 
 def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     if not isinstance(topic, str) or not _is_topic_name(topic):
-        raise argument_invalid("topic", topic, "1 to 249 of the characters - _ . a-z A-Z 0-9")
+        allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
+        raise argument_invalid("topic", topic, allowed)
     asked = f"describe topic {topic}"
     try:
         description = client.wait_for(

@@ -22,8 +22,8 @@ from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
 class LoggedProgress(NamedTuple):
-    """The newest progress of a stream, and the id of the changelog that has it. None: there is no
-    changelog.
+    """The newest progress of a stream, and the id of the changelog that has it. An id of None is
+    not known, for example because there is no changelog.
     """
 
     progress: Progress
@@ -65,8 +65,8 @@ def logged_progress_of(
 
 
 def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
-    """The progress alone, as `logged_progress_of`. What it says of a table is only true if the
-    table was made from this changelog.
+    """The progress alone, as `logged_progress_of`. It is not known whether a table was made from
+    this changelog.
     """
     return logged_progress_of(warehouse, stream, with_frontier=with_frontier).progress
 

@@ -3,9 +3,9 @@
     C3 01 <8 bytes: CRC-64-AVRO fingerprint, little-endian> <body>   without a registry
     00 <4 bytes: schema id, big-endian> <body>                       Confluent, with a registry
 
-Encoding takes a valid record and cannot fail. Decoding takes any bytes. It returns a
-`ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in proportion to
-the number of bytes (`connector.records.avro_decoder`).
+Encoding takes a valid record, whose values have the declared types. Decoding takes any bytes. It
+returns a `ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in
+proportion to the number of bytes (`connector.records.avro_decoder`).
 
 The schemas are in the folder `schemas/`, one file for each released version. Records are read with
 the newest one. Each record is written with the oldest one that has its fields (WRS-16).
@@ -46,6 +46,7 @@ from connector.records.model import (
     Record,
     Release,
     SetCell,
+    check_types,
 )
 from connector.records.rejection import Reason, Rejection
 
@@ -206,9 +207,15 @@ def body_of(value: bytes) -> bytes:
 
 
 def encode(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record, without framing. `version_of` is its schema."""
+    """Return the Avro body of a record, without framing. `version_of` is its schema. Raises
+    `InvalidChangeError` if a value does not have the type of its field.
+    """
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
-    return encode_body(record, kafka_partitions)
+    try:
+        return encode_body(record, kafka_partitions)
+    except (TypeError, AttributeError, KeyError, AssertionError):
+        check_types(record)
+        raise
 
 
 def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:

@@ -26,6 +26,7 @@ from functools import lru_cache
 from typing import Final
 
 from connector.errors import InvalidChangeError
+from connector.records.field_types import wrong_field
 
 CONTROL_KEY: Final = b"\x00connector.control"
 """The Kafka key of control records. It is not allowed as a row key (REC-3)."""
@@ -124,16 +125,20 @@ class SetCell:
     cell_timestamp: int = SERVER_TIME
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
-        _check_qualifier(self.qualifier)
-        _check_bytes("value", self.value)
-        if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
-            raise InvalidChangeError(
-                Rule.CELL_TIMESTAMP,
-                "cell_timestamp",
-                "from 0 to 2^63 - 1, or -1 for the commit timestamp",
-                self.cell_timestamp,
-            )
+        try:
+            _check_family(self.family)
+            _check_qualifier(self.qualifier)
+            _check_bytes("value", self.value)
+            if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
+                raise InvalidChangeError(
+                    Rule.CELL_TIMESTAMP,
+                    "cell_timestamp",
+                    "from 0 to 2^63 - 1, or -1 for the commit timestamp",
+                    self.cell_timestamp,
+                )
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,18 +154,22 @@ class DeleteCells:
     range_end: int = 0
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
-        _check_qualifier(self.qualifier)
-        if not (
-            0 <= self.range_start < self.range_end <= MAX_LONG
-            or (self.range_end == 0 <= self.range_start <= MAX_LONG)
-        ):
-            raise InvalidChangeError(
-                Rule.CELL_RANGE,
-                "range_start, range_end",
-                "at least 0, the start below the end unless the end is 0",
-                (self.range_start, self.range_end),
-            )
+        try:
+            _check_family(self.family)
+            _check_qualifier(self.qualifier)
+            if not (
+                0 <= self.range_start < self.range_end <= MAX_LONG
+                or (self.range_end == 0 <= self.range_start <= MAX_LONG)
+            ):
+                raise InvalidChangeError(
+                    Rule.CELL_RANGE,
+                    "range_start, range_end",
+                    "at least 0, the start below the end unless the end is 0",
+                    (self.range_start, self.range_end),
+                )
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +181,11 @@ class DeleteFamily:
     family: str
 
     def __post_init__(self) -> None:
-        _check_family(self.family)
+        try:
+            _check_family(self.family)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 Entry = SetCell | DeleteCells | DeleteFamily
@@ -210,14 +223,20 @@ class Transaction:
     is_system_transaction: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.record_sequence <= MAX_LONG:
-            raise InvalidChangeError(
-                Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence
+        try:
+            if not 0 <= self.record_sequence <= MAX_LONG:
+                raise InvalidChangeError(
+                    Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence
+                )
+            _check_text("server_transaction_id", self.server_transaction_id)
+            _check_text("transaction_tag", self.transaction_tag)
+            _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
+            _check_int(
+                "number_of_partitions_in_transaction", self.number_of_partitions_in_transaction
             )
-        _check_text("server_transaction_id", self.server_transaction_id)
-        _check_text("transaction_tag", self.transaction_tag)
-        _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
-        _check_int("number_of_partitions_in_transaction", self.number_of_partitions_in_transaction)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +249,13 @@ class ColumnType:
     ordinal_position: int = 0
 
     def __post_init__(self) -> None:
-        _check_text("name", self.name)
-        _check_text("type", self.type)
-        _check_int("ordinal_position", self.ordinal_position)
+        try:
+            _check_text("name", self.name)
+            _check_text("type", self.type)
+            _check_int("ordinal_position", self.ordinal_position)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,10 +268,14 @@ class OldCell:
     cell_timestamp: int = 0
 
     def __post_init__(self) -> None:
-        _check_text("family", self.family)
-        _check_bytes("qualifier", self.qualifier)
-        _check_bytes("value", self.value)
-        _check_long("cell_timestamp", self.cell_timestamp)
+        try:
+            _check_text("family", self.family)
+            _check_bytes("qualifier", self.qualifier)
+            _check_bytes("value", self.value)
+            _check_long("cell_timestamp", self.cell_timestamp)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +288,11 @@ class RowImage:
     old_cells: tuple[OldCell, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_text("value_capture_type", self.value_capture_type)
+        try:
+            _check_text("value_capture_type", self.value_capture_type)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
     def contradicts(self, entries: Iterable[Entry]) -> bool:
         """Return whether `mod_type` is not what the entries do: a DELETE that sets a cell, or an
@@ -332,6 +363,13 @@ class DataChange:
         return self.commit_timestamp == 0
 
     def __post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
+
+    def _check(self) -> None:
         _check_stream_partition(self.stream_partition)
         check_table(self.table)
         _check_bytes("row_key", self.row_key)
@@ -404,9 +442,13 @@ class Heartbeat:
     resume_token: bytes = b""
 
     def __post_init__(self) -> None:
-        _check_stream_partition(self.stream_partition)
-        _check_timestamp(Rule.HEARTBEAT_TIMESTAMP, "timestamp", self.timestamp)
-        _check_resume_token(self.resume_token)
+        try:
+            _check_stream_partition(self.stream_partition)
+            _check_timestamp(Rule.HEARTBEAT_TIMESTAMP, "timestamp", self.timestamp)
+            _check_resume_token(self.resume_token)
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,6 +483,7 @@ class ChildPartitions:
     children: tuple[ChildPartition, ...]
 
     def __post_init__(self) -> None:
+        check_types(self)
         _check_stream_partition(self.stream_partition)
         _check_timestamp(Rule.START_TIMESTAMP, "start_timestamp", self.start_timestamp)
         _check_long("record_sequence", self.record_sequence)
@@ -530,6 +573,14 @@ def time_of(record: Record) -> int:
         case ChildPartitions():
             return record.start_timestamp
     return record.commit_timestamp
+
+
+def check_types(record: object) -> None:
+    """Raise `InvalidChangeError` if a field of a record, or of a part of it, does not have its
+    type. The constructors call it when a value cannot be used, and `codec.encode` does.
+    """
+    if (wrong := wrong_field(record)) is not None:
+        raise InvalidChangeError(UNENCODABLE, *wrong)
 
 
 def kafka_key(record: Record) -> bytes:

@@ -37,6 +37,7 @@ def session_of(
     has room for one session: `ConnectorError` if there is one already, because it would be yours.
     """
     from connector import jars
+    from connector.spark.jvm import stop_session
     from connector.spark.session import check_session, start_session
 
     if spark is not None:
@@ -54,14 +55,15 @@ def session_of(
         started = start_session(
             paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory}
         )
-    stack.callback(started.stop)
+    stack.callback(stop_session, started)
     return started
 
 
 def _check_that_there_is_none() -> None:
-    from pyspark import SparkContext
+    from connector.spark.jvm import forget_ended_session, is_any_live
 
-    if SparkContext._active_spark_context is None:
+    if not is_any_live():
+        forget_ended_session()
         return
     raise ConnectorError(
         ErrorCode.SPARK_SESSION_EXISTS,

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NoReturn
 
 from connector.clock import now_us
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConfigError, ErrorCode, TableError, WriterConflictError
+from connector.errors import ConfigError, ConnectorError, ErrorCode, TableError
 from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
 from connector.state.jobs import Job, JobKind
 from connector.state.table_status import is_at_low_watermark, text_of_waiting
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
     from connector.spark.ingest.ingest import IngestPorts
-
-
-_IN_USE: Final = set[tuple[str, str]]()
-"""The warehouse and name of each stream that a `run` of this process ingests."""
-_IN_USE_LOCK: Final = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,38 +98,54 @@ def run(
             'Add a section such as [streams.orders] with topic = "orders"',
         )
     stop, counts = stop or threading.Event(), _Counts()
-    with _only_run_of(config), ExitStack() as stack:
+    with only_use(config, config.streams), ExitStack() as stack:
         ports = {
             name: ports_of(config, stream, stack, on_event, counts)
             for name, stream in config.streams.items()
         }
-        started = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
-        return counts.report(_pipeline(config, started, ports, stop, on_event, counts, once=once))
-
-
-@contextmanager
-def _only_run_of(config: ConnectorConfig) -> Iterator[None]:
-    """Two queries of one stream would delete each other's checkpoint."""
-    where = config.warehouse if "://" in config.warehouse else os.path.realpath(config.warehouse)
-    streams = {(where, name) for name in config.streams}
-    with _IN_USE_LOCK:
-        for _, name in sorted(streams & _IN_USE):
-            raise WriterConflictError(
-                ErrorCode.ALREADY_RUNNING,
-                f"Stream {name} cannot run twice",
-                "Another call in this process runs it",
-                "Wait until that call has returned. It goes on unharmed",
-                stream=name,
+        before, started = _ingest_batches(config), None
+        try:
+            started = session_of(
+                spark, stack, on_event, cores=cores, memory=memory, for_writing=True
             )
-        _IN_USE.update(streams)
-    try:
-        yield
-    finally:
-        with _IN_USE_LOCK:
-            _IN_USE.difference_update(streams)
+            _run_pipeline(config, started, ports, stop, on_event, counts, once=once)
+        except Exception as error:
+            is_of_spark = started is not None or not isinstance(error, ConnectorError | OSError)
+            if not (is_of_spark and _spark_has_ended()):
+                raise
+            if not stop.is_set():
+                _raise_ended(error)
+            on_event(
+                info("STOPPED", "stopped: Spark ended before its work did; the next run does it")
+            )
+        return counts.report(_ingest_batches(config) - before)
 
 
-def _pipeline(
+def _ingest_batches(config: ConnectorConfig) -> int:
+    """The ingest batches in the changelogs of all streams. It needs no Spark."""
+    from connector.lake.state_reader import progress_of
+
+    found = 0
+    for stream in config.streams:
+        with suppress(TableError):  # the stream has no changelog yet, or Spark finds the damage
+            found += progress_of(config.warehouse, stream).ingest_batch
+    return found
+
+
+def _spark_has_ended() -> bool:
+    """Whether the Java process has ended, for example with the stop of a whole service."""
+    from connector.spark.jvm import is_any_live
+
+    return not is_any_live()
+
+
+def _raise_ended(error: Exception) -> NoReturn:
+    from connector.spark.jvm import session_ended
+
+    raise session_ended("The pipeline stopped, because Spark has ended") from error
+
+
+def _run_pipeline(
     config: ConnectorConfig,
     spark: SparkSession,
     ports: Mapping[str, IngestPorts],
@@ -143,8 +154,7 @@ def _pipeline(
     counts: _Counts,
     *,
     once: bool,
-) -> int:
-    """Run the pipeline; return how many ingest batches it added."""
+) -> None:
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
@@ -166,7 +176,6 @@ def _pipeline(
     pipeline = Pipeline(
         spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text))
     )
-    before = pipeline.ingest_batches()
     if once:
         pipeline.run_once(stop)
     else:
@@ -176,7 +185,6 @@ def _pipeline(
         tell_what_waits(config, on_event)
     if stop.is_set():
         on_event(info("STOPPED", "stopped: every batch that began has ended"))
-    return pipeline.ingest_batches() - before
 
 
 def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:

@@ -15,6 +15,7 @@ from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
 from connector.records.model import MAX_LONG
 from connector.services.events import OnEvent, log_event
+from connector.services.in_use import only_use
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
@@ -74,6 +75,7 @@ def rebuild(
 
     Raises:
         ConfigError: There is no such table.
+        WriterConflictError: Another call of this process runs the stream or rebuilds the table.
         ConnectorError: Kafka or the warehouse cannot be used, the changelog is incomplete, or
         another process writes to the table.
     """
@@ -82,7 +84,7 @@ def rebuild(
 
     history, started_at = History(config.warehouse), now_us()
     job = Job(JobKind.REBUILD, table, started_at, started_at)
-    with ExitStack() as stack:
+    with only_use(config, [config.tables[table].stream], table), ExitStack() as stack:
         try:
             made = _rebuild(config, table, spark, stack, on_event, cores=cores, memory=memory)
         except ConnectorError as error:

@@ -19,6 +19,7 @@ from connector.errors import (
 )
 from connector.records.model import MAX_INT, MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
+from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog, entries_of
 from connector.watermarks.commit_range import check_range
 
@@ -80,6 +81,7 @@ def read_changes(
             watermark is not known.
         InvalidChangeError: `table` cannot be the name of a source table.
         ConfigError: Another argument has a value that is not allowed.
+        ConnectorError: The session has ended.
     """
     _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit, now=now)
     _check_skew(max_clock_skew_s)
@@ -145,6 +147,7 @@ def stream_changes(
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
         ConfigError: Another argument has a value that is not allowed.
+        ConnectorError: The session has ended.
     """
     _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit)
     check_range(start_commit, end_commit, now_us())
@@ -169,7 +172,10 @@ def _check_skew(max_clock_skew_s: object) -> None:
 
 
 def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> Changelog:
-    """The changelog of a stream. Raises `TableError` if it has no batch."""
+    """The changelog of a stream. Raises `TableError` if it has no batch, and `ConnectorError` if
+    the session has ended.
+    """
+    check_live(spark)
     changelog = Changelog(spark, places.changelog(warehouse, stream), stream)
     if changelog.newest() is None:
         raise TableError(

@@ -21,6 +21,7 @@ from connector.errors import (
     TopicError,
     WriterConflictError,
 )
+from connector.spark.jvm import GONE, is_any_live, session_ended
 from connector.state.damage import FULL, TOO_LARGE
 
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
@@ -32,6 +33,7 @@ _TWO_WRITERS = (
     "DELTA_PROTOCOL_CHANGED",
     "DELTA_METADATA_CHANGED",
 )
+_STOPPED: Final = "stopped SparkContext"
 _CALL: Final = "An error occurred while calling "
 _MISSING_FILE: Final = re.compile(r"while reading file (\S+)\. File does not exist")
 _REMEDY = (
@@ -49,6 +51,8 @@ def situation(
     `table` is the table whose changes are applied, if there is one.
     """
     text = str(error)
+    if isinstance(error, GONE) or _STOPPED in text:
+        return None if is_any_live() else session_ended(f"Spark ended while it worked on {what}")
     if isinstance(error, DeltaConcurrentModificationException) or any(
         sign in text for sign in _TWO_WRITERS
     ):
@@ -105,7 +109,7 @@ def explained(what: str, *, table: str | None = None) -> Iterator[None]:
     """Raise the `situation` instead of an error that it explains."""
     try:
         yield
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, Py4JError, *GONE) as error:
         if (known := situation(error, what, table=table)) is not None:
             raise known from error
         raise

@@ -79,13 +79,6 @@ class Pipeline:
             on_step=on_step,
         )
 
-    def ingest_batches(self) -> int:
-        """The ingest batches with progress, of all streams together. It runs no Spark job."""
-        return sum(
-            ingest.changelog.progress(with_frontier=False).ingest_batch
-            for ingest in self._streams.values()
-        )
-
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table. `stop` ends it after the
         batch or the apply in flight.

@@ -9,12 +9,14 @@ not fair, pools have no effect.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
+
+from connector.spark.jvm import GONE
 
 _POOL: Final = "spark.scheduler.pool"
 
@@ -54,7 +56,8 @@ def in_pool(spark: SparkSession, pool: Pool) -> Iterator[None]:
     try:
         yield
     finally:
-        context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
+        with suppress(*GONE):  # a session that has ended has no pools
+            context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
 
 
 __all__ = ["WEIGHTS", "Pool", "fair_scheduling", "in_pool"]

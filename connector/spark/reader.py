@@ -35,6 +35,7 @@ from connector.spark.apply.kept import keep_on
 from connector.spark.apply.merge import merged_view
 from connector.spark.apply.statistics import analyze_once, check_changelog
 from connector.spark.failures import first_line
+from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
@@ -126,11 +127,13 @@ def read_table(
         ConfigError: An argument has a value that is not allowed.
         WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
             the read needs. Read again.
+        ConnectorError: The session has ended.
     """
     check_name("warehouse", warehouse)
     check_name("name", name)
     check_bound(max_staleness_s)
     check_time("now", now)
+    check_live(spark)
     table = Table.existing(spark, places.table_folder(warehouse, name))
     definition = table.layout.definition
     version, before = table.newest()
@@ -348,6 +351,7 @@ def read_snapshot(
         TableError: No such cut was recorded, for example because the tables belong to different
             streams. Or the cut has expired, or the table of the cuts is damaged.
         ConfigError: There is no name, or an argument has a value that is not allowed.
+        ConnectorError: The session has ended.
     """
     check_name("warehouse", warehouse)
     if not names:
@@ -356,6 +360,7 @@ def read_snapshot(
         check_name("names", name)
     check_time("low_watermark", low_watermark)
     check_time("now", now)
+    check_live(spark)
     cuts, found = _cuts(spark, places.cuts(warehouse)), None
     if cuts is not None:
         wanted = cuts.where(

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
+from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 
@@ -158,9 +159,12 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         Nothing, if the session is suitable.
 
     Raises:
-        ConnectorError: Delta's jars or its extension are missing. With `for_writing`, also if the
-            limits are not set. The remedy names the settings. `configure_session` sets all of them.
+        ConfigError: It is not a session, or a session of Spark Connect.
+        ConnectorError: The session has ended, or Delta's jars or its extension are missing. With
+            `for_writing`, also if the limits are not set. The remedy names the settings.
+            `configure_session` sets all of them.
     """
+    check_live(spark)
     jvm: Any = spark._jvm
     try:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
@@ -211,14 +215,19 @@ def start_session(
     `scratch` is a local folder for Spark's temporary files, and for the files that configure its
     logging and pools. `settings` have priority over those of lowmark. If `spark-submit` started the
     process, its master is kept.
+
+    A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
+    sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.
     """
-    merged = {**_settings(jars, scratch), **(settings or {})}
-    builder = SparkSession.builder.appName("lowmark")
+    merged = {"spark.app.name": "lowmark", **_settings(jars, scratch), **(settings or {})}
     if "spark.master" not in merged and "SPARK_ENV_LOADED" not in os.environ:
-        builder = builder.master(f"local[{cores}]")
+        merged["spark.master"] = f"local[{cores}]"
+    launch(merged)
+    builder = SparkSession.builder
     for name, value in merged.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with keeping_interrupt_handler():
+        spark = builder.getOrCreate()
     check_session(spark)
     return spark
 

@@ -15,6 +15,7 @@ from connector.clock import now_us
 from connector.errors import ConfigError, ErrorCode
 from connector.records.views import view_of_time
 from connector.spark.changes import DEFAULT_CLOCK_SKEW_S, existing_changelog, oldest_start
+from connector.spark.jvm import check_live
 from connector.spark.storage.delta_log import DeltaLog, folders_in
 from connector.state.changelog_slots import CONTROL_SLOT
 
@@ -84,6 +85,15 @@ _CHILDREN: Final = """named_struct(
   'start_timestamp', timestamp_micros({at}), 'record_sequence', {sequence}, 'child_partitions',
   {children})"""
 
+# The first time that a record can have, or the start. Numbers far from it could overflow.
+_START: Final = "greatest(unix_micros(start_timestamp), 0L)"
+
+# A number that the checks refuse could overflow before they are evaluated.
+_BEAT_US: Final = (
+    f"greatest({LEAST_HEARTBEAT_MS}L, least({GREATEST_HEARTBEAT_MS}L, heartbeat_milliseconds))"
+    " * 1000"
+)
+
 # `at`, `rank` and the columns after them give the order of the rows. At one time, changes come
 # first, then heartbeats. Child partitions are the end, also behind a change that came too late.
 _FUNCTION: Final = """
@@ -112,8 +122,8 @@ records AS (
   SELECT *, row_number() OVER (PARTITION BY commit_timestamp, {record}
     ORDER BY ingest_batch, kafka_partition, offset) AS copy
   FROM `{name}_changes`
-  WHERE stream_partition = partition_token AND commit_timestamp >= start_timestamp
-    AND commit_timestamp <= coalesce(end_timestamp, timestamp_micros({low}))
+  WHERE stream_partition = partition_token AND commit_timestamp >= timestamp_micros({start})
+    AND commit_timestamp <= least(end_timestamp, timestamp_micros({low}))
     AND commit_timestamp < timestamp_micros({low})
 ),
 data AS (
@@ -124,23 +134,23 @@ data AS (
 ),
 beats AS (
   SELECT interval_, max(at) AS last_change FROM (
-    SELECT (heartbeat.timestamp - unix_micros(start_timestamp))
-        DIV (heartbeat_milliseconds * 1000) AS interval_, CAST(NULL AS bigint) AS at
+    SELECT (heartbeat.timestamp - {start})
+        DIV ({beat}) AS interval_, CAST(NULL AS bigint) AS at
     FROM `{name}_control`
-    WHERE stream_partition = partition_token AND heartbeat.timestamp >= unix_micros(start_timestamp)
+    WHERE stream_partition = partition_token AND heartbeat.timestamp >= {start}
     UNION ALL
-    SELECT (at - unix_micros(start_timestamp)) DIV (heartbeat_milliseconds * 1000), at FROM data
+    SELECT (at - {start}) DIV ({beat}), at FROM data
   ) GROUP BY interval_
 ),
 heartbeats AS (
-  SELECT unix_micros(start_timestamp) - 1 + (interval_ + 1) * heartbeat_milliseconds * 1000 AS at
+  SELECT {start} - 1 + (interval_ + 1) * {beat} AS at
   FROM beats WHERE last_change IS NULL
 ),
 live AS (
   SELECT sort_array(collect_list(token)) AS tokens FROM `{name}_partitions`
   WHERE partition_token IS NULL
-    AND coalesce(starts_at, 0L) <= unix_micros(start_timestamp)
-    AND (ends_at IS NULL OR ends_at > unix_micros(start_timestamp))
+    AND coalesce(starts_at, 0L) <= {start}
+    AND (ends_at IS NULL OR ends_at > {start})
 ),
 found AS (
   SELECT at, 0 AS rank, id, sequence, kafka_partition, offset, change, NULL AS heartbeat,
@@ -218,7 +228,9 @@ def register_functions(
     Raises:
         TableError: A changelog is damaged.
         ConfigError: Two streams have the same name but for upper and lower case.
+        ConnectorError: The session has ended.
     """
+    check_live(spark)
     at = now_us() if now is None else now
     names = [
         stream
@@ -270,7 +282,7 @@ def _register(
         " child.token, 'parent_partition_tokens', child.parent_partition_tokens))",
     )
     roots = _CHILDREN.format(
-        at="unix_micros(start_timestamp)",
+        at=_START,
         sequence="lpad(0L, 19, '0')",
         children="transform(tokens, token -> named_struct('token', token,"
         " 'parent_partition_tokens', CAST(array() AS array<string>)))",
@@ -279,6 +291,8 @@ def _register(
         _FUNCTION.format(
             stream=stream,
             name=name,
+            start=_START,
+            beat=_BEAT_US,
             low=f"{low or 0}L",
             checks=_checks(stream, low, oldest),
             record=_RECORD,

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.errors import TableError
+from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, folders_in
 from connector.spark.storage.overrides import bounds_set
@@ -74,7 +75,9 @@ def register_status_view(
 
     Raises:
         TableError: A table or a changelog is damaged.
+        ConnectorError: The session has ended.
     """
+    check_live(spark)
     at = now_us() if now is None else now
     rows = [_row(status) for status in _statuses(spark, warehouse, at)]
     spark.createDataFrame(rows, _STORED).selectExpr(*_SHOWN).createOrReplaceTempView(view)

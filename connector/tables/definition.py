@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from connector.errors import ConfigError, ErrorCode
+from connector.records.field_types import check_arguments
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import (
@@ -61,6 +62,7 @@ class Column:
     encoding: Encoding = Encoding.TEXT
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         check_column_name("column", self.name)
         if not _is_family(self.family):
             raise ConfigError(
@@ -130,6 +132,7 @@ class TableDefinition:
     buckets: int = 1
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         for what, name in (
             ("A table", self.name),
             (f"The stream of tables.{self.name}", self.stream),

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 from connector.errors import ConfigError, ErrorCode, InvalidChangeError
+from connector.records.field_types import check_arguments
 from connector.records.model import MAX_ROW_KEY_BYTES, Rule
 from connector.tables.column_names import check_column_name, check_distinct
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
@@ -60,6 +61,7 @@ class KeyPart:
     type: DataType
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         check_column_name("key column", self.name)
 
 
@@ -81,6 +83,7 @@ class Key:
     delimiter: str = DEFAULT_DELIMITER
 
     def __post_init__(self) -> None:
+        check_arguments(self)
         if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
             cause = f"A key has 1 to {MAX_KEY_COLUMNS} columns"
             raise ConfigError(

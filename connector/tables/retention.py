@@ -42,11 +42,11 @@ class Retention:
         """Return the horizon (µs) of a batch.
 
         It is never below the horizon that was committed before, even if the setting changes
-        (MRG-10).
+        (MRG-10). It is at least 0, the least time of a change.
         """
         if low_watermark is None:
             return before
-        reached = low_watermark - self.delete_retention_s * 1_000_000
+        reached = max(0, low_watermark - self.delete_retention_s * 1_000_000)
         return reached if before is None else max(before, reached)
 
 

@@ -262,6 +262,8 @@ def test_what_is_not_there_is_named(spark: SparkSession, known: Stream, tmp_path
         ((at(5), at(4), None, 1000), "end_timestamp must not be before"),
         ((at(5), None, None, 999), "heartbeat_milliseconds must be from 1,000 to 300,000"),
         ((at(5), None, None, 300_001), "heartbeat_milliseconds must be from 1,000 to 300,000"),
+        ((at(5), None, "c1", 2**63 - 1), "heartbeat_milliseconds must be from 1,000 to 300,000"),
+        ((at(5), None, "c1", -(2**63)), "heartbeat_milliseconds must be from 1,000 to 300,000"),
         ((at(21), None, None, 1000), "start_timestamp must be at most"),
         ((at(5), None, "nobody", 1000), "must name a stream partition of stream s"),
         ((at(5), None, "c1", 1000), "must not be before the start of the stream partition"),
@@ -274,6 +276,23 @@ def test_arguments_outside_their_range_are_errors_that_name_it(
     register_functions(spark, str(known.folder))
     with pytest.raises(PySparkException, match=message):
         read(spark, *arguments)
+
+
+@pytest.mark.parametrize(
+    "start", ["timestamp_micros(-9223372036854775808L)", "TIMESTAMP '0001-01-01 00:00:00Z'"]
+)
+def test_any_time_is_a_start_or_an_end(spark: SparkSession, known: Stream, start: str) -> None:
+    """SUB-5: a time that no record can have selects nothing, and overflows nothing."""
+    register_functions(spark, str(known.folder))
+    last = "timestamp_micros(9223372036854775807L)"
+    query = "SELECT ChangeRecord[0] FROM READ_s({}, {}, {})"
+    (((_, _, roots),),) = spark.sql(query.format(start, last, "NULL")).collect()
+    assert micros(roots[0].start_timestamp) == 0
+    assert [child.token for child in roots[0].child_partitions] == ["p"]
+    found = spark.sql(query.format(start, last, "'p'")).collect()
+    assert sum(len(record.data_change_record) for (record,) in found) == 2
+    with pytest.raises(PySparkException, match="start_timestamp must be at most"):
+        spark.sql(query.format(last, "NULL", "'p'")).collect()
 
 
 def test_a_query_ends_with_children_or_with_a_heartbeat(spark: SparkSession, known: Stream) -> None:

@@ -4,6 +4,7 @@ test names every id that it defines.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -116,4 +117,44 @@ def test_faults_are_found() -> None:
     ]
     assert faults("**XYZ-1** One.", [], ["XYZ-1", "XYZ-999"], []) == [
         "XYZ-999 is named and not defined"
+    ]
+
+
+def test_no_id_is_in_a_text_that_people_see() -> None:
+    """OPS-10: ids are for readers of the code and of the page. Errors and help have none."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.value!r:.80}"
+        for path in sorted((ROOT / "connector").rglob("*.py"))
+        for node in texts_in(ast.parse(path.read_text("utf-8")))
+        if named(node.value)
+    ]
+    assert found == []
+    source = """
+'REC-1'
+class A:
+    'REC-2'
+TEXT: str = f"REC-3 {A}"
+'REC-4'
+@click.command("x")
+def command():
+    'REC-5'
+"""
+    assert [node.value for node in texts_in(ast.parse(source))] == ["REC-3 ", "REC-5", "x"]
+
+
+def texts_in(module: ast.Module) -> list[ast.Constant]:
+    """The texts that people see: all but documentation. The docstring of a command is its help."""
+    documentation = {
+        id(statement.value)
+        for node in ast.walk(module)
+        if not any(".command(" in ast.unparse(by) for by in getattr(node, "decorator_list", ()))
+        for statement in ast.iter_child_nodes(node)
+        if isinstance(statement, ast.Expr)
+    }
+    return [
+        node
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documentation
     ]

@@ -93,7 +93,7 @@ def newest_token(
             f"{topic} has no resume token of stream partition {stream_partition}",
             f"No heartbeat{' or change' if in_transactions else ''} of this stream partition"
             " has a resume token, or retention has deleted them",
-            "Start with a backfill of the source (REC-23), or at a position before which"
+            "Start with a backfill of the source, or at a position before which"
             " everything was delivered",
             topic=topic,
             stream_partition=stream_partition,

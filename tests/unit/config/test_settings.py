@@ -285,6 +285,14 @@ def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> 
             SMALLEST + "[streams.s]\nrow_images = 'no'\n",
             ["streams.s.row_images", "count, reject"],
         ),
+        (
+            SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n[tables.t.key]\nxyzzy = 1\n",
+            ["tables.t.key.xyzzy", "remove it, or use one of: columns, delimiter, form"],
+        ),
+        (
+            SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n[[tables.t.columns]]\nxyzzy = 1\n",
+            ["xyzzy", "use one of: encoding, family, name, qualifier, type"],
+        ),
         (SMALLEST + "[streams.s]\ntopic = '..'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.'a/../b']\n", ["streams.a/../b", "rename"]),

@@ -17,12 +17,11 @@ from connector.config.settings_reader import (
     all_in_one,
     apply_environment,
     flat,
-    is_secret,
     parse_duration_ms,
     parse_time_us,
 )
 from connector.errors import ConfigError, ErrorCode
-from connector.text import nearest
+from connector.text import is_secret, nearest
 
 
 class Colour(StrEnum):

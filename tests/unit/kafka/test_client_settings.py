@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
 from connector.config.settings import KafkaConfig
-from connector.errors import BrokerError, ConfigError
+from connector.errors import BrokerError, ConfigError, ErrorCode
 from connector.kafka import client
 
 NOBODY = "127.0.0.1:1"
@@ -50,6 +51,18 @@ def test_settings_of_the_other_kind_of_client_are_kept_from_it() -> None:
     client.consumer(kafka, client.LastError(), {"group.id": "g"}).close()
     with pytest.raises(ConfigError):
         client.producer(kafka, client.LastError(), {})
+
+
+@pytest.mark.parametrize("value", ["", "\n", "a\0b", "a\ud800", "g" * 40_000, None, 5, b"g"])
+def test_an_id_that_ends_or_blocks_the_client_is_refused(value: Any) -> None:
+    """SUB-3, REC-17: librdkafka ends the process, or waits for ever."""
+    for name in ("group", "transactional_id"):
+        with pytest.raises(ConfigError, match=f"The argument {name} is") as caught:
+            client.check_id(name, value)
+        assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+    with pytest.raises(ConfigError, match="The argument group is"):
+        client.consumer(KafkaConfig(NOBODY), client.LastError(), {"group.id": value})
+    client.check_id("group", "Größe 5/π")
 
 
 def test_an_unknown_setting_is_named() -> None:

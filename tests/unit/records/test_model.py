@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from connector.errors import InvalidChangeError
+from connector.records import codec
+from connector.records.field_types import wrong_field
 from connector.records.model import (
     CONTROL_KEY,
     MAX_LONG,
@@ -20,6 +23,7 @@ from connector.records.model import (
     DeleteCells,
     DeleteFamily,
     Heartbeat,
+    ModType,
     OldCell,
     RowImage,
     Rule,
@@ -229,3 +233,93 @@ def test_a_time_of_another_type_is_refused_with_its_type(at: Any) -> None:
     for build in (lambda: change(commit_timestamp=at), lambda: Heartbeat("p", at)):
         with pytest.raises(InvalidChangeError, match="must be an int, the number of microseconds"):
             build()
+
+
+FULL = change(
+    transaction=Transaction("tx", 1),
+    change_sequence_number="1/2",
+    row_image=RowImage(
+        ModType.UPDATE, "NEW_ROW", (ColumnType("id", "INT64"),), (OldCell("f", b"q", b"v"),)
+    ),
+)
+PARTS: list[tuple[Any, Any]] = [
+    (FULL, lambda part: part),
+    (Heartbeat("p", 1), lambda part: part),
+    (ChildPartitions("p", 1, 0, (ChildPartition("c", ("p",)),)), lambda part: part),
+    (ChildPartition("c", ("p",), b"", b""), lambda part: ChildPartitions("p", 1, 0, (part,))),
+    (SetCell("f", b"q", b"v", 5), lambda part: change(entries=(part,))),
+    (DeleteCells("f", b"q", 1, 2), lambda part: change(entries=(part,))),
+    (DeleteFamily("f"), lambda part: change(entries=(part,))),
+    (FULL.transaction, lambda part: change(transaction=part)),
+    (FULL.row_image, lambda part: change(row_image=part)),
+    (
+        ColumnType("id", "INT64"),
+        lambda part: change(row_image=RowImage(ModType.INSERT, "", (part,))),
+    ),
+    (
+        OldCell("f", b"q", b"v", 5),
+        lambda part: change(row_image=RowImage(ModType.INSERT, "", (), (part,))),
+    ),
+]
+FIELDS = [
+    (part, record, field.name)
+    for part, record in PARTS
+    for field in dataclasses.fields(part)
+    if not str(field.type).startswith("bool")  # any value is true or false
+]
+
+
+@pytest.mark.parametrize("wrong", [object(), [], {"a": 1}, 1.5, "ab", b"ab", 5, None, True])
+@pytest.mark.parametrize(("part", "record", "field"), FIELDS)
+def test_a_value_of_another_type_is_refused_with_the_name_of_its_field(
+    part: Any, record: Any, field: str, wrong: Any
+) -> None:
+    """REC-14: when the record is made, or when it is encoded to be sent."""
+    allowed = wrong_field(dataclasses.replace(part, **{field: getattr(part, field)}))
+    assert allowed is None
+    try:
+        codec.encode(record(dataclasses.replace(part, **{field: wrong})), 1)
+    except InvalidChangeError as error:
+        last = error.field.rpartition(".")[2].partition("[")[0]
+        assert last in (field, "range_start, range_end", "token", "children")
+    else:
+        assert wrong in (True, 5, "ab", b"ab", [], None), "the type is right, or the value is empty"
+
+
+@pytest.mark.parametrize(
+    ("build", "problem"),
+    [
+        (lambda: SetCell(["f"], b"q", b"v"), "family is ['f'], but must be text (str)"),  # type: ignore[arg-type]
+        (
+            lambda: SetCell("f", b"q", b"v", "1"),  # type: ignore[arg-type]
+            "cell_timestamp is '1', but must be a whole number (int)",
+        ),
+        (
+            lambda: codec.encode(change(entries=(SetCell("f", b"q", b"v", 1.5),)), 1),  # type: ignore[arg-type]
+            "entries[0].cell_timestamp is 1.5, but must be a whole number (int)",
+        ),
+        (
+            lambda: codec.encode(change(transaction="tx"), 1),
+            "transaction is 'tx', but must be a Transaction or None",
+        ),
+        (
+            lambda: ChildPartitions("p", 1, 0, ChildPartition("c")),  # type: ignore[arg-type]
+            "children is ChildPartition(",
+        ),
+        (
+            lambda: ChildPartitions("p", 1, 0, (ChildPartition(5),)),  # type: ignore[arg-type]
+            "children[0].token is 5, but must be text (str)",
+        ),
+        (
+            lambda: change(change_type="USER"),
+            "change_type is 'USER', but must be a ChangeType such as ChangeType.USER",
+        ),
+    ],
+)
+def test_the_field_of_another_type_and_its_type_are_named(
+    build: Callable[[], object], problem: str
+) -> None:
+    """REC-14."""
+    with pytest.raises(InvalidChangeError) as caught:
+        build()
+    assert caught.value.problem.startswith(problem)

@@ -327,6 +327,7 @@ def test_horizon_never_goes_back() -> None:
     assert Retention().horizon(9 * day, 10 * day) == 9 * day
     assert Retention().horizon(9 * day, None) == 9 * day
     assert Retention().horizon(None, None) is None
+    assert Retention().horizon(None, day) == 0, "no change is older"
 
 
 def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> None:

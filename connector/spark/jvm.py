@@ -1,0 +1,121 @@
+"""The JVM of this process: starts it, and knows whether a session of it has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from connector.errors import ConnectorError, ErrorCode, argument_invalid
+
+GONE: Final = (Py4JNetworkError, ConnectionError, AttributeError)
+"""The errors of calls to a JVM that has died, or to the JVM objects of a session that was stopped:
+pyspark replaces these by None.
+"""
+
+
+def launch(settings: Mapping[str, str]) -> None:
+    """Start the JVM of this process, unless it has one.
+
+    The JVM has a process group of its own, so a signal to the group of this process does not reach
+    it. It ends when its standard input does.
+    """
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return
+    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
+        conf, popen_kwargs={"start_new_session": True}
+    )
+    SparkContext._ensure_initialized(gateway=gateway)
+    signals: Any = gateway.jvm.sun.misc
+    with suppress(Py4JError):  # with -Xrs, the JVM handles no signal
+        signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
+
+
+@contextmanager
+def keeping_interrupt_handler() -> Iterator[None]:
+    """Keep the handler of SIGINT, unless it is that of Python. pyspark replaces it by one that
+    cancels all jobs and raises KeyboardInterrupt.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if before is not signal.default_int_handler and (
+            threading.current_thread() is threading.main_thread()
+        ):
+            signal.signal(signal.SIGINT, before)
+
+
+def check_live(spark: SparkSession) -> None:
+    """Raise `ConfigError` if it is no session of this process, `ConnectorError` if it has ended."""
+    if not isinstance(spark, SparkSession):
+        raise argument_invalid(
+            "spark", spark, "a pyspark.sql.SparkSession, and not one of Spark Connect"
+        )
+    if has_ended(spark):
+        raise session_ended("The Spark session cannot be used")
+
+
+def session_ended(problem: str) -> ConnectorError:
+    """The error for a session that was stopped, or whose JVM is gone."""
+    return ConnectorError(
+        ErrorCode.SPARK_SESSION_ENDED,
+        problem,
+        "The session was stopped, or its Java process has ended, for example because the machine"
+        " had no memory left",
+        "Start a new session and call again. Nothing is lost: lowmark continues where it stopped",
+    )
+
+
+def has_ended(spark: SparkSession) -> bool:
+    """Whether the session was stopped, or its JVM does not answer."""
+    return _is_stopped(spark.sparkContext)
+
+
+def _is_stopped(context: SparkContext) -> bool:
+    if context._jsc is None:
+        return True
+    try:
+        return bool(context._jsc.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def is_any_live() -> bool:
+    """Whether this process has a session that has not ended."""
+    context = SparkContext._active_spark_context
+    return context is not None and not _is_stopped(context)
+
+
+def stop_session(spark: SparkSession) -> None:
+    """Stop a session. Its JVM may have died before."""
+    with warnings.catch_warnings(), suppress(Py4JError, OSError):
+        warnings.simplefilter("ignore", RuntimeWarning)  # "unable to cleanly shutdown"
+        spark.stop()
+    forget_ended_session()
+
+
+def forget_ended_session() -> None:
+    """Let a new session start where the last one has ended: pyspark would take the old JVM."""
+    context, gateway = SparkContext._active_spark_context, SparkContext._gateway
+    if context is not None and _is_stopped(context):
+        with warnings.catch_warnings(), suppress(Py4JError, OSError):
+            warnings.simplefilter("ignore", RuntimeWarning)
+            context.stop()
+        SparkContext._active_spark_context = None
+    if gateway is not None and SparkContext._active_spark_context is None:
+        try:
+            gateway.jvm.java.lang.System.nanoTime()
+        except (Py4JError, OSError):
+            SparkContext._gateway = SparkContext._jvm = None
+            SparkSession._instantiatedSession = None

@@ -1,0 +1,179 @@
+"""Processes with a Spark of their own: signals, and sessions that have ended (OPS-4, OPS-10)."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from connector import KafkaConfig
+from tests.broker import NewTopic
+from tests.spark.conftest import QUICK_PROCESS
+
+TIMEOUT_S = 120
+ENTRY = "from connector.cli import main; main()"
+
+ENDED_SESSIONS = """
+import os, signal, sys
+from pathlib import Path
+from contextlib import ExitStack
+from pyspark.sql import SparkSession
+from connector import ConnectorError, jars
+from connector.services.local_spark import session_of
+from connector.spark import check_session, read_changes, register_functions
+from connector.spark.session import start_session
+
+def said(call):
+    try:
+        call()
+    except ConnectorError as error:
+        print("said", error.code)
+    else:
+        print("said fine")
+
+def local():
+    with ExitStack() as stack:
+        session = session_of(None, stack, lambda event: None, cores="1", memory="1g")
+        assert session.range(3).count() == 3
+
+paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ))
+first = start_session(paths, scratch=Path(sys.argv[1]), cores="1")
+said(lambda: check_session(first))
+said(local)
+first.stop()
+said(lambda: check_session(first, for_writing=True))
+said(lambda: read_changes(first, sys.argv[1], "s"))
+second = start_session(paths, scratch=Path(sys.argv[1]), cores="1")
+said(lambda: check_session(second))
+os.kill(second.sparkContext._gateway.proc.pid, signal.SIGKILL)
+second.sparkContext._gateway.proc.wait()
+said(lambda: check_session(second))
+said(lambda: register_functions(second, sys.argv[1]))
+said(local)
+said(lambda: check_session("a text"))
+"""
+
+
+def test_a_session_that_has_ended_is_an_error_and_makes_room_for_another(tmp_path: Path) -> None:
+    """OPS-4: a session that was stopped, and one whose JVM was killed, like by the system when
+    there is no memory left.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", ENDED_SESSIONS, str(tmp_path)],
+        env=os.environ | QUICK_PROCESS,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line.removeprefix("said ") for line in done.stdout.splitlines() if "said" in line]
+    assert said == [  # the JVM prints warnings, too
+        "fine",
+        "SPARK_SESSION_EXISTS",
+        "SPARK_SESSION_ENDED",
+        "SPARK_SESSION_ENDED",
+        "fine",
+        "SPARK_SESSION_ENDED",
+        "SPARK_SESSION_ENDED",
+        "fine",
+        "ARGUMENT_INVALID",
+    ]
+
+
+@contextmanager
+def running(kafka: KafkaConfig, topic: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A `connector run` that has started, in a process group of its own."""
+    config = folder / "connector.toml"
+    config.write_text(
+        f'warehouse = "wh"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
+        f'[streams.s]\ntopic = "{topic}"\ntrigger = "200ms"\n'
+    )
+    command = [sys.executable, "-c", ENTRY, "--config", str(config), "run", "--memory", "1g"]
+    with subprocess.Popen(
+        [*command, "--cores", "1"],
+        env=os.environ | QUICK_PROCESS,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            assert any("running; stop with" in line for line in process.stderr)
+            yield process
+        finally:
+            process.kill()
+
+
+def jvm_of(process: subprocess.Popen[str]) -> int:
+    """The process id of its only child."""
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(child)
+
+
+def to_group(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGTERM)
+
+
+def to_each(process: subprocess.Popen[str]) -> None:
+    os.kill(jvm_of(process), signal.SIGTERM)
+    process.terminate()
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGINT)
+
+
+def kill_the_jvm(process: subprocess.Popen[str]) -> None:
+    jvm = jvm_of(process)
+    process.terminate()
+    os.kill(jvm, signal.SIGKILL)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="it looks for a child in /proc")
+@pytest.mark.parametrize(
+    ("stop", "says"),
+    [
+        (to_group, "every batch that began has ended"),
+        (to_each, "every batch that began has ended"),
+        (interrupt, "every batch that began has ended"),
+        (kill_the_jvm, "stopped: "),
+    ],
+)
+def test_a_stop_of_the_whole_service_ends_run_as_one_of_its_process_does(
+    kafka: KafkaConfig,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    stop: Callable[[subprocess.Popen[str]], None],
+    says: str,
+) -> None:
+    """OPS-4: a shell signals the group, a service manager every process of the service. If the JVM
+    dies all the same, the command was asked to stop, and stops.
+    """
+    with running(kafka, new_topic().topic, tmp_path) as process:
+        stop(process)
+        _, said = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 0, said
+    assert says in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="it looks for a child in /proc")
+def test_the_jvm_ends_with_a_process_that_is_killed(
+    kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """OPS-4: it has a process group of its own, and ignores SIGTERM."""
+    with running(kafka, new_topic().topic, tmp_path) as process:
+        jvm = os.pidfd_open(jvm_of(process))
+        process.kill()
+        process.wait(timeout=TIMEOUT_S)
+        readable, _, _ = select.select([jvm], [], [], TIMEOUT_S)
+        os.close(jvm)
+    assert readable, "the JVM goes on"
