@@ -276,8 +276,6 @@ class ChangeConsumer(Generic[Yielded]):
         check_numbers_given(
             start_commit=start_commit, end_commit=end_commit, max_buffered_bytes=max_buffered_bytes
         )
-        if group is not None:
-            client.check_id("group", group)
         known = None if state is None else ReaderState.from_bytes(state)
         now = now_us()
         check_range(start_commit, end_commit, now)

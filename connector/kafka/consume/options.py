@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.errors import ConfigError, ErrorCode
+from connector.kafka import client
 from connector.kafka.arguments import (
     check,
     check_optional,
     check_seconds,
-    check_text,
     check_type,
     names_of,
 )
@@ -105,7 +105,7 @@ def check_types(
     allowed = "beginning, end, a time in microseconds, or a tuple of positions"
     check("start", start, is_place, allowed)
     if group is not None:
-        check_text("group", group, "the name of a group, or None")
+        client.check_id("group", group)
     check_optional("registry", registry, RegistryConfig, "a RegistryConfig")
     check_optional("limits", limits, Limits, "a Limits")
     if tables is not None:

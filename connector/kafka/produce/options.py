@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.errors import ConfigError, InvalidChangeError, argument_invalid
+from connector.kafka import client
 from connector.kafka.arguments import (
     check,
     check_flags,
     check_optional,
     check_seconds,
     check_settings,
-    check_text,
     check_type,
     check_whole,
 )
@@ -49,7 +49,7 @@ def check_producer(
     check_settings("settings", settings)
     check_flags(announce=announce)
     if transactional_id is not None:
-        check_text("transactional_id", transactional_id, "a text that is not empty, or None")
+        client.check_id("transactional_id", transactional_id)
 
 
 def check_callback(on_delivery: object) -> None:

@@ -26,7 +26,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from connector.errors import ConnectorError, DeliveryError, ErrorCode
-from connector.kafka import client, topics
+from connector.kafka import topics
 from connector.kafka.arguments import headers_of
 from connector.kafka.produce import resume
 from connector.kafka.produce.change_records import ChangeRecords
@@ -162,8 +162,6 @@ class ChangeProducer:
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
         schedule = HeartbeatSchedule(heartbeat_s)
-        if transactional_id is not None:
-            client.check_id("transactional_id", transactional_id)
         spool_settings = settings_of(
             spool, transactional_id, spool_max_bytes, spool_after_s, spool_full, spool_sync
         )
