@@ -2,9 +2,9 @@
 
 A record with the header `REPLAY_HEADER` claims to be a replay of a dead letter. The claim is
 accepted if the changelog has the row of that dead letter: the rejected record, or for a table
-letter the change or staged row. The replay takes the order position of that row, with its attempt. So a record
-that was repaired later does not win a tie. If the claim is not accepted, the record keeps its own
-position. Neither kind moves a watermark.
+letter the change or staged row. The replay takes the order position of that row, with its attempt.
+So a record that was repaired later does not win a tie. If the claim is not accepted, the record
+keeps its own position. Neither kind moves a watermark.
 
 Replays are rare, and finding their positions means reading the batch and the changelog again.
 Therefore a batch is first read as if it had no replay. If it has one, the query fails with
