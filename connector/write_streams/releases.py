@@ -183,7 +183,7 @@ class ReleaseProgress:
                 StagedStream(batch, read_at) if known is None else replace(known, read_at=read_at)
             )
         open_, repeated = {one.id: one for one in self.open}, self.repeated
-        for release in sorted(set(releases), key=lambda one: (one.commit_timestamp, one.ranges)):
+        for release in sorted(set(releases), key=_in_order):
             new = OpenRelease(
                 release.stream_partition,
                 release.commit_timestamp,
@@ -201,6 +201,7 @@ class ReleaseProgress:
                 for one in release.ranges
             ):
                 repeated += 1
+                streams |= _passed(release, streams)
         in_order = sorted(open_.values(), key=lambda one: one.id)
         return replace(self, streams=streams, open=tuple(in_order), repeated=repeated)
 
@@ -248,6 +249,7 @@ class ReleaseProgress:
             has_all = found.get(n, 0) >= sum(one.upto - one.first for one in wanted)
             if not left:
                 repeated += 1
+                streams |= _passed(release, streams)
             elif not has_all and not (release.without_rejected and is_read):
                 withheld = Withheld.ROWS if is_read else release.withheld
                 open_.append(replace(release, withheld=withheld))
@@ -259,11 +261,9 @@ class ReleaseProgress:
                     ranges.append(
                         ReleasedRange(*_fields(one), release.commit_timestamp, known.first_batch)
                     )
-                    streams[one.stream] = replace(
-                        known,
-                        released=_joined(known.released, (one.first, one.upto)),
-                        last_release=max(known.last_release, release.commit_timestamp),
-                    )
+                    released = _joined(known.released, (one.first, one.upto))
+                    streams[one.stream] = replace(known, released=released)
+                streams |= _passed(release, streams)
         return (
             replace(
                 self,
@@ -294,6 +294,23 @@ class ReleaseProgress:
 
 
 NO_RELEASES: Final = ReleaseProgress()
+
+
+def _in_order(release: Release) -> tuple[int, tuple[OffsetRange, ...], str]:
+    return release.commit_timestamp, release.ranges, release.stream_partition
+
+
+def _passed(
+    release: Release | OpenRelease, streams: Mapping[str, StagedStream]
+) -> dict[str, StagedStream]:
+    """The write streams of a release whose rows are all released, so that copies of it that are
+    read later are not counted as repeated.
+    """
+    known = {one.stream: streams[one.stream] for one in release.ranges}
+    return {
+        name: replace(one, last_release=max(one.last_release, release.commit_timestamp))
+        for name, one in known.items()
+    }
 
 
 def _fields(one: OffsetRange) -> tuple[str, int, int]:

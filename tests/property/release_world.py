@@ -163,12 +163,12 @@ class ReleaseWorld:
                 self._flush(session)
             case 8 | 9:
                 self._end(session)
-            case 10:
+            case 10 | 11:
                 self._finalize(session)
-            case 11 | 12:
+            case 12 | 13:
                 self._commit()
-            case 13:
-                self._end(self.committer)
+                if self.rng.random() < 0.5:
+                    self._end(self.committer)
             case 14 | 15 | 16:
                 self.heartbeat()
             case 17:
@@ -269,7 +269,7 @@ class ReleaseWorld:
             self._release(self.committer, [OffsetRange(stream.name, first, upto)])
 
     def _release(self, writer: Writer, ranges: Iterable[OffsetRange]) -> None:
-        is_late = writer is self.committer and self.rng.random() < 0.3
+        is_late = self.rng.random() < 0.25
         if is_late:
             at = self.clock - self.rng.choice((0, SECOND, 5 * SECOND))
             while at in self._used:

@@ -75,6 +75,8 @@ class Reader:
     ends: dict[int, int] = field(default_factory=dict)
     changelog: dict[Row, int] = field(default_factory=dict)
     visible: dict[Row, int] = field(default_factory=dict)
+    rows_end: dict[int, EndOffsets] = field(default_factory=dict)
+    """The end offsets when the first copy of a release was read, by its commit timestamp."""
 
     def ingest(self, share: Callable[[], float], *, goes_on: bool) -> None:
         """Read some part of each Kafka partition, and check the laws. If the world `goes_on`, there
@@ -93,16 +95,18 @@ class Reader:
         number = self.progress.ingest_batch + 1
         counts = self._counted(number, start, kafka_partitions)
         batch = Batch(number, counts, dict(self.ends), asked)
+        for release in counts.releases:
+            self.rows_end.setdefault(release.commit_timestamp, asked)
         before = self.progress
         self.progress, ranges = self._after(before, batch)
         if number % 4 == 0:
             # A process that was killed reads the stored progress, and repeats the batch.
             stored: dict[str, Any] = json.loads(json.dumps(before.to_json()))
             again = Progress.from_json(stored, before.frontier)
-            assert again == before
+            assert again == before, "read back"
             assert self._after(again, batch) == (self.progress, ranges), "not the same again"
-        self._show(ranges)
-        self.check()
+        self._show(ranges, before.horizon or 0)
+        self.check(before)
 
     def _counted(self, number: int, start: Mapping[int, int], width: int) -> BatchCounts:
         claims: dict[str, dict[int, int]] = defaultdict(dict)
@@ -163,20 +167,26 @@ class Reader:
         )
         return after, ranges
 
-    def _show(self, ranges: list[ReleasedRange]) -> None:
+    def _show(self, ranges: list[ReleasedRange], horizon: int) -> None:
         for one in ranges:
+            assert one.commit_timestamp >= horizon, f"{one} is below the horizon"
             for row in rows_of(one):
                 if row in self.changelog:
                     assert self.changelog[row] >= one.first_batch, f"no read finds {row}"
                     assert row not in self.visible, f"{row} has two commit timestamps"
                     self.visible[row] = one.commit_timestamp
 
-    def check(self) -> None:
-        """The laws that hold after each batch."""
+    def check(self, before: Progress) -> None:
+        """The laws that hold after each batch. `before` is the progress before it."""
         progress, complete_to = self.progress, self.progress.consistent_to
         cut = progress.cut(self.world.clock, NEVER_STALLED_S)
-        assert cut.low_watermark == complete_to
-        assert (complete_to or 0) <= (progress.low_watermark or 0)
+        assert cut.low_watermark == complete_to, "two answers"
+        assert (complete_to or 0) <= (progress.low_watermark or 0), "above the low watermark"
+        assert (complete_to or 0) >= (before.consistent_to or 0), "the cut went back"
+        for one in progress.releases.open:
+            is_read = self.rows_end[one.commit_timestamp].is_contained(self.ends)
+            if one.withheld is not Withheld.TOO_LATE:
+                assert (one.withheld is Withheld.ROWS) == is_read, f"{one} is wrongly withheld"
         fresh_to = progress.freshness.of(progress.ingest_batch) or 0
         shown_at = set(self.visible.values())
         for release in self.world.committed:
@@ -186,7 +196,9 @@ class Reader:
             assert at not in shown_at, f"only a part of {release} is visible"
             if release.stream_partition == LIVE and self.world.rejected_rows.isdisjoint(rows):
                 assert complete_to is None or complete_to <= at, f"{complete_to} passes {release}"
-                assert fresh_to < self.world.arrived_at[at], f"{fresh_to} passes {release}"
+                assert fresh_to < self.world.arrived_at[at], f"{fresh_to} is too fresh: {release}"
+        without_rows = sum(one.commit_timestamp not in shown_at for one in self.world.committed)
+        assert progress.releases.repeated <= without_rows, "a copy was counted as repeated"
         for release in self.world.unacknowledged:
             assert complete_to is None or complete_to <= release.commit_timestamp, (
                 f"{complete_to} passes {release}, which is still to come"
@@ -199,6 +211,7 @@ class Reader:
         """Everything is read and replayed. The laws of the end."""
         self.world.finish()
         self.ingest(lambda: 1, goes_on=False)
+        assert self.progress.consistent_to == self.progress.low_watermark, "withheld, and it holds"
         while self.world.to_replay:
             self.world.replay_all()
             self.ingest(lambda: 1, goes_on=False)
@@ -211,19 +224,22 @@ class Reader:
                 assert self.is_visible(rows), f"{release} is not visible"
             elif release.commit_timestamp >= horizon:
                 assert self.is_visible(rows), f"{release} is above the horizon and not visible"
-        assert {one.withheld for one in progress.releases.open} <= {Withheld.TOO_LATE}
-        assert all(one.commit_timestamp < horizon for one in progress.releases.open)
+        assert {one.withheld for one in progress.releases.open} <= {Withheld.TOO_LATE}, "rows"
+        assert all(one.commit_timestamp < horizon for one in progress.releases.open), "not late"
         assert progress.consistent_to == progress.low_watermark == self.world.last_heartbeat + 1
         assert progress.freshness.of(progress.ingest_batch) == progress.freshness.newest
 
 
 def run(world: ReleaseWorld, count: Count = count_rows, steps: int = STEPS) -> Reader:
     reader, rng = Reader(world, count), world.rng
+
+    def share() -> float:
+        return rng.choice((0, 0, 1, rng.random()))
+
     for _ in range(steps):
         world.step()
         if rng.random() < 0.3:
-            part = lambda: rng.choice((0, 0, 1, rng.random()))  # noqa: E731
-            reader.ingest(part, goes_on=rng.random() < 0.3)
+            reader.ingest(share, goes_on=rng.random() < 0.3)
     reader.finish()
     return reader
 
