@@ -1,4 +1,4 @@
-"""What an append, a flush, a commit or a discard of a write stream does (WRS-7, WRS-12 to WRS-15,
+"""Decisions about appends, flushes, commits and discards of write streams (WRS-7, WRS-12 to WRS-15,
 WRS-21).
 
 A decision is a value. `connector.write_streams.problems` makes the exceptions of it.

@@ -1,4 +1,4 @@
-"""What a session has in flight, in the order of the calls, and the limits of it (WRS-6, WRS-9)."""
+"""The jobs of a session in flight, in the order of the calls, and their limits (WRS-6, WRS-9)."""
 
 from __future__ import annotations
 
