@@ -63,6 +63,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.BROKER_UNREACHABLE: (
         Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
     ),
+    ErrorCode.CATALOG_MISSING: (Template("topic create", ("topic",)),),
     ErrorCode.CONFIG_MISSING: (Template("--help"),),
     ErrorCode.CUT_EXPIRED: _STATUS,
     ErrorCode.CUT_MISSING: _STATUS,

@@ -145,6 +145,10 @@ class Announcements:
         """Return whether a record or an announcement has named the stream partition."""
         return stream_partition in self._lived
 
+    def live(self) -> list[str]:
+        """Return the stream partitions that are known and have not ended, sorted."""
+        return sorted(self._lived.keys() - self._ended.keys())
+
     def has_ended(self, stream_partition: str) -> bool:
         return stream_partition in self._ended
 

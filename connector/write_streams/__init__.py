@@ -1,1 +1,1 @@
-"""The rules of write streams."""
+"""Write streams: names, kinds, states, and the decisions about appends and releases (WRS)."""

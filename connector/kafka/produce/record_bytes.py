@@ -83,6 +83,11 @@ class RecordBytes:
         if version_of(record) > 1:
             raise outside_session(record)
         value = frame(encode(record, self.kafka_partitions), self.schema_id)
+        self.check_size(key, value, headers)
+        return value
+
+    def check_size(self, key: bytes, value: bytes, headers: HeaderList) -> None:
+        """Raises `InvalidChangeError` if a framed record is too large."""
         size = len(key) + len(value)
         if size > self._max_record_bytes:
             raise InvalidChangeError(
@@ -100,4 +105,3 @@ class RecordBytes:
                 f" (max.message.bytes of {self._facts.topic})"
             )
             raise InvalidChangeError("TOO_LARGE", "record", limit, size)
-        return value
