@@ -22,7 +22,8 @@ _CHANGES: Final = """
 _RELEASED: Final = f"""
     WITH ranges AS (
         SELECT release['ranges'][1]['stream'] AS stream, release['ranges'][1]['first'] AS first,
-            release['ranges'][1]['upto'] AS upto, commit_timestamp, ingest_batch
+            release['ranges'][1]['upto'] AS upto, commit_timestamp, ingest_batch,
+            stream_partition
         FROM t WHERE slot = {RELEASED_SLOT} AND kind = 'released'),
     staged AS (
         SELECT *, write_stream['stream'] AS stream, write_stream['offset'] AS row FROM t
@@ -32,8 +33,8 @@ _RELEASED: Final = f"""
             record_timestamp, "table", row_key, ranges.commit_timestamp AS commit_timestamp,
             tie_breaker, named_struct('server_transaction_id', '', 'record_sequence', row)
                 AS "transaction",
-            change_sequence_number, entries, order_position, stream_partition, change_type,
-            source_cluster_id
+            change_sequence_number, entries, order_position,
+            ranges.stream_partition AS stream_partition, change_type, source_cluster_id
         FROM staged JOIN ranges ON staged.stream = ranges.stream
             AND row >= ranges.first AND row < ranges.upto
             AND staged.ingest_batch <= ranges.ingest_batch)

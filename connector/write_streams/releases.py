@@ -94,7 +94,8 @@ class ReleaseRows:
 class ReleasedRange(NamedTuple):
     """Offsets `[first, upto)` of a write stream that became visible with `commit_timestamp` (µs).
 
-    Their rows are in the ingest batches from `first_batch` on.
+    Their rows are in the ingest batches from `first_batch` on. They belong to the stream partition
+    of the release.
     """
 
     stream: str
@@ -102,6 +103,7 @@ class ReleasedRange(NamedTuple):
     upto: int
     commit_timestamp: int
     first_batch: int
+    stream_partition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,12 @@ class ReleaseProgress:
                 for one in left:
                     known = streams.get(one.stream) or StagedStream(batch, 0)
                     ranges.append(
-                        ReleasedRange(*_fields(one), release.commit_timestamp, known.first_batch)
+                        ReleasedRange(
+                            *_fields(one),
+                            release.commit_timestamp,
+                            known.first_batch,
+                            release.stream_partition,
+                        )
                     )
                     released = _joined(known.released, (one.first, one.upto))
                     streams[one.stream] = replace(known, released=released)

@@ -23,7 +23,9 @@ from connector.records.model import (
     WriteStreamOffset,
 )
 from connector.records.rejection import Reason
+from connector.spark.changes import read_changes
 from connector.spark.reader import read_table
+from connector.spark.sql_functions import register_functions
 from connector.spark.storage.offsets import BatchRange
 from connector.state.table_state import TableState
 from connector.tables.merge import visible
@@ -330,3 +332,28 @@ def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_pat
 def _kinds(stream: Stream) -> list[Row]:
     rows = stream.changelog().rows().selectExpr("kind", "entries IS NULL AS entries")
     return rows.groupBy("kind", "entries").count().collect()
+
+
+def test_queries_of_changes_return_released_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """WRS-22 and SUB-5: they are records of the stream partition of their release."""
+    stream = begun(spark, tmp_path)
+    stream.topic.send(staged("a", 0), staged("b", 1), account("live", 40, name="live"))
+    stream.topic.send_everywhere(Heartbeat("p", 60))
+    stream.ingest()
+
+    def queried() -> dict[str, tuple[int, str]]:
+        rows = read_changes(spark, str(tmp_path), "s").collect()
+        return {
+            row["row_key"].decode(): (row["commit_timestamp"].microsecond, row["stream_partition"])
+            for row in rows
+        }
+
+    assert queried() == {"live": (40, "p")}
+    stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)), Heartbeat("p", C))
+    stream.ingest()
+    assert queried() == {"live": (40, "p"), "a": (C, "p"), "b": (C, "p")}
+    (name,) = register_functions(spark, str(tmp_path))
+    query = f"SELECT ChangeRecord[0] AS one FROM {name}(timestamp_micros(1L), NULL, 'p', 10000)"
+    found = [row["one"]["data_change_record"] for row in spark.sql(query).collect()]
+    keys = [bytes(change["row_key"]) for records in found for change in records]
+    assert keys == [b"live", b"a", b"b"]

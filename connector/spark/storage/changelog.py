@@ -292,7 +292,10 @@ class Changelog:
         return {"progress": progress.to_json(), "frontier": None}
 
     def _released_rows(self, batch: int, released: Sequence[ReleasedRange]) -> DataFrame:
-        schema = "stream string, first bigint, upto bigint, committed bigint, first_batch bigint"
+        schema = (
+            "stream string, first bigint, upto bigint, committed bigint, first_batch bigint,"
+            " stream_partition string"
+        )
         ranges = "array(named_struct('stream', stream, 'first', first, 'upto', upto))"
         return self._spark.createDataFrame(list(released), schema).selectExpr(
             "'released' AS kind",
@@ -300,6 +303,7 @@ class Changelog:
             "timestamp_micros(committed) AS commit_timestamp",
             f"named_struct('commit_timestamp', committed, 'ranges', {ranges}) AS release",
             "first_batch AS released_from",
+            "stream_partition",
             f"{RELEASED_SLOT} AS slot",
         )
 
@@ -485,6 +489,15 @@ class Changelog:
     def rows(self, *, pinned: bool = False) -> DataFrame:
         """One row for each Kafka record that was read. `pinned` is as in `changes`."""
         return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
+
+    def visible_rows(self) -> DataFrame:
+        """`rows` of the present version, and the released rows as changes (WRS-22)."""
+        rows = self._rows_and_frontiers(pinned=True)
+        own = rows.where(F.col("slot") > FRONTIER_SLOT)
+        if not self._has_released(0):
+            return own
+        newest = self.progress(with_frontier=False).ingest_batch
+        return own.unionByName(released_rows(rows, None, after=0, to=newest))
 
     def follow(self) -> DataFrame:
         """The rows as a stream: those of the present version, then those of each later batch.

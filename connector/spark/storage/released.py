@@ -7,7 +7,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.state.changelog_slots import RELEASED_SLOT, STAGED_SLOT
+from connector.state.changelog_slots import RELEASED_SLOT, STAGED_SLOT, TABLE_SLOTS
 
 _RANGES: Final = (
     "release.ranges[0].stream AS _stream",
@@ -15,10 +15,12 @@ _RANGES: Final = (
     "release.ranges[0].upto AS _upto",
     "commit_timestamp AS _commit_timestamp",
     "ingest_batch AS _batch",
+    "stream_partition AS _stream_partition",
 )
 
-# The same values as `write_streams.visibility.as_change`.
 _REPLACED: Final = {
+    "slot": f"int(pmod(xxhash64(table), {TABLE_SLOTS}))",
+    "stream_partition": "_stream_partition",
     "kind": "'change'",
     "ingest_batch": "_batch",
     "commit_timestamp": "_commit_timestamp",
@@ -34,7 +36,8 @@ def released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) -
     """The staged rows of one source table, or of all, that the batches `(after, to]` released, as
     changes with the columns of `rows`.
 
-    A row is a change of the batch that completed its release. Its record sequence is its offset.
+    A row is a change of the batch that completed its release, and of the stream partition of the
+    release. Its record sequence is its offset. `lake.visible_changes` does the same.
     """
     ranges = rows.where(
         f"slot = {RELEASED_SLOT} AND kind = 'released'"

@@ -79,7 +79,7 @@ def test_a_release_is_visible_once_all_its_offsets_are_there() -> None:
     assert before.first_batch() == 1
     known = logged(before, batch=2, staged=("w/a",))
     complete, ranges = after(known, {0: 10}, batch=2)
-    assert ranges == [ReleasedRange("w/a", 0, 10, C, first_batch=1)]
+    assert ranges == [ReleasedRange("w/a", 0, 10, C, 1, "p")]
     assert (complete.open, complete.released_to, complete.is_waiting) == ((), 2, False)
     assert complete.streams == {"w/a": StagedStream(1, 1002, ((0, 10),), C)}
     assert complete.first_batch() is None
@@ -111,7 +111,7 @@ def test_a_row_is_released_once_and_repeated_releases_are_counted_once() -> None
 def test_copies_of_a_release_that_was_released_in_part_before_are_not_counted() -> None:
     copy = release(C + 1, ("w/a", 0, 10), ("w/b", 0, 1))
     known, ranges = after(logged(all_visible(), copy, batch=3, staged=("w/b",)), {0: 1}, batch=3)
-    assert ranges == [ReleasedRange("w/b", 0, 1, C + 1, first_batch=3)]
+    assert ranges == [ReleasedRange("w/b", 0, 1, C + 1, 3, "p")]
     assert logged(known, copy, batch=4).repeated == 0
 
 
@@ -123,9 +123,9 @@ def test_releases_that_overlap_release_the_rest() -> None:
     assert [open_.commit_timestamp for open_ in known.open] == [C, C + 1, C + 2]
     complete, ranges = after(known, {0: 2, 1: 6, 2: 2})
     assert ranges == [
-        ReleasedRange("w/a", 2, 4, C, 1),
-        ReleasedRange("w/a", 0, 2, C + 1, 1),
-        ReleasedRange("w/a", 4, 6, C + 1, 1),
+        ReleasedRange("w/a", 2, 4, C, 1, "p"),
+        ReleasedRange("w/a", 0, 2, C + 1, 1, "p"),
+        ReleasedRange("w/a", 4, 6, C + 1, 1, "p"),
     ]
     assert complete.streams["w/a"].released == ((0, 6),)
     assert (complete.open, complete.repeated) == ((), 1)
@@ -160,7 +160,7 @@ def test_an_operator_releases_the_rows_that_are_there() -> None:
     early, ranges = after(known, {0: 9}, batch=2, end=PART)
     assert (withheld(early), ranges) == ([Withheld.NO], [])
     done, ranges = after(known, {0: 9}, batch=2)
-    assert ranges == [ReleasedRange("w/a", 0, 10, C, 1)]
+    assert ranges == [ReleasedRange("w/a", 0, 10, C, 1, "p")]
     assert done.open == ()
 
 
@@ -170,7 +170,7 @@ def test_all_rows_of_a_write_stream_may_be_rejected() -> None:
     assert known.first_batch() is None
     assert withheld(after(known, {})[0]) == [Withheld.ROWS]
     known = replace(known, open=(replace(known.open[0], without_rejected=True),))
-    assert after(known, {}, batch=4)[1] == [ReleasedRange("w/a", 0, 1, C, 4)]
+    assert after(known, {}, batch=4)[1] == [ReleasedRange("w/a", 0, 1, C, 4, "p")]
 
 
 @pytest.mark.parametrize(("horizon", "is_visible"), [(C, True), (C + 1, False), (None, True)])
