@@ -11,6 +11,7 @@ from typing import Final
 
 from connector.dead_letters.envelope import change_topic
 from connector.errors import ConnectorError, ErrorCode
+from connector.write_streams.model import topic_of_catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ def command_for(error: ConnectorError) -> str | None:
     code = _code(error)
     fields = dict(error.fields)
     if fields.get("topic") is not None:
-        fields["topic"] = change_topic(str(fields["topic"]))
+        fields["topic"] = change_topic(topic_of_catalog(str(fields["topic"])))
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]
     lines = [line for line in found if line is not None]

@@ -74,6 +74,8 @@ def test_a_command_has_the_values_of_its_error() -> None:
     assert command(ErrorCode.TOPIC_MISSING, topic="orders.dead-letters.ledger") == (
         "connector topic create orders"
     )
+    for topic in ("orders", "orders.write-streams"):
+        assert command(ErrorCode.CATALOG_MISSING, topic=topic) == "connector topic create orders"
     assert command(ErrorCode.JAVA_MISSING) is None
     assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
 
