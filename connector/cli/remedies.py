@@ -16,6 +16,7 @@ from connector.dead_letters.envelope import (
     replay_topic,
 )
 from connector.errors import ConnectorError, ErrorCode
+from connector.write_streams.model import topic_of_catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +105,7 @@ def command_for(error: ConnectorError) -> str | None:
     fields = dict(error.fields)
     if fields.get("topic") is not None:
         topic = str(fields["topic"])
-        fields["topic"] = change_topic(topic)
+        fields["topic"] = change_topic(topic_of_catalog(topic))
         fields.setdefault("group", _group_of(topic))
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]

@@ -79,7 +79,7 @@ def test_examples_4_and_5_several_sessions_commit_together(live: Live) -> None:
     assert len(fresh(live)) == len(live.table()) == 2_001
     assert len(versions(live)) == before + 1, "all rows in one version"
     snapshot = read_snapshot(live.spark, str(live.warehouse), "accounts")
-    assert snapshot.low_watermark > committed
+    assert snapshot.cut.low_watermark > committed
     assert live.logged_offsets() == live.offsets()
 
 
