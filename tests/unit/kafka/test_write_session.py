@@ -316,23 +316,31 @@ def test_after_the_last_attempt_each_append_has_its_outcome(
         assert go_on.wait(10)
         return KafkaError(KafkaError._TIMED_OUT, "made up")
 
+    with WriteSession(session_kafka, FACTS, "job") as earlier:
+        other = earlier.stream("o", kind="pending")
+        other.append(rows(other, 0, 1)).result(10)
     session = WriteSession(session_kafka, FACTS, "job", linger_s=0, max_retry_s=0)
-    stream = session.stream("p", kind="pending")
+    stream, other = (session.stream(name, kind="pending") for name in ("p", "o"))
     monkeypatch.setattr(transactions, "commit", fails)
     first = stream.append(rows(stream, 0, 1), 0)
     assert inside.wait(10)
     second = stream.append(rows(stream, 1, 1), 1)
     repeated = stream.append(rows(stream, 0, 1), 0)
+    of_second = stream.append(rows(stream, 1, 1), 1)
+    committed = other.append(rows(other, 0, 1), 0)
     with pytest.raises(TimeoutError):
         first.result(0)
     with pytest.raises(DeliveryError, match="no result"):
         session.flush(0)
     go_on.set()
-    with pytest.raises(OutcomeUnknownError):
-        first.result(10)
-    for append in (second, repeated):
-        with pytest.raises(NotSentError):
+    for append in (first, repeated):
+        with pytest.raises(OutcomeUnknownError):
             append.result(10)
+    with pytest.raises(NotSentError):
+        second.result(10)
+    with pytest.raises((NotSentError, OutcomeUnknownError)):
+        of_second.result(10)
+    assert committed.result(10).repeated == 1
     for call in (
         session.flush,
         stream.finalize,
