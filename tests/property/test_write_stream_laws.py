@@ -19,10 +19,14 @@ from connector.write_streams.model import (
     StreamEntry,
     StreamKind,
     StreamState,
+    catalog_topic,
     check_stream_names,
+    commit_id,
     digest_of_names,
     digest_of_rows,
+    session_id,
     to_value,
+    topic_of_catalog,
 )
 from connector.write_streams.rules import (
     Fault,
@@ -204,6 +208,14 @@ def test_the_records_before_another_owner_are_kept(steps: list[tuple[str, int]])
             catalog.keep("job/p", to_value(rows))
             mine["job/p"] = rows
     assert catalog.before == expected
+
+
+def test_the_catalog_of_a_topic_is_named_after_it() -> None:
+    """WRS-3, WRS-2."""
+    assert catalog_topic("shop") == "shop.write-streams"
+    assert topic_of_catalog("shop.write-streams") == topic_of_catalog("shop") == "shop"
+    assert session_id("shop", "job") == "lowmark.shop/session/job"
+    assert commit_id("shop") == "lowmark.shop/commit"
 
 
 @given(st.sets(NAMES, min_size=1, max_size=4), st.sets(NAMES, min_size=1, max_size=4))

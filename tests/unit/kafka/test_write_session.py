@@ -18,10 +18,15 @@ from connector.errors import (
     BrokerError,
     ConfigError,
     DeliveryError,
+    DifferentRowsError,
     ErrorCode,
+    InvalidChangeError,
     NotSentError,
+    OffsetOutOfRangeError,
+    OffsetOverlapError,
     OutcomeUnknownError,
     QueueFullError,
+    RowErrors,
     StreamStateError,
     TopicError,
     WriterConflictError,
@@ -167,6 +172,86 @@ def test_a_flush_through_a_producer_has_its_time(session_kafka: KafkaConfig) -> 
             assert later.commit_timestamp == 2**51 + 3
 
 
+def test_an_append_that_is_refused_says_what_was_expected(session_kafka: KafkaConfig) -> None:
+    """WRS-5, WRS-7, WRS-4: nothing of it is sent, and the session goes on."""
+    with WriteSession(session_kafka, FACTS, "job", max_record_bytes=1_000) as session:
+        stream, other = (session.stream(name, kind="pending") for name in ("p", "q"))
+        committed = session.stream("c", kind="committed")
+        first = rows(stream, 0, 300)
+        stream.append(first, 0)
+        assert stream.append(first, 0).result(10) == AppendResult(0, 300, 300)
+        with pytest.raises(OffsetOutOfRangeError) as beyond:
+            stream.append(rows(stream, 360, 20), 360)
+        assert (beyond.value.expected, beyond.value.received) == (300, 360)
+        with pytest.raises(OffsetOverlapError) as overlap:
+            stream.append(rows(stream, 250, 100), 250)
+        found = overlap.value
+        assert (found.expected, found.received, found.rows) == (300, 250, 100)
+        with pytest.raises(DifferentRowsError):
+            stream.append(rows(stream, 1, 300), 0)
+        buffered = session.stream("b", kind="buffered")
+        with pytest.raises(OffsetOutOfRangeError):
+            buffered.flush_rows(1)
+
+        (good,), (timed,) = rows(stream, 0, 1), rows(committed, 0, 1)
+        large = stream.row(table="t", row_key=b"k", entries=[SetCell("f", b"q", b"x" * 1_000)])
+        bad = {
+            1: (large, "TOO_LARGE"),
+            2: (*rows(other, 0, 1), "WRITE_STREAM"),
+            3: (replace(good, stream_partition="p"), "STREAM_PARTITION"),
+            4: (replace(good, commit_timestamp=5), "COMMIT_TIMESTAMP"),
+            5: (replace(timed, write_stream=None), "WRITE_STREAM"),
+        }
+        with pytest.raises(RowErrors) as invalid:
+            stream.append([good, *(row for row, _ in bad.values()), good])
+        assert {n: e.rule for n, e in invalid.value.errors.items()} == {
+            n: rule for n, (_, rule) in bad.items()
+        }
+        session.reached(1_000)
+        with pytest.raises(InvalidChangeError):
+            session.reached(999)
+        claims = replace(timed, commit_timestamp=2_000, estimated_low_watermark=5)
+        with pytest.raises(RowErrors) as of_committed:
+            committed.append([timed, claims])
+        rules = [one.rule for one in of_committed.value.errors.values()]
+        assert rules == ["COMMIT_TIMESTAMP", "ESTIMATED_LOW_WATERMARK"]
+
+        for wrong in ([], [good] * 1_001):
+            with pytest.raises(ConfigError):
+                stream.append(wrong)
+        with pytest.raises(ConfigError):
+            stream.row(table="t", row_key=b"k", entries=[], commit_timestamp=5)
+        with pytest.raises(ConfigError):
+            session.stream("no/name", kind="pending")
+        with pytest.raises(ConfigError):
+            session.stream("p", kind="other")
+        with pytest.raises(StreamStateError):
+            session.stream("p", kind="buffered")
+        assert stream.next_offset() == 300
+
+
+def test_a_commit_is_discarded_or_dated_back(session_kafka: KafkaConfig) -> None:
+    """WRS-14, WRS-15: without `through`, it has a stream partition of its own."""
+    finalized = StreamEntry(StreamKind.PENDING, StreamState.FINALIZED, 3, changed_at=2**60)
+    for name in ("job/p", "job/q"):
+        put(session_kafka, name, finalized)
+    assert commit_streams(session_kafka, "t", ["job/p"], as_of=1_000, horizon=1_000) == 1_000
+    for as_of, horizon in ((1_000, 1_001), (0, None), (2**60, None)):
+        with pytest.raises(ConfigError, match="as_of"):
+            commit_streams(session_kafka, "t", ["job/q"], as_of=as_of, horizon=horizon)
+    discard_streams(session_kafka, "t", ["job/q"])
+    discard_streams(session_kafka, "t", ["job/q"])
+    with pytest.raises(StreamStateError) as refused:
+        commit_streams(session_kafka, "t", ["job/q", "job/none"])
+    assert refused.value.errors == (("job/none", "NOT_FOUND"), ("job/q", "DISCARDED"))
+    with WriteSession(session_kafka, FACTS, "job") as session:
+        stream = session.stream("q", kind="pending")
+        for call in (lambda: stream.append(rows(stream, 3, 1)), stream.finalize):
+            with pytest.raises(StreamStateError) as gone:
+                call()
+            assert gone.value.code == ErrorCode.DISCARDED
+
+
 @pytest.mark.parametrize("transactional_id", [None, "app"])
 def test_no_heartbeat_passes_a_release_that_is_held(
     transactional_id: str | None, kafka: KafkaConfig
@@ -231,23 +316,31 @@ def test_after_the_last_attempt_each_append_has_its_outcome(
         assert go_on.wait(10)
         return KafkaError(KafkaError._TIMED_OUT, "made up")
 
+    with WriteSession(session_kafka, FACTS, "job") as earlier:
+        other = earlier.stream("o", kind="pending")
+        other.append(rows(other, 0, 1)).result(10)
     session = WriteSession(session_kafka, FACTS, "job", linger_s=0, max_retry_s=0)
-    stream = session.stream("p", kind="pending")
+    stream, other = (session.stream(name, kind="pending") for name in ("p", "o"))
     monkeypatch.setattr(transactions, "commit", fails)
     first = stream.append(rows(stream, 0, 1), 0)
     assert inside.wait(10)
     second = stream.append(rows(stream, 1, 1), 1)
     repeated = stream.append(rows(stream, 0, 1), 0)
+    of_second = stream.append(rows(stream, 1, 1), 1)
+    committed = other.append(rows(other, 0, 1), 0)
     with pytest.raises(TimeoutError):
         first.result(0)
     with pytest.raises(DeliveryError, match="no result"):
         session.flush(0)
     go_on.set()
-    with pytest.raises(OutcomeUnknownError):
-        first.result(10)
-    for append in (second, repeated):
-        with pytest.raises(NotSentError):
+    for append in (first, repeated):
+        with pytest.raises(OutcomeUnknownError):
             append.result(10)
+    with pytest.raises(NotSentError):
+        second.result(10)
+    with pytest.raises((NotSentError, OutcomeUnknownError)):
+        of_second.result(10)
+    assert committed.result(10).repeated == 1
     for call in (
         session.flush,
         stream.finalize,
