@@ -133,6 +133,16 @@ def test_the_status_of_the_table_is_that_of_its_own_commit(
     assert found.to_json()["tables"]["t"]["pending_batches"] is None
 
 
+def test_the_letters_of_a_table_that_cannot_be_read_are_not_none(config: ConnectorConfig) -> None:
+    """DLQ-7, OPS-5: only the commit of the table knows them."""
+    shutil.rmtree(Path(places.table(config.warehouse, "t"), "_delta_log"))
+    found = status(config)
+    stream = found.streams["s"]
+    assert found.errors["tables.t"].code == ErrorCode.FOLDER_NOT_A_TABLE
+    assert stream.dead_letters.uncounted_tables == ("t",)
+    assert "tables that cannot be read may have more open dead letters: t" in stream.hints
+
+
 def cut(low_watermark: int) -> CutRecord:
     return CutRecord("s", low_watermark, 1, 0, 5, low_watermark, {"t": 0})
 
