@@ -346,9 +346,9 @@ class SpoolFile:
     def _set_strays_aside(self, end: int) -> None:
         """Take away rows with numbers that no record has yet: their own numbers are damaged."""
         strays = "FROM records WHERE number >= ?"
-        if self._reader.execute(f"SELECT 1 {strays} LIMIT 1", (end,)).fetchone() is not None:  # noqa: S608
+        if self._reader.execute(f"SELECT 1 {strays} LIMIT 1", (end,)).fetchone() is not None:
             with transaction(self._writer):
-                self._writer.execute(f"INSERT INTO damaged SELECT * {strays}", (end,))  # noqa: S608
+                self._writer.execute(f"INSERT INTO damaged SELECT * {strays}", (end,))
                 self._writer.execute(f"DELETE {strays}", (end,))
 
     def _foreign(self, spools: str, topic: str) -> SpoolError:
