@@ -174,7 +174,7 @@ def test_records_come_as_before(stream: Stream) -> None:
         ({"state": b"\xff\x00", "transactions": True}, "is not a state of a reader"),
         ({"state": b"[" * 100_000, "transactions": True}, "is not a state of a reader"),
         ({"replays": True}, "replays is given without group"),
-        ({"group": ""}, "The argument group is ''. It must be a text of 1 to 255 printable"),
+        ({"group": ""}, "The argument group is ''. It must be the name of a group"),
         ({"group": "\n", "transactions": True}, "The argument group is"),
         ({"group": "a\ud800"}, "The argument group is"),
         ({"group": "g" * 40_000}, "The argument group is"),
