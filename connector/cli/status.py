@@ -149,7 +149,8 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         )
     yield from facts_of_checks(stream.checks, stream.now)
     yield from _incomplete(stream)
-    if stream.dead_letters.count or stream.rejected:
+    letters = stream.dead_letters
+    if letters.count or letters.uncounted_tables or stream.rejected:
         yield "dead letters", _dead_letters(stream)
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:
         yield "maintained", kept
@@ -168,6 +169,8 @@ def _dead_letters(stream: StreamStatus) -> str:
     of = stream.dead_letters
     since = "" if of.since is None else f", the oldest {_ago(stream.now, of.since)}"
     known = f"{of.count:,} open" if of.is_known else f"at most {of.count:,} open"
+    if of.uncounted_tables:
+        known += " without those of tables that cannot be read"
     by_reason = ", ".join(
         f"{count:,} {reason}"
         for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1])

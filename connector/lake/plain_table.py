@@ -40,7 +40,8 @@ class PlainTable:
     """One version of a Delta table. `types` has Delta's type for each column that readers see, in
     order.
 
-    `stored` is the metadata of the newest commit. It is empty if that commit is not one of lowmark.
+    `stored` is the metadata of the commit of this version. It is empty if that commit is not one of
+    lowmark.
     """
 
     version: int
@@ -76,13 +77,12 @@ class PlainTable:
         """
         _, _, unreadable = _deltalake()
         try:
-            commits = self._delta.history()
+            commits = _commits(self._delta)
         except unreadable as error:
             raise trouble(_path_of(self._delta), "read", error) from error
         for commit in commits:
-            if commit["version"] <= self.version:
-                at = int(commit.get("timestamp", 0)) * 1000
-                yield CommitInfo(commit["version"], at, stored_in(commit))
+            at = int(commit.get("timestamp", 0)) * 1000
+            yield CommitInfo(commit["version"], at, stored_in(commit))
 
     @property
     def path(self) -> str:
@@ -130,7 +130,7 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
-        return stored_of_newest(delta_table(path))
+        return stored_of(delta_table(path))
     except not_found:
         check_missing(path)
         return None
@@ -138,15 +138,36 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
         raise trouble(path, "read", error) from error
 
 
-def stored_of_newest(delta: DeltaTable) -> Mapping[str, Any]:
-    """The metadata of the newest commit, as `newest_stored`. A restore to a version of lowmark has
-    the metadata of that version. Raises the errors of deltalake.
+def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
+    """The metadata of the commit of the version that is open. It is empty if that commit is not one
+    of lowmark, or the log does not have it any more. A restore to a version of lowmark has the
+    metadata of that version. Raises the errors of deltalake.
     """
-    commit = next(iter(delta.history(1)), {})
+    commit = _commit(delta, delta.version(), limit=1)
     if commit.get("operation") == "RESTORE" and not commit.get("userMetadata"):
         restored = str((commit.get("operationParameters") or {}).get("version"))
-        commit = next((one for one in delta.history() if str(one["version"]) == restored), {})
+        commit = _commit(delta, int(restored)) if restored.isdecimal() else {}
     return stored_in(commit)
+
+
+def _commit(delta: DeltaTable, version: int, limit: int | None = None) -> Mapping[str, Any]:
+    return next((one for one in _commits(delta, limit) if one["version"] == version), {})
+
+
+def _commits(delta: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+    """The commits up to the version that is open, the newest first.
+
+    deltalake also returns the commits that follow, and counts their versions from the one that is
+    open. So the versions are counted here, from the newest one.
+    """
+    while True:
+        newest = delta._table.get_latest_version()
+        commits = delta.history(limit)
+        if delta._table.get_latest_version() == newest:
+            break
+    for later, commit in enumerate(commits):
+        commit["version"] = newest - later
+    return [commit for commit in commits if commit["version"] <= delta.version()]
 
 
 def open_table(path: str, version: int | None = None, *, table: str = "") -> PlainTable:
@@ -156,7 +177,7 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     delta_table, not_found, unreadable = _deltalake()
     try:
         delta = delta_table(path, version=version)
-        stored = stored_of_newest(delta)
+        stored = stored_of(delta)
         fields = delta.schema().fields
     except not_found as error:
         check_missing(path)

@@ -17,6 +17,7 @@ from connector import warehouse as places
 from connector.lake.changelog_changes import CHANGE_COLUMNS, bytes_literal, change_of
 from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
+from connector.lake.state_reader import check_owner
 from connector.lake.visible_changes import visible_changes
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
@@ -56,6 +57,7 @@ class RowStates:
         if newest_stored(places.data(folder)) is not None:
             self.table = open_table(places.data(folder), table=definition.name)
             self.definition, _ = from_properties(self.table.properties)
+            check_owner(places.data(folder), "table", definition.name, self.table.stored)
             with reading(places.data(folder)):
                 self.table_state = TableState.from_json(self.table.stored)
             if self.table_state.has_tombstones:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from connector.lake.checks import check_missing, check_writable, trouble
-from connector.lake.plain_table import batches, rows_in, stored_of_newest
+from connector.lake.plain_table import batches, rows_in, stored_of
 from connector.state.damage import foreign_table
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def append_next(
     for attempt in range(ATTEMPTS):
         try:
             table = _opened(path) or _made(path, types, metadata=empty)
-            row, metadata = following(stored_of_newest(table))
+            row, metadata = following(stored_of(table))
             # A table of an earlier release gets the columns that it lacks.
             write_deltalake(
                 table,

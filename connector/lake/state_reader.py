@@ -110,7 +110,16 @@ def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     there is no table.
     """
     metadata = newest_stored(path)
-    if metadata is not None and metadata.get(what) != name:
+    if metadata is not None:
+        check_owner(path, what, name, metadata)
+    return metadata
+
+
+def check_owner(path: str, what: str, name: str, metadata: Mapping[str, Any]) -> None:
+    """Raise `TableError` unless the newest commit at `path` has the metadata of this "stream" or
+    "table".
+    """
+    if metadata.get(what) != name:
         raise TableError(
             ErrorCode.COMMIT_FOREIGN,
             f"The newest commit of {path} does not belong to {what} {name}",
@@ -119,4 +128,3 @@ def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
             path=path,
             **{what: name},
         )
-    return metadata

@@ -134,11 +134,12 @@ def _as_applied(
 ) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
     from connector.lake.plain_table import open_table
-    from connector.lake.state_reader import logged_progress_of
+    from connector.lake.state_reader import check_owner, logged_progress_of
 
     now = now_us()
     path = places.table(config.warehouse, name)
     found = open_table(path, table=name)
+    check_owner(path, "table", name, found.stored)
     with reading(path):
         before = TableState.from_json(found.stored)
     logged = logged_progress_of(config.warehouse, config.tables[name].stream)

@@ -65,10 +65,15 @@ class StatusReport:
                 if book is not None and config.tables[of].stream == name
             }
             letters, of_tables = open_letters_of(config, stream, progress, of_stream)
+            uncounted = tuple(
+                of
+                for of, book in tables.items()
+                if book is None and config.tables[of].stream == name
+            )
             found.streams[name] = stream_status(
                 *(name, progress, at),
                 stall_after_s=stream.stall_after_s,
-                dead_letters=letters,
+                dead_letters=replace(letters, uncounted_tables=uncounted),
                 roots=stream.partitions,
                 maintenance=found._maintenance(config, f"streams.{name}", stream=name),
                 wait_s=stream.wait_s,

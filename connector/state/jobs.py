@@ -97,7 +97,7 @@ class CutRecord:
 
     def is_state(self, table: TableState) -> bool:
         """Return whether a table with this state is at the cut. If it is not, the table was made
-        again after the cut was recorded, and its versions were counted again.
+        again after the cut was recorded, and its versions were counted from 0 again.
         """
         return table.is_consistent_cut and table.apply_watermark == self.low_watermark
 

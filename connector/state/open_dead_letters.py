@@ -17,12 +17,15 @@ class OpenLetters:
 
     `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
     (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays.
+    `uncounted_tables` are the tables of a stream that could not be read. `count` lacks the dead
+    letters that only their applies found.
     """
 
     count: int = 0
     since: int | None = None
     is_known: bool = True
     under_way: bool = False
+    uncounted_tables: tuple[str, ...] = ()
 
 
 NONE_OPEN: Final = OpenLetters()

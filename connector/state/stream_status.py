@@ -140,6 +140,9 @@ class StreamStatus:
                 "the ledger could not be read, so replayed and discarded dead letters are counted"
                 " as open"
             )
+        if self.dead_letters.uncounted_tables:
+            names = summarize_names(self.dead_letters.uncounted_tables)
+            found.append(f"tables that cannot be read may have more open dead letters: {names}")
         return found + failed_maintenance(self.maintenance)
 
     def _stall_hints(self) -> list[str]:
@@ -189,6 +192,7 @@ class StreamStatus:
         del shown["checks"], shown["transactions"], shown["wait_s"]
         return shown | {
             **view_of_letters(self.dead_letters),
+            "uncounted_tables": list(self.dead_letters.uncounted_tables),
             **view_of_checks(self.checks),
             "transactions": self.transactions.to_json(),
             "low_watermark_age_s": self.low_watermark_age_s,

@@ -21,7 +21,7 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import BrokerError, ConfigError, ErrorCode, TableError
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason
-from connector.services import RowHistory, explain
+from connector.services import RowHistory, explain, read
 from connector.tables.explain import Outcome
 from tests.golden.make_warehouse import EXPECTED, FOLDER, TABLE, as_json
 from tests.spark.streams import STREAM
@@ -285,3 +285,18 @@ def damaged(folder: Path, pattern: str, by: str, only: str = "*.json") -> Connec
         commit.write_text(text)
     assert found, "the test damages nothing"
     return replace(CONFIG, warehouse=str(folder / "warehouse"))
+
+
+def test_a_table_that_another_program_committed_to_says_nothing_of_its_rows(tmp_path: Path) -> None:
+    """SUB-6, TBL-14: without the state of the table, each change would seem not to be applied."""
+    copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    config = replace(CONFIG, warehouse=str(tmp_path))
+    DeltaTable(str(tmp_path / "tables/accounts/data")).delete("id = 'none'")
+    table = DeltaTable(str(tmp_path / "tables/accounts/data"))
+    table.alter.set_table_properties({"x.y": "z"}, raise_if_not_exists=False)
+    with pytest.raises(TableError, match="does not belong to table accounts") as caught:
+        explained("a", config)
+    assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+    with pytest.raises(TableError) as caught:
+        read(config, "accounts", max_staleness_s=1)
+    assert caught.value.code == ErrorCode.COMMIT_FOREIGN, "before Spark is started"

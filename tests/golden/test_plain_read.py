@@ -40,7 +40,7 @@ def test_bookkeeping_columns_are_left_out() -> None:
 
 def test_the_newest_commit_says_as_of_when_it_is() -> None:
     """TBL-10."""
-    assert open_table(str(TABLE)).stored == {"to_batch": 7}
+    assert open_table(str(TABLE)).stored == {"table": "files", "to_batch": 7}
 
 
 @pytest.fixture

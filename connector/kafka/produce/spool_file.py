@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import sqlite3
+import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 FORMAT: Final = 1
 BUSY_TIMEOUT_S: Final = 5.0
+LOCK_ATTEMPTS: Final = 5
+LOCK_EVERY_S: Final = 0.02
 SUFFIXES: Final = ("", "-wal", "-shm")
 MAGIC: Final = b"SQLite format 3\0"
 """The first bytes of each database of SQLite."""
@@ -108,7 +111,7 @@ class SpoolFile:
 
     def __init__(self, path: Path, sync: Sync = "normal") -> None:
         """Open or create the spool. Raises `SpoolError`."""
-        self.path = path
+        self.path = path = real_path(path)
         check_is_spool(path)
         self._is_full_sync = sync == "full"
         self._lock = lock_of(path)
@@ -164,6 +167,7 @@ class SpoolFile:
         """Read all records, call `found` for each, and store the losses. Raises `SpoolError`."""
         assert self.content is not None
         with readable(self.path):
+            self._set_strays_aside(max(self.content.next, self._promised + 1))
             losses, content = find_losses(self._reader, self.content, self._promised, found)
             if losses or content != self.content:
                 self._store_losses(losses, content)
@@ -339,6 +343,14 @@ class SpoolFile:
         self.content = content
         self.losses = [*self.losses, *losses]
 
+    def _set_strays_aside(self, end: int) -> None:
+        """Take away rows with numbers that no record has yet: their own numbers are damaged."""
+        strays = "FROM records WHERE number >= ?"
+        if self._reader.execute(f"SELECT 1 {strays} LIMIT 1", (end,)).fetchone() is not None:
+            with transaction(self._writer):
+                self._writer.execute(f"INSERT INTO damaged SELECT * {strays}", (end,))
+                self._writer.execute(f"DELETE {strays}", (end,))
+
     def _foreign(self, spools: str, topic: str) -> SpoolError:
         return SpoolError(
             ErrorCode.SPOOL_FOREIGN,
@@ -347,6 +359,16 @@ class SpoolFile:
             "Give each topic a spool of its own",
             spool=str(self.path),
         )
+
+
+def real_path(path: Path) -> Path:
+    """The path without symbolic links, so that each of them leads to the same lock. Raises
+    `SpoolError`.
+    """
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:  # a loop of links
+        raise unreadable(path, OSError(str(error))) from error
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -443,13 +465,14 @@ def find_losses(
         for first, last in database.execute("SELECT first, last FROM losses")
         for number in range(max(first, content.first), last + 1)
     }
+    end = max(content.next, promised + 1)
     numbers: list[tuple[int, int]] = []
     damaged: list[Loss] = []
 
     def whole() -> Iterator[int]:
         rows = database.execute(
-            f"SELECT {_COLUMNS} FROM records WHERE number >= ? ORDER BY number",  # noqa: S608
-            (content.first,),
+            f"SELECT {_COLUMNS} FROM records WHERE number >= ? AND number < ? ORDER BY number",  # noqa: S608
+            (content.first, end),
         )
         for row in rows:
             record = _record(row)
@@ -459,7 +482,6 @@ def find_losses(
                 damaged.append(Loss(row[0], row[0], "damaged"))
             yield row[0]
 
-    end = max(content.next, promised + 1)
     numbers.extend(missing(whole(), content.first, end))
     absent = [
         Loss(first, last, "missing")
@@ -529,7 +551,7 @@ def lock_of(path: Path) -> int:
     except OSError as error:
         raise unreadable(path, error) from error
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(lock)
     except OSError as error:
         os.close(lock)
         raise SpoolError(
@@ -540,6 +562,16 @@ def lock_of(path: Path) -> int:
             spool=str(path),
         ) from error
     return lock
+
+
+def _lock(lock: int) -> None:
+    """Lock an open file. `connector spool show` holds the lock for a moment. Raises `OSError`."""
+    for _ in range(LOCK_ATTEMPTS - 1):
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        time.sleep(LOCK_EVERY_S)
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def promised_in(path: Path) -> int:

@@ -26,6 +26,7 @@ from connector.kafka.produce.spool_file import (
     read_content,
     read_losses,
     readable,
+    real_path,
     transaction,
 )
 from connector.records.spooled import SpooledRecord, missing
@@ -48,6 +49,7 @@ class SpoolStatus:
 
 def status(path: Path) -> SpoolStatus:
     """Read a whole spool, and check it. Nothing is changed. Raises `SpoolError`."""
+    path = real_path(path)
     _check_exists(path)
     sizes, times = [0, 0], [0, 0]
 
@@ -89,6 +91,7 @@ def accept(path: Path) -> tuple[Loss, ...]:
 
     Raises `SpoolError`.
     """
+    path = real_path(path)
     _check_exists(path)
     try:
         file = SpoolFile(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
 import sqlite3
@@ -711,6 +712,43 @@ def test_a_spool_belongs_to_one_producer_and_one_topic(
     )
     with pytest.raises(SpoolError, match="of an earlier topic"):
         ChangeProducer(kafka, again, spool=path)
+
+
+def test_a_symbolic_link_leads_to_the_same_lock(new: Open, path: Path) -> None:
+    """PUB-3."""
+    link = path.with_name("link")
+    link.symlink_to(path)
+    with new(), pytest.raises(SpoolError, match="Another producer uses"):
+        new(spool=link)
+    with new(spool=link):
+        assert spool_repair.status(path).is_in_use
+    path.unlink()
+    path.symlink_to(link)
+    with pytest.raises(SpoolError):
+        new()
+
+
+def test_a_lock_for_a_moment_does_not_keep_a_producer_out(new: Open, path: Path) -> None:
+    """PUB-3: `connector spool show` looks whether a producer uses the spool."""
+    new().close()
+    lock = spool_file.lock_of(path)
+    threading.Timer(0.03, os.close, (lock,)).start()
+    new().close()
+
+
+def test_a_row_with_a_damaged_number_is_a_missing_record(
+    cluster: MockCluster, new: Open, path: Path
+) -> None:
+    """PUB-3: its number is that of no record, so it is not waited for."""
+    fill(cluster, new)
+    damage(path, f"UPDATE records SET number = {2**62} WHERE number = 100")
+    assert describe(spool_repair.status(path).losses) == [(100, 100, "missing")]
+    cluster.start()
+    with new() as producer:
+        producer.flush()
+        assert spooled(producer) == 0
+    assert describe(spool_repair.accept(path)) == [(100, 100, "missing")]
+    new().close()
 
 
 def test_a_transactional_producer_has_no_spool(new: Open) -> None:

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
+from connector import warehouse as places
 from connector.cli.remedies import command_for
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.errors import ErrorCode, TableError
 from connector.lake.jobs import History
+from connector.lake.plain_table import open_table
 from connector.services import read, status
 from connector.services.events import Event
 from connector.state.jobs import CutRecord
@@ -130,6 +133,16 @@ def test_the_status_of_the_table_is_that_of_its_own_commit(
     assert found.to_json()["tables"]["t"]["pending_batches"] is None
 
 
+def test_the_letters_of_a_table_that_cannot_be_read_are_not_none(config: ConnectorConfig) -> None:
+    """DLQ-7, OPS-5: only the commit of the table knows them."""
+    shutil.rmtree(Path(places.table(config.warehouse, "t"), "_delta_log"))
+    found = status(config)
+    stream = found.streams["s"]
+    assert found.errors["tables.t"].code == ErrorCode.FOLDER_NOT_A_TABLE
+    assert stream.dead_letters.uncounted_tables == ("t",)
+    assert "tables that cannot be read may have more open dead letters: t" in stream.hints
+
+
 def cut(low_watermark: int) -> CutRecord:
     return CutRecord("s", low_watermark, 1, 0, 5, low_watermark, {"t": 0})
 
@@ -145,3 +158,33 @@ def test_a_snapshot_is_not_a_version_of_a_table_that_was_made_again(
     with pytest.raises(TableError, match="made again") as caught:
         read(config, "t", snapshot=True)
     assert caught.value.code == ErrorCode.CUT_EXPIRED
+
+
+def test_a_snapshot_stays_readable_while_later_applies_are_at_no_cut(
+    config: ConnectorConfig, now: int
+) -> None:
+    """TBL-17: the state of a version is that of its own commit, not that of the newest one."""
+    History(config.warehouse).add_cut(cut(50))
+    later = replace(TABLE, apply_number=2, inconsistent_since=60, apply_watermark=60, as_of=now)
+    for _ in range(2):
+        log_table(Path(config.warehouse), "t", later)
+    found = read(config, "t", snapshot=True)
+    assert (found.cut, len(list(found.rows))) == (50, 1)
+
+
+def test_the_state_of_an_open_table_is_not_that_of_a_commit_that_follows(
+    config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch, now: int
+) -> None:
+    """TBL-16: rows of one version with the state of a newer one would be older than they say."""
+    opened = DeltaTable.history
+
+    def history(delta: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+        monkeypatch.undo()
+        log_table(Path(config.warehouse), "t", replace(TABLE, apply_number=2, to_batch=2))
+        return opened(delta, limit)
+
+    monkeypatch.setattr(DeltaTable, "history", history)
+    found = open_table(places.table(config.warehouse, "t"))
+    assert (len(list(found.rows())), found.version) == (1, 0)
+    assert found.stored["to_batch"] == 1
+    assert [one.version for one in found.commits()] == [0]

@@ -650,6 +650,7 @@ def test_names_for_programs_are_stable() -> None:
             "open_dead_letters",
             "rejected",
             "replays_under_way",
+            "uncounted_tables",
         ),
         *(
             "never_seen",
