@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
+from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.errors import (
     BrokerError,
@@ -257,23 +258,24 @@ def test_no_heartbeat_passes_a_release_that_is_held(
     transactional_id: str | None, kafka: KafkaConfig
 ) -> None:
     """WRS-15: not one of the application, not one in its transaction, not one of the timer."""
+    ahead = now_us() + 60_000_000
     with ChangeProducer(
         kafka, FACTS, transactional_id=transactional_id, queue_timeout_s=0.2, heartbeat_s=1
     ) as producer:
         with pytest.raises(WriteStreamError) as nothing_live, producer.hold_release():
             pass
         assert nothing_live.value.code == ErrorCode.PRODUCER_WITHOUT_PARTITION
-        producer.send(Heartbeat("p", 2**51))
+        producer.send(Heartbeat("p", ahead))
         with producer.hold_release() as held:
-            assert (held.stream_partition, held.commit_timestamp) == ("p", 2**51 + 1)
+            assert (held.stream_partition, held.commit_timestamp) == ("p", ahead + 1)
             with pytest.raises(DeliveryError, match="1 releases are not acknowledged"):
-                producer.send(Heartbeat("p", 2**51 + 1))
-            producer.send(Heartbeat("p", 2**51))
-            producer.reached("p", 2**51 + 5)
+                producer.send(Heartbeat("p", ahead + 1))
+            producer.send(Heartbeat("p", ahead))
+            producer.reached("p", ahead + 5)
             sent = producer.heartbeats
             producer.poll(0.5)
             assert producer.heartbeats == sent
-        producer.send(Heartbeat("p", 2**51 + 1))
+        producer.send(Heartbeat("p", ahead + 1))
 
 
 @pytest.mark.parametrize("code", [0, KafkaError.INVALID_TXN_STATE, KafkaError._TIMED_OUT])
