@@ -1,4 +1,4 @@
-"""What a reader hands out for the rows and releases of write streams (WRS-22).
+"""Chooses the rows and releases of write streams that a reader hands out (WRS-22).
 
 Theory. Each Kafka partition has a copy of a release, and a reader hands one of them out. Which one
 must not depend on what was read before, because a reader that continues does not know it. So it is
