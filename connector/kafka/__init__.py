@@ -18,6 +18,7 @@ from connector.kafka.write_streams.commit import commit_streams, discard_streams
 from connector.kafka.write_streams.results import Append, AppendResult
 from connector.kafka.write_streams.session import WriteSession
 from connector.kafka.write_streams.stream import WriteStream
+from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark
 from connector.watermarks.transactions import HeldBack, Late, Rejected, WholeTransaction
 from connector.write_streams.model import StreamKind, StreamState
@@ -36,6 +37,8 @@ __all__ = [
     "LocalBroker",
     "RegistryClient",
     "Rejected",
+    "Released",
+    "Staged",
     "StreamKind",
     "StreamState",
     "TopicFacts",

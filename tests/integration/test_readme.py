@@ -64,7 +64,7 @@ def test_readers_of_the_documents_run(
     letters = code_blocks(ROOT / "docs/howto/replay-dead-letters.md", "python")[-1]
     pages = code_blocks(ROOT / "docs/howto/read-a-stream.md", "python")
     ends = [text for text in pages if "bounded=True" in text]
-    assert len(ends) == 4
+    assert len(ends) == 5
     for text in [*ends, letters, ends[-1]]:
         _run(text, kafka, topic)
     assert "the index takes ASCII only open" in capsys.readouterr().out
