@@ -16,13 +16,15 @@ class OpenLetters:
     unknown).
 
     `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
-    (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays.
+    (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays. `withheld`
+    is the number of releases that are withheld, which are treated like dead letters (WRS-18).
     """
 
     count: int = 0
     since: int | None = None
     is_known: bool = True
     under_way: bool = False
+    withheld: int = 0
 
 
 NONE_OPEN: Final = OpenLetters()
