@@ -14,6 +14,7 @@ from connector.write_streams.releases import ReleaseProgress, Withheld
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.lake.overrides import Overrides
     from connector.state.stream_progress import Progress
     from connector.state.table_state import TableState
     from connector.write_streams.model import StreamEntry
@@ -41,11 +42,12 @@ def wait_for_rows(
         on_event: Receives `WAITING`, with what is waited for.
 
     Raises:
-        StreamStateError: The release of the commit is withheld, or the time is over.
+        StreamStateError: The release of the commit is withheld, or `timeout_s` has passed.
         TableError: The warehouse cannot be read.
         TopicError, BrokerError: Kafka cannot be asked for the end of the topic.
     """
     from connector.kafka import topics
+    from connector.lake.overrides import Overrides
     from connector.lake.state_reader import batch_with, progress_of, table_state_of
 
     ends = topics.end_offsets(config.kafka, topics.describe(config.kafka, of.topic))
@@ -61,7 +63,7 @@ def wait_for_rows(
             forgotten = now_us() - 2 * of.staging_retention_s * 1_000_000 if is_read else 0
             if is_released(progress.releases, entries, forgotten):
                 batch = progress.ingest_batch
-            else:
+            elif not requested(Overrides(config.warehouse), of.name, progress, commit_timestamp):
                 check_not_withheld(of, progress, entries, commit_timestamp, is_read=is_read)
         if batch is not None:
             states = {name: table_state_of(config.warehouse, name) for name in tables}
@@ -77,6 +79,14 @@ def wait_for_rows(
             said_at = time.monotonic()
             on_event(info("WAITING", f"waiting for {waits_for}"))
         time.sleep(LOOK_EVERY_S)
+
+
+def requested(overrides: Overrides, stream: str, progress: Progress, commit_timestamp: int) -> bool:
+    """Return whether an operator asked to release the rows without the rejected ones, and ingest
+    has not taken the request yet.
+    """
+    asked = overrides.row_releases(stream, above=progress.releases.requests_to)
+    return any(one.commit_timestamp == commit_timestamp for one in asked)
 
 
 def is_released(

@@ -75,7 +75,7 @@ def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> Wr
         stream: The name or topic of the stream. None: the only one of the configuration.
 
     Returns:
-        The write streams. What open transactions will change is not in it.
+        The write streams, without the changes of open transactions.
 
     Raises:
         ConfigError: There is no such stream.
@@ -83,19 +83,22 @@ def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> Wr
         BrokerError: No broker answers.
         TableError: The warehouse cannot be read.
     """
+    from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
     of, now = find_stream(config, stream), now_us()
     catalog = _catalog(config, of, is_complete=False)
     progress = progress_of(config.warehouse, of.name, with_frontier=True)
-    statuses = write_stream_statuses(catalog, progress.releases, now, _retention(of))
+    asked = Overrides(config.warehouse).row_releases(of.name, above=progress.releases.requests_to)
+    releases = progress.releases.requested(asked)
+    statuses = write_stream_statuses(catalog, releases, now, _retention(of))
     return WriteStreamList(
         of.name,
         now,
         progress.ingest_batch,
         {one.name: one for one in statuses},
         dead_sessions(catalog, progress.frontier, now, of.stall_after_s * 1_000_000),
-        [release_status(one) for one in progress.releases.open],
+        [release_status(one) for one in releases.open],
     )
 
 
@@ -300,8 +303,8 @@ def release_again(config: ConnectorConfig, stream: str, commit_timestamp: int) -
 def _find_withheld(
     stream: str, releases: ReleaseProgress, commit_timestamp: int, reason: Withheld
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges of the releases that are withheld for a reason. Raises `ConfigError` if
-    there is none.
+    """Return the ranges of the releases that are withheld for a reason. Raises `ConfigError` for
+    a commit timestamp without one.
     """
     withheld = [one for one in releases.withheld if one.withheld is reason]
     found = [one for one in withheld if one.commit_timestamp == commit_timestamp]

@@ -174,7 +174,7 @@ def write_stream_statuses(
 
     Args:
         catalog: The catalog of the topic.
-        releases: What ingest knows.
+        releases: Those that ingest knows.
         now: The time (µs).
         retention: The staging retention (µs).
     """

@@ -111,7 +111,7 @@ class ReleaseProgress:
 
     - `streams` are the write streams with staged rows, by name.
     - `open` are the releases that are not complete, in the order of their commit timestamps.
-    - `released_to` is the newest batch that completed a release. 0: there is none.
+    - `released_to` is the newest batch that completed a release. 0: no batch has.
     - `repeated` counts releases of rows that were released before.
     - `requests_to` is the greatest number of an operator's request that was taken.
     - `expired` counts the rows that were never released and whose payload is removed (WRS-21).

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from connector import cli
 from connector.clock import now_us
@@ -133,6 +134,22 @@ def test_commit_list_show_and_discard(
     with pytest.raises(StreamStateError) as late:
         commit_write_streams(load_config(), "s", ["w2/rows", "w1/rows"], wait=True, timeout_s=0.1)
     assert late.value.code == ErrorCode.ROWS_NOT_SHOWN, "no ingest runs"
+
+
+def test_validate_names_the_catalog(
+    topic: str, admin: AdminClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-3, WRS-23, OPS-1: a stream without write streams needs none."""
+    assert cli.invoke(["validate"]) == 0
+    assert f"streams.s: {topic}.write-streams is the catalog" in capsys.readouterr().out
+    admin.delete_topics([f"{topic}.write-streams"])[f"{topic}.write-streams"].result(30)
+    assert cli.invoke(["validate"]) == 0
+    assert "write sessions cannot be opened" in capsys.readouterr().out
+    assert cli.invoke(["write-streams", "list"]) == 1
+    assert f"connector topic create {topic}" in capsys.readouterr().err
+    assert cli.invoke(["topic", "create", "s", "--kafka-partitions", "2"]) == 0
+    assert cli.invoke(["write-streams", "list"]) == 0
+    assert "0 write streams of s" in capsys.readouterr().err
 
 
 def test_a_backfill_below_the_horizon_is_not_committed(

@@ -650,6 +650,7 @@ def test_names_for_programs_are_stable() -> None:
             "open_dead_letters",
             "rejected",
             "replays_under_way",
+            "withheld_releases",
         ),
         *(
             "never_seen",
@@ -660,6 +661,7 @@ def test_names_for_programs_are_stable() -> None:
             "unknown_tables",
             "without_key_range",
             "maintenance",
+            "write_streams",
         ),
         *(
             "ignored_claims_by_partition",
@@ -679,6 +681,7 @@ def test_names_for_programs_are_stable() -> None:
             "is_ledger_known",
             "open_dead_letters",
             "replays_under_way",
+            "withheld_releases",
         ),
         *(
             "age_s",
