@@ -70,6 +70,7 @@ class ErrorCode(StrEnum):
     STREAM_PARTITION_UNKNOWN = auto()
     TABLE_UNKNOWN = auto()
     TRANSACTION_UNKNOWN = auto()
+    RELEASE_UNKNOWN = auto()
     NAME_INVALID = auto()
     NAME_NOT_DISTINCT = auto()
     ARGUMENT_INVALID = auto()
@@ -179,6 +180,9 @@ class ErrorCode(StrEnum):
     COMMITTER_BUSY = auto()
     COMMIT_OUTCOME_UNKNOWN = auto()
     PRODUCER_WITHOUT_PARTITION = auto()
+    RELEASE_WITHHELD = auto()
+    RELEASE_TOO_LATE = auto()
+    ROWS_NOT_SHOWN = auto()
 
     # schema registry
     REGISTRY_UNREACHABLE = auto()

@@ -63,6 +63,10 @@ COMMANDS: Final = {
         "connector.cli.validate",
         "Check the configuration with a running Kafka. It starts nothing.",
     ),
+    "write-streams": (
+        "connector.cli.write_streams",
+        "List the write streams of a stream; finalize, commit, discard and release them.",
+    ),
 }
 """Command -> its module, imported by name when it is called, and the summary that `--help` shows.
 """

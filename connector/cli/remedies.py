@@ -53,6 +53,7 @@ _OF_BATCH: Final = {"--stream": "stream", "--ingest-batch": "ingest_batch"}
 _STATUS: Final = (Template("status"),)
 _REBUILD: Final = (Template("table rebuild", ("table",)),)
 _LIST_LETTERS: Final = (Template("dead-letters list", options=_OF_STREAM),)
+_LIST_WRITE_STREAMS: Final = (Template("write-streams list", ("stream",)),)
 _STOP_BROKER: Final = (
     Template("broker stop", options={"--folder": "folder"}, needed=frozenset({"folder"})),
 )
@@ -80,6 +81,9 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.GROUP_TOPICS_MISSING: (
         Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
+    ErrorCode.RELEASE_TOO_LATE: _LIST_WRITE_STREAMS,
+    ErrorCode.RELEASE_UNKNOWN: _LIST_WRITE_STREAMS,
+    ErrorCode.RELEASE_WITHHELD: _LIST_WRITE_STREAMS,
     ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,

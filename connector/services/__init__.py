@@ -35,6 +35,15 @@ from connector.services.tables import (
 )
 from connector.services.transactions import incomplete_transactions, release_transaction
 from connector.services.validate_config import Finding, validate_config
+from connector.services.write_streams import (
+    WriteStreamList,
+    commit_write_streams,
+    discard_write_streams,
+    finalize_write_stream,
+    list_write_streams,
+    release_again,
+    release_rows,
+)
 
 __all__ = [
     "Closing",
@@ -50,17 +59,24 @@ __all__ = [
     "RunReport",
     "StatusReport",
     "TableRead",
+    "WriteStreamList",
     "audit",
     "close_partition",
+    "commit_write_streams",
     "dead_letters",
+    "discard_write_streams",
     "explain",
+    "finalize_write_stream",
     "incomplete_transactions",
     "jobs",
+    "list_write_streams",
     "load_config",
     "log_event",
     "partitions",
     "read",
     "rebuild",
+    "release_again",
+    "release_rows",
     "release_transaction",
     "run",
     "set_apply_every",

@@ -46,7 +46,13 @@ class StreamKind(StrEnum):
 
 
 class StreamState(StrEnum):
-    """How far a write stream is. It takes appends only while it is `OPEN`."""
+    """How far a write stream is.
+
+    - `OPEN`: it takes rows.
+    - `FINALIZED`: it takes no more rows.
+    - `COMMITTED`: all its rows are released. Only pending ones are committed.
+    - `DISCARDED`: its rows that are not released never become visible.
+    """
 
     OPEN = "open"
     FINALIZED = "finalized"

@@ -53,7 +53,7 @@ class StagedStream:
 class OpenRelease:
     """A release that was logged and is not complete.
 
-    - `since_batch` is the ingest batch of its first copy.
+    - `since_batch` is the ingest batch of its first copy, and `since` when it was read (µs).
     - `rows_end` are the end offsets of the topic at that time, by Kafka partition.
     - `is_late`: it was below the low watermark then.
     - `without_rejected`: an operator releases the rows that are there (WRS-18).
@@ -67,6 +67,7 @@ class OpenRelease:
     is_late: bool = False
     withheld: Withheld = Withheld.NO
     without_rejected: bool = False
+    since: int = 0
 
     @property
     def id(self) -> tuple[int, tuple[OffsetRange, ...]]:
@@ -116,6 +117,7 @@ class ReleaseProgress:
     - `repeated` counts releases of rows that were released before.
     - `requests_to` is the greatest number of an operator's request that was taken.
     - `expired` counts the rows that were never released and whose payload is removed (WRS-21).
+    - `late` counts the releases that were below the low watermark when they arrived (WMK-11).
     """
 
     streams: Mapping[str, StagedStream] = field(default_factory=dict)
@@ -124,6 +126,12 @@ class ReleaseProgress:
     repeated: int = 0
     requests_to: int = 0
     expired: int = 0
+    late: int = 0
+
+    @property
+    def withheld(self) -> tuple[OpenRelease, ...]:
+        """The releases that only a replay or an operator completes."""
+        return tuple(one for one in self.open if one.withheld is not Withheld.NO)
 
     def forgettable(self, before: int) -> dict[str, StagedStream]:
         """Return the write streams without a row since `before` (µs), except those of an open
@@ -184,7 +192,7 @@ class ReleaseProgress:
             streams[name] = (
                 StagedStream(batch, read_at) if known is None else replace(known, read_at=read_at)
             )
-        open_, repeated = {one.id: one for one in self.open}, self.repeated
+        open_, repeated, late = {one.id: one for one in self.open}, self.repeated, self.late
         for release in sorted(set(releases), key=_in_order):
             new = OpenRelease(
                 release.stream_partition,
@@ -193,11 +201,13 @@ class ReleaseProgress:
                 batch,
                 rows_end,
                 low_watermark is not None and release.commit_timestamp < low_watermark,
+                since=read_at,
             )
             if new.id in open_:
                 continue
             if _unreleased(new.ranges, streams):
                 open_[new.id] = new
+                late += new.is_late
             elif any(
                 release.commit_timestamp > streams[one.stream].last_release
                 for one in release.ranges
@@ -205,7 +215,7 @@ class ReleaseProgress:
                 repeated += 1
                 streams |= _passed(release, streams)
         in_order = sorted(open_.values(), key=lambda one: one.id)
-        return replace(self, streams=streams, open=tuple(in_order), repeated=repeated)
+        return replace(self, streams=streams, open=tuple(in_order), repeated=repeated, late=late)
 
     def wanted(self) -> list[list[OffsetRange]]:
         """Return the offsets that each open release lacks or has, without those that were released
@@ -271,13 +281,15 @@ class ReleaseProgress:
                     released = _joined(known.released, (one.first, one.upto))
                     streams[one.stream] = replace(known, released=released)
                 streams |= _passed(release, streams)
+        # A release of the same rows, with another commit timestamp, may have been completed.
+        left_open = [one for one in open_ if _unreleased(one.ranges, streams)]
         return (
             replace(
                 self,
                 streams=streams,
-                open=tuple(open_),
+                open=tuple(left_open),
                 released_to=batch if ranges else self.released_to,
-                repeated=repeated,
+                repeated=repeated + len(open_) - len(left_open),
             ),
             ranges,
         )

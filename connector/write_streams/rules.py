@@ -21,7 +21,7 @@ from connector.write_streams.model import (
 
 
 class Placing(StrEnum):
-    """The outcome of an append."""
+    """How an append is treated."""
 
     TAKEN = auto()
     REPEATED = auto()

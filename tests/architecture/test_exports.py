@@ -59,8 +59,6 @@ PUBLIC = {
         "StreamState",
         "TopicFacts",
         "Watermark",
-        "StreamKind",
-        "StreamState",
         "WholeTransaction",
         "WriteSession",
         "WriteStream",

@@ -30,13 +30,20 @@ from connector.write_streams.model import (
     STAGING_RETENTION_S,
     Catalog,
     StreamEntry,
+    StreamKind,
     StreamState,
     check_stream_names,
     commit_id,
     to_value,
 )
 from connector.write_streams.problems import refused
-from connector.write_streams.rules import commit, commit_fault, discard_fault, recorded_commit
+from connector.write_streams.rules import (
+    Fault,
+    commit,
+    commit_fault,
+    discard_fault,
+    recorded_commit,
+)
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
@@ -153,6 +160,62 @@ def discard_streams(
         return 0, _records(catalog_topic, entries)
 
     _transact(kafka, topic, max_retry_s, prepare)
+
+
+def release_again(
+    kafka: KafkaConfig,
+    topic: str,
+    ranges: Iterable[OffsetRange],
+    commit_timestamp: int,
+    *,
+    registry: RegistryConfig | None = None,
+    max_retry_s: float = 300.0,
+) -> int:
+    """Release rows again, with the present time as their commit timestamp (WRS-20).
+
+    It is for a release that was too late. If its rows were released meanwhile, this has no effect.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic.
+        ranges: The ranges of the release that was too late.
+        commit_timestamp: The commit timestamp (µs) of that release.
+        registry: The schema registry.
+        max_retry_s: How long it is tried again.
+
+    Returns:
+        The new commit timestamp (µs). If one of the pending write streams has another one than
+        `commit_timestamp` already, it is that one, and nothing is sent.
+
+    Raises:
+        StreamStateError: The catalog does not have one of the write streams.
+        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+            `commit_streams`.
+    """
+    wanted = tuple(ranges)
+    names = sorted({one.stream for one in wanted})
+    encoding = Encoding(topics.describe(kafka, topic), registry, 2**31 - 1)
+    place = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
+
+    def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+        if missing := {name: Fault.NOT_FOUND for name in names if name not in catalog.streams}:
+            raise refused("released", missing)
+        pending = {
+            name: catalog.streams[name]
+            for name in names
+            if catalog.streams[name].kind is StreamKind.PENDING
+        }
+        others = {one.commit_timestamp for one in pending.values()} - {commit_timestamp}
+        if others:
+            return max(others), []
+        entries = {
+            name: replace(one, commit_timestamp=place.commit_timestamp)
+            for name, one in pending.items()
+        }
+        released = _release(encoding, place, list(wanted), is_own=True)
+        return place.commit_timestamp, [*released, *_records(catalog_topic, entries)]
+
+    return _transact(kafka, topic, max_retry_s, prepare)
 
 
 def _check_as_of(as_of: int, horizon: int | None, through: ChangeProducer | None) -> None:
