@@ -16,6 +16,7 @@ from connector.dead_letters.envelope import (
     replay_topic,
 )
 from connector.errors import ConnectorError, ErrorCode
+from connector.write_streams.model import topic_of_catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +104,13 @@ def command_for(error: ConnectorError) -> str | None:
     code = _code(error)
     fields = dict(error.fields)
     if fields.get("topic") is not None:
+<<<<<<< HEAD
         topic = str(fields["topic"])
         fields["topic"] = change_topic(topic)
         fields.setdefault("group", _group_of(topic))
+=======
+        fields["topic"] = change_topic(topic_of_catalog(str(fields["topic"])))
+>>>>>>> wsb
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]
     lines = [line for line in found if line is not None]

@@ -48,6 +48,7 @@ from connector.tables.keys import DEFAULT_DELIMITER, Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Encoding
 from connector.text import nearest, one_of
 from connector.validation import Limits, RowImages, UnknownFields
+from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 _Built = TypeVar("_Built")
 _BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
@@ -154,6 +155,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
             "1 to 229 of the characters - _ . a-z A-Z 0-9",
             "name the Kafka topic of this stream",
         )
+<<<<<<< HEAD
     elif topic in TOPICS_OF_KAFKA:
         section.fault(
             "topic",
@@ -162,11 +164,14 @@ def _stream(name: str, section: Section) -> StreamConfig:
             "name the topic to which the changes are published",
         )
     elif change_topic(topic) != topic:
+=======
+    elif change_topic(topic_of_catalog(topic)) != topic:
+>>>>>>> wsb
         section.fault(
             "topic",
             topic,
             f"a change topic: a name with {dead_letter_topic('')} at its end, or before a group, is"
-            " that of a topic for dead letters",
+            f" that of a topic for dead letters, and {catalog_topic('')} that of a catalog",
             "name the topic to which the changes are published",
         )
     stream = StreamConfig(

@@ -46,6 +46,8 @@ class StreamKind(StrEnum):
 
 
 class StreamState(StrEnum):
+    """How far a write stream is. It takes appends only while it is `OPEN`."""
+
     OPEN = "open"
     FINALIZED = "finalized"
     COMMITTED = "committed"

@@ -21,7 +21,7 @@ from connector.write_streams.model import (
 
 
 class Placing(StrEnum):
-    """What happens to an append."""
+    """The outcome of an append."""
 
     TAKEN = auto()
     REPEATED = auto()

@@ -72,7 +72,9 @@ def test_readers_of_the_documents_run(
     assert [(one.key, one.attempt) for one in found] == [(b"\xff", 0), (b"\xff", 1)]
 
 
-@pytest.mark.parametrize("page", ["docs/howto/write-a-producer.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/howto/write-a-producer.md", "docs/howto/write-exactly-once.md"]
+)
 def test_producers_of_the_documents_run(page: str, kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """REC-17."""
     topic = new_topic().topic

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig, RegistryConfig
@@ -48,6 +49,7 @@ from connector.kafka import (
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.local.folder import free_port
 from connector.kafka.write_streams import catalog as catalogs
+from connector.kafka.write_streams.transaction import TransactionClient
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     SERVER_TIME,
@@ -60,7 +62,7 @@ from connector.records.model import (
     SetCell,
 )
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
-from connector.write_streams.model import Catalog, catalog_topic
+from connector.write_streams.model import Catalog, catalog_topic, session_id
 from tests.broker import NewTopic, jar_store
 from tests.faults.proxy import HOST, Proxy
 from tests.integration.changes import change
@@ -698,6 +700,48 @@ def test_a_session_has_one_owner(is_busy: bool, kafka: KafkaConfig, new_topic: N
     assert outcomes["not taken"] >= 1
 
 
+def test_a_session_that_was_shut_out_goes_on_while_the_catalog_names_it(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """WRS-3: for example, a later one died before it became the owner."""
+    topic = new_topic().topic
+    with WriteSession(kafka, topic, "job") as session:
+        stream = session.stream("p", kind="pending")
+        stream.append(rows(stream, 0, 10), 0).result(30)
+        died = TransactionClient(kafka, session_id(topic, "job"), 1_000_000)
+        died.start()
+        died.close()
+        assert stream.append(rows(stream, 10, 10), 10).result(60) == AppendResult(10, 10)
+        assert stream.finalize() == 20
+    assert offsets(read(kafka, topic)) == {"job/p": list(range(20))}
+
+
+def test_committers_of_one_set_get_one_commit_timestamp(
+    kafka: KafkaConfig, new_topic: NewTopic
+) -> None:
+    """WRS-14: one that is shut out by another reads the catalog, and tries again."""
+    topic = new_topic().topic
+    with WriteSession(kafka, topic, "job") as session:
+        for name in ("p", "q"):
+            stream = session.stream(name, kind="pending")
+            stream.append(rows(stream, 0, 10), 0)
+            stream.finalize()
+    answers: list[int] = []
+
+    def commit() -> None:
+        answers.append(commit_streams(kafka, topic, ["job/p", "job/q"]))
+
+    threads = [threading.Thread(target=commit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert len(answers) == 4
+    (committed,) = set(answers)
+    (releases,) = of_kind(read(kafka, topic), Release)
+    assert [one.commit_timestamp for one in releases] == [committed]  # type: ignore[union-attr]
+
+
 def test_a_broker_that_restarts_costs_nothing(tmp_path: Path) -> None:
     """WRS-8."""
     with LocalBroker.start(tmp_path, jar_store()) as broker:
@@ -728,33 +772,68 @@ def behind_proxy(tmp_path: Path) -> Iterator[tuple[KafkaConfig, Proxy]]:
 
 
 def test_each_append_has_its_outcome_after_connections_are_lost(
-    behind_proxy: tuple[KafkaConfig, Proxy],
+    behind_proxy: tuple[KafkaConfig, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WRS-8: taken, not taken or unknown, compared with the topic."""
+    """WRS-8: taken, not taken or unknown, compared with the topic. Each append is a transaction."""
     kafka, proxy = behind_proxy
     topics.create_topic(kafka, "t", kafka_partitions=2)
+    monkeypatch.setattr(transactions, "TIMEOUT_S", 2.0)
     known: Counter[str] = Counter()
-    for attempt, delay_s in enumerate((0.0, 0.002, 0.01, 0.03)):
-        session = WriteSession(kafka, "t", "job", linger_s=0, max_retry_s=0)
+    for acknowledged in (0, 1, 5, 9, 13):
+        session = WriteSession(kafka, "t", "job", linger_s=0, max_retry_s=0, transaction_rows=10)
         stream = session.stream("p", kind="pending")
         before = stream.next_offset()
         appends: list[Append] = []
-        for number in range(30):
+        for number in range(60):
             offset = before + 10 * number
             appends.append(stream.append(rows(stream, offset, 10), offset))
-        appends[3].result(30)
+        appends[acknowledged].result(30)
         proxy.refuses = True
-        threading.Event().wait(delay_s)
         proxy.cut()
-        if attempt % 2:
-            proxy.refuses = False
-        with suppress(NotSentError, OutcomeUnknownError):
-            session.flush(150)
+        with pytest.raises((NotSentError, OutcomeUnknownError)):
+            session.flush(60)
         proxy.refuses = False
-        with suppress(ConnectorError):
+        with pytest.raises((NotSentError, OutcomeUnknownError)):
             session.close(5)
         found = offsets(read(kafka, "t"))["job/p"]
         known += check_outcomes(appends, before, found)
         assert found == list(range(len(found)))
-    assert known["taken"] >= 12
-    assert known.total() == 120
+    assert known["taken"] >= 5
+    assert known["not taken"] >= 5
+    assert known.total() == 300
+
+
+@pytest.mark.parametrize("has_result", [False, True])
+def test_the_catalog_has_the_outcome_of_a_transaction_without_an_answer(
+    has_result: bool, behind_proxy: tuple[KafkaConfig, Proxy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WRS-8: if the commit is in the catalog, the appends are answered. Otherwise they are sent
+    again, at the same offsets.
+    """
+    kafka, proxy = behind_proxy
+    topics.create_topic(kafka, "t", kafka_partitions=2)
+    monkeypatch.setattr(transactions, "TIMEOUT_S", 2.0)
+    commit, calls = transactions.commit, []
+
+    def loses_its_answer(producer: Producer) -> KafkaError | None:
+        calls.append(1)
+        if len(calls) != 2:
+            return commit(producer)
+        if has_result:
+            assert commit(producer) is None
+        else:
+            producer.flush(10)
+        proxy.refuses = True
+        proxy.cut()
+        threading.Timer(3, setattr, (proxy, "refuses", False)).start()
+        return KafkaError(KafkaError._TIMED_OUT, "the answer is lost")
+
+    with WriteSession(kafka, "t", "job", linger_s=0) as session:
+        stream = session.stream("p", kind="pending")
+        monkeypatch.setattr(transactions, "commit", loses_its_answer)
+        calls.append(1)
+        appends = [stream.append(rows(stream, first, 10), first) for first in (0, 10, 20)]
+        assert [one.result(120).offset for one in appends] == [0, 10, 20]
+        assert len(calls) >= 2
+        assert stream.finalize() == 30
+    assert offsets(read(kafka, "t")) == {"job/p": list(range(30))}

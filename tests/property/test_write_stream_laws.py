@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.records.model import OffsetRange
+from connector.records.model import DataChange, OffsetRange, Release, SetCell, WriteStreamOffset
 from connector.stored import from_text
+from connector.tables.retention import is_too_late
 from connector.write_streams.model import (
     Catalog,
     LastAppend,
@@ -18,10 +19,14 @@ from connector.write_streams.model import (
     StreamEntry,
     StreamKind,
     StreamState,
+    catalog_topic,
     check_stream_names,
+    commit_id,
     digest_of_names,
     digest_of_rows,
+    session_id,
     to_value,
+    topic_of_catalog,
 )
 from connector.write_streams.rules import (
     Fault,
@@ -205,7 +210,33 @@ def test_the_records_before_another_owner_are_kept(steps: list[tuple[str, int]])
     assert catalog.before == expected
 
 
+def test_the_catalog_of_a_topic_is_named_after_it() -> None:
+    """WRS-3, WRS-2."""
+    assert catalog_topic("shop") == "shop.write-streams"
+    assert topic_of_catalog("shop.write-streams") == topic_of_catalog("shop") == "shop"
+    assert session_id("shop", "job") == "lowmark.shop/session/job"
+    assert commit_id("shop") == "lowmark.shop/commit"
+
+
 @given(st.sets(NAMES, min_size=1, max_size=4), st.sets(NAMES, min_size=1, max_size=4))
 def test_a_digest_of_names_is_that_of_a_set(one: set[str], other: set[str]) -> None:
     """WRS-14."""
     assert (digest_of_names(one) == digest_of_names(other)) == (one == other)
+
+
+@given(TIMES, TIMES)
+def test_a_release_below_the_horizon_is_too_late_and_a_staged_change_never_is(
+    at: int, horizon: int
+) -> None:
+    """WRS-20, WRS-11."""
+    release = Release("p", at, (OffsetRange("job/rows", 0, 1),))
+    assert is_too_late(release, horizon) == (at < horizon)
+    staged = DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=0,
+        entries=(SetCell("f", b"q", b"v"),),
+        write_stream=WriteStreamOffset("job/rows", 0),
+    )
+    assert not is_too_late(staged, horizon)

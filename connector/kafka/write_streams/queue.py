@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from connector.errors import ErrorCode, QueueFullError
+from connector.kafka.write_streams.results import AppendResult, Pending
 
 if TYPE_CHECKING:
     from connector.kafka.produce.release_holds import HeldRelease
-    from connector.kafka.write_streams.results import Pending
     from connector.kafka.write_streams.transaction import Message
     from connector.records.model import OffsetRange
     from connector.write_streams.model import StreamEntry
@@ -43,6 +43,10 @@ class Job:
     held: HeldRelease | None = None
     queued_at: float = 0.0
 
+    @property
+    def is_repeated(self) -> bool:
+        return isinstance(self.answer, AppendResult) and self.answer.repeated > 0
+
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
@@ -59,13 +63,15 @@ class QueueLimits:
 class JobQueue:
     """The jobs of a session.
 
-    `changed` guards them, and all other state that the application and the thread share.
+    `changed` guards them, and all other state that the application and the thread share. `recorded`
+    has the end of each write stream in the catalog.
     """
 
     def __init__(self, limits: QueueLimits) -> None:
         self._limits = limits
         self.changed = threading.Condition(threading.RLock())
         self.jobs: deque[Job] = deque()
+        self.recorded: dict[str, int] = {}
         self.rows = self.size = self.in_flight = 0
         self._is_urgent = self.is_closing = False
 
@@ -119,6 +125,11 @@ class JobQueue:
         self.rows -= sum(job.rows for job in jobs)
         self.size -= sum(job.size for job in jobs)
         self.changed.notify_all()
+
+    def is_recorded(self, job: Job) -> bool:
+        """Return whether a job repeats an append that is committed."""
+        last = self.recorded.get(job.stream, 0)
+        return job.is_repeated and job.answer.offset + job.answer.rows <= last
 
     def wait(self, heartbeats_at: Callable[[], float]) -> None:
         """Wait until a transaction is due: jobs, or heartbeats at this time, or the end."""

@@ -239,6 +239,7 @@ class Sender:
 
     def _answer(self, batch: Batch) -> None:
         with self._queue.changed:
+            self._queue.recorded.update((name, one.end) for name, one in batch.streams.items())
             for job in batch.jobs:
                 job.result.give(job.answer)
             self._queue.settled(batch.jobs)
@@ -253,17 +254,20 @@ class Sender:
         self, error: Callable[[str], ConnectorError], batch: Batch | None, outcome: str
     ) -> None:
         """End the session. The jobs of the transaction have this outcome, and later ones are not
-        taken.
+        taken. A repeated append has that of its first copy.
         """
+        now = batch if batch is not None else Batch([])
         with self._queue.changed:
             self.ended = lambda: error(NOT_TAKEN)
             later = list(self._queue.jobs)
             self._queue.jobs.clear()
-            for job in batch.jobs if batch is not None else ():
-                job.result.fail(error(outcome))
-            for job in later:
-                job.result.fail(error(NOT_TAKEN))
-            self._queue.settled([*(batch.jobs if batch is not None else ()), *later])
+            for job in [*now.jobs, *later]:
+                if self._queue.is_recorded(job):
+                    job.result.give(job.answer)
+                    continue
+                is_open = job in now.jobs or (job.is_repeated and job.stream in now.streams)
+                job.result.fail(error(outcome if is_open else NOT_TAKEN))
+            self._queue.settled([*now.jobs, *later])
 
     def _refresh(self) -> None:
         """Once a minute, ask for the number of Kafka partitions, as a `ChangeProducer` does."""

@@ -201,6 +201,8 @@ class WriteSession:
                         self._check_open_streams()
                     self._catalog.streams[full] = entry
                 stream = WriteStream(self, full, entry)
+                with self._queue.changed:
+                    self._queue.recorded.setdefault(full, entry.end)
             if stream.kind != kind:
                 raise state_error(Fault.WRONG_KIND, full)
             self._streams[full] = stream

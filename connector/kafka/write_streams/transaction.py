@@ -115,7 +115,7 @@ class TransactionClient:
         return self._failed(error, is_committing)
 
     def close(self) -> None:
-        """Close the client. What is not committed has no effect."""
+        """Close the client. An open transaction has no effect."""
         if (producer := self._producer) is None:
             return
         self._producer = None
