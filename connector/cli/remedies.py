@@ -104,13 +104,9 @@ def command_for(error: ConnectorError) -> str | None:
     code = _code(error)
     fields = dict(error.fields)
     if fields.get("topic") is not None:
-<<<<<<< HEAD
         topic = str(fields["topic"])
-        fields["topic"] = change_topic(topic)
+        fields["topic"] = change_topic(topic_of_catalog(topic))
         fields.setdefault("group", _group_of(topic))
-=======
-        fields["topic"] = change_topic(topic_of_catalog(str(fields["topic"])))
->>>>>>> wsb
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]
     lines = [line for line in found if line is not None]

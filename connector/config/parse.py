@@ -155,7 +155,6 @@ def _stream(name: str, section: Section) -> StreamConfig:
             "1 to 229 of the characters - _ . a-z A-Z 0-9",
             "name the Kafka topic of this stream",
         )
-<<<<<<< HEAD
     elif topic in TOPICS_OF_KAFKA:
         section.fault(
             "topic",
@@ -163,10 +162,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
             "a change topic: Kafka itself uses this topic",
             "name the topic to which the changes are published",
         )
-    elif change_topic(topic) != topic:
-=======
     elif change_topic(topic_of_catalog(topic)) != topic:
->>>>>>> wsb
         section.fault(
             "topic",
             topic,

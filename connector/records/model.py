@@ -335,12 +335,8 @@ class DataChange:
     - `source_cluster_id` is required for `USER`, and empty for `GARBAGE_COLLECTION`.
     - `change_sequence_number` has 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
       See `connector.records.ordering.sequence_number`.
-<<<<<<< HEAD
     - `write_stream` names the write stream and the offset of a row (WRS-16). Without it, the change
       is outside write streams.
-=======
-    - `write_stream` is absent outside write streams: None.
->>>>>>> wsb
 
     Raises:
         InvalidChangeError: A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.

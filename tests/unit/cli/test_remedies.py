@@ -74,7 +74,6 @@ def test_a_command_has_the_values_of_its_error() -> None:
     assert command(ErrorCode.TOPIC_MISSING, topic="orders.dead-letters.ledger") == (
         "connector topic create orders"
     )
-<<<<<<< HEAD
     for suffix in ("", ".ledger", ".replays"):
         topic = f"orders.dead-letters.group.index{suffix}"
         assert command(ErrorCode.TOPIC_MISSING, topic=topic) == (
@@ -83,10 +82,8 @@ def test_a_command_has_the_values_of_its_error() -> None:
     assert command(ErrorCode.DEAD_LETTER_MISSING, stream="S", group="index") == (
         "connector dead-letters list --state any --json --stream S --group index"
     )
-=======
     for topic in ("orders", "orders.write-streams"):
         assert command(ErrorCode.CATALOG_MISSING, topic=topic) == "connector topic create orders"
->>>>>>> wsb
     assert command(ErrorCode.JAVA_MISSING) is None
     assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
 
