@@ -1,11 +1,11 @@
-"""Other benchmarks in the code of an earlier commit and in this code, in turns.
+"""Another benchmark in the code of an earlier commit and in this code, in turns.
 
     python -m benchmarks.before FOLDER [--turns N] NAME [OPTION ...]
 
 FOLDER has the files of the earlier commit, for example of `git archive`. NAME and its options are
-those of a benchmark that both have. For example:
+those of a benchmark that both have: copy it to the earlier commit, if it is newer. For example:
 
-    python -m benchmarks.before /tmp/earlier --turns 2 rounds --rows 200000 --changes 12000 100
+    python -m benchmarks.before /tmp/earlier --turns 2 own_rounds --rows 200000
 
 A figure is the median of the turns now, divided by the median before. A figure that is 0 before is
 left out.
@@ -23,6 +23,8 @@ from statistics import median
 
 from benchmarks import machine
 from benchmarks.report import Figure, figures, finish, spread
+
+HERE = Path(__file__).resolve().parent.parent
 
 
 def run(folder: Path, name: str, options: list[str]) -> dict[str, float]:
@@ -46,9 +48,8 @@ def main() -> int:
     parser.add_argument("name", help="of the benchmark")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="of the benchmark")
     chosen = parser.parse_args()
-    here = Path(__file__).resolve().parent.parent
     found: dict[Path, dict[str, list[float]]] = {
-        folder: defaultdict(list) for folder in (chosen.folder.resolve(), here)
+        folder: defaultdict(list) for folder in (chosen.folder.resolve(), HERE)
     }
     print(*machine.facts(), sep="\n", flush=True)
     for _ in range(chosen.turns):
