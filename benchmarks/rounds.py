@@ -153,6 +153,10 @@ class Turns:
             pass
         self._go.clear()
 
+    def end_now(self) -> None:
+        """Mark a batch as ended, without a next turn."""
+        self._done.set()
+
     def take(self, check: Callable[[], None]) -> None:
         """Start one batch and wait for its end. Called in the main thread. `check` raises the error
         that has stopped the query.
@@ -223,8 +227,8 @@ class Bench:
         before, taken = set(machine.files_below(self.warehouse)), Round()
         self.plain_turns.take(self.check_plain)
         taken.spent["plain append"] = self.meter.steps()["appended"]
-        self._ingest(taken)
-        self._apply(taken)
+        self.ingest_once(taken)
+        self.apply_once(taken)
         taken.written = written(before, machine.files_below(self.warehouse))
         self.meter.begin()
         upsert(self.at.spark, str(self.others / "merge"))(made, 0)
@@ -251,7 +255,8 @@ class Bench:
         ):
             expect_truth(who, self.at.spark.read.format("delta").load(str(path)), truth)
 
-    def _ingest(self, taken: Round) -> None:
+    def ingest_once(self, taken: Round) -> None:
+        """One batch of ingest."""
         batches = self.ingest.changelog.progress().ingest_batch
         self.meter.begin()
         self.ingest_turns.take(self.ingest.check)
@@ -263,7 +268,8 @@ class Bench:
         assert progress.ingest_batch == batches + 1, "a round is one batch"
         assert progress.changes == self.rows + self.sent, "a batch has all that was sent"
 
-    def _apply(self, taken: Round) -> None:
+    def apply_once(self, taken: Round) -> None:
+        """One apply of everything ingested."""
         self.meter.begin()
         apply_newest(self.table, self.ingest, self.warehouse, self.meter.step)
         steps = self.meter.steps()
