@@ -196,8 +196,8 @@ class LoadJob:
         return stream.entry
 
     def _chunks(self, stream: WriteStream) -> Iterator[list[_Row]]:
-        """The rows in appends. Once a row was rejected without `skip_rejected`, the rows are only
-        checked, because they will not be committed.
+        """The rows in appends. Rows behind a rejected one are appended, too: so all are checked,
+        and a call that skips the rejected ones has less to do.
         """
         most = min(MAX_APPEND_ROWS, self.limit.at_once if self.limit else MAX_APPEND_ROWS)
         chunk: list[_Row] = []
@@ -206,9 +206,6 @@ class LoadJob:
             made = self._change(stream, row.values, convert)
             if isinstance(made, Misfit):
                 self._reject(file, row, convert, made)
-                continue
-            if self.rejected and not self.skip_rejected:
-                chunk = []
                 continue
             chunk.append(_Row(file, row, convert, made))
             size += _size_of(made)
@@ -256,8 +253,6 @@ class LoadJob:
                 for index, fault in error.errors.items():
                     row = chunk[index]
                     self._reject(row.file, row.row, row.convert, Misfit("", fault.problem))
-                if not self.skip_rejected:
-                    return
                 chunk = [row for index, row in enumerate(chunk) if index not in error.errors]
             except OffsetOverlapError as error:  # an earlier call had other limits
                 chunk = chunk[error.expected - self.rows :]

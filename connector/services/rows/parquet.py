@@ -122,8 +122,15 @@ def _fits(type_: DataType, found: Any) -> bool:
 
 @contextmanager
 def _opened(file: RowFile) -> Iterator[Any]:
-    from pyarrow.parquet import ParquetFile
-
+    try:
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ConnectorError(
+            ErrorCode.EXTRA_MISSING,
+            "lowmark cannot read Parquet files without the package pyarrow",
+            str(error),
+            "Install the package: pip install 'lowmark[load]'",
+        ) from error
     with _explained(file, "the footer"):
         parquet = ParquetFile(file.path, pre_buffer=False)
     with parquet:
