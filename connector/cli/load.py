@@ -31,7 +31,7 @@ REJECTED_SHOWN: Final = 20
     metavar="FILE…",
     nargs=-1,
     required=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
 )
 @click.option(
     "--as-of",

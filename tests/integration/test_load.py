@@ -18,7 +18,7 @@ import pytest
 from connector import cli
 from connector.clock import now_us
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ConfigError, ConnectorError, ErrorCode
+from connector.errors import ConnectorError, ErrorCode
 from connector.kafka import ChangeProducer, commit_streams, discard_streams
 from connector.records.model import DataChange, OffsetRange, Release
 from connector.services import LoadReport, load, load_config
@@ -328,22 +328,3 @@ def test_a_file_that_is_changed_meanwhile_commits_nothing(
         load(config, "accounts", [file], as_of=now_us(), on_progress=grow)
     assert caught.value.code == ErrorCode.FILE_CHANGED
     assert of_kind(read(kafka, topic_of(config)), Release) == [[], []]
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"files": []},
-        {"files": "a.csv"},
-        {"as_of": 0},
-        {"as_of": 2**62},
-        {"file_format": "xml"},
-        {"max_changes_per_s": 0},
-        {"session": "a/b"},
-        {"null": None},
-    ],
-)
-def test_arguments_are_checked_first(arguments: dict[str, Any], config: ConnectorConfig) -> None:
-    given = {"files": ["none.csv"], **arguments}
-    with pytest.raises(ConfigError, match="The argument"):
-        load(config, "accounts", **given)

@@ -78,7 +78,7 @@ def _not_empty(definition: TableDefinition, cause: str) -> ConnectorError:
 
 
 def _opened(path: str) -> PlainTable | None:
-    """The newest version of a Delta table. None: there is none."""
+    """The newest version of a Delta table, or None if it does not exist."""
     from connector.lake.plain_table import open_table
 
     try:
