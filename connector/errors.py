@@ -104,6 +104,17 @@ class ErrorCode(StrEnum):
     BYTES_INVALID = auto()
     CHANGE_INVALID = auto()
     LINE_REFUSED = auto()
+    FILE_FORMAT_UNKNOWN = auto()
+    FILE_UNREADABLE = auto()
+    FILE_MALFORMED = auto()
+    FILE_COLUMNS_UNSUITABLE = auto()
+    FILE_CHANGED = auto()
+    ROWS_REJECTED = auto()
+    TABLE_NOT_LOADABLE = auto()
+    TABLE_NOT_EMPTY = auto()
+    AS_OF_TOO_OLD = auto()
+    LOAD_ENDED = auto()
+    LOAD_WITHHELD = auto()
 
     # Kafka
     BROKER_UNREACHABLE = auto()

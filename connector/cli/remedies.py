@@ -59,6 +59,7 @@ _STOP_BROKER: Final = (
 )
 
 TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
+    ErrorCode.AS_OF_TOO_OLD: _STATUS,
     ErrorCode.BLOCKED_ROWS_TOO_MANY: _LIST_LETTERS,
     ErrorCode.BROKER_FOLDER_IN_USE: _STOP_BROKER,
     ErrorCode.BROKER_ON_ANOTHER_PORT: _STOP_BROKER,
@@ -73,6 +74,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.DEAD_LETTER_MISSING: (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
+    ErrorCode.LOAD_WITHHELD: _LIST_LETTERS,
     ErrorCode.REJECTED_RATIO_EXCEEDED: (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.

@@ -22,6 +22,8 @@ from connector.services.partitions import Closing, PartitionList, close_partitio
 from connector.services.read import TableRead, read
 from connector.services.rows.explain import RowChange, RowHistory, explain
 from connector.services.rows.letters import RowLetter
+from connector.services.rows.load import load
+from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow
 from connector.services.rows.versions import FirstVersion
 from connector.services.run import RunReport, run
 from connector.services.status import StatusReport, status
@@ -51,8 +53,11 @@ __all__ = [
     "Event",
     "Finding",
     "FirstVersion",
+    "LoadProgress",
+    "LoadReport",
     "PartitionList",
     "RebuildReport",
+    "RejectedRow",
     "RowChange",
     "RowHistory",
     "RowLetter",
@@ -70,6 +75,7 @@ __all__ = [
     "incomplete_transactions",
     "jobs",
     "list_write_streams",
+    "load",
     "load_config",
     "log_event",
     "partitions",
