@@ -54,7 +54,7 @@ coverage: $(STAMP) ## Which lines the quick suites run, and whether that is enou
 
 test-faults: $(STAMP) ## Everything breaks: KILLS (20), CRASHES (20); a load of ROWS (200000) with EVENTS (12), from SEED (a new one)
 	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) ROWS=$(or $(ROWS),200000) EVENTS=$(or $(EVENTS),12) \
-	  $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
+	  $(BIN)/python -m pytest tests/faults --long $(if $(SEED),--seed $(SEED))
 
 mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES, from SEED (a new one)
 	$(BIN)/python -m tests.mutants --sample $(or $(SAMPLE),300) $(if $(SEED),--seed $(SEED)) $(MODULES)

@@ -49,6 +49,7 @@ EVENTS = int(os.environ.get("EVENTS", len(KINDS)))
 Rows = dict[object, dict[str, object]]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600 + 60 * EVENTS + ROWS // 100)
 def test_all_rows_of_a_load_once_and_in_one_version_whatever_breaks(
     spark: SparkSession, seed: int
