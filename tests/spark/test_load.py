@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,13 @@ from pyspark.sql import SparkSession
 
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
+from connector.errors import ConnectorError, ErrorCode
 from connector.kafka import ChangeProducer
+from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of
 from connector.records.model import Heartbeat
 from connector.services import load, read
+from connector.services.rows import load_checks
 from tests.broker import NewTopic
 from tests.changes import change, delete_family
 from tests.spark.live import Live
@@ -73,8 +77,25 @@ def test_rows_are_visible_together_and_newer_live_changes_stay(live: Live, tmp_p
         del expected["r5"]
         assert names(live) == expected | {"r3": ("newer", 3)}
         assert versions(live.spark, table) == known + 1
+        check_the_checks(live, before=part.write_stream)
     again = load(config, "accounts", [file], as_of=as_of, wait=True)
     assert again.was_committed
+
+
+def check_the_checks(live: Live, before: str) -> None:
+    """Without a time, a table that has rows, or changes that wait, is not empty."""
+    config, (table,) = live.config, live.tables
+    with pytest.raises(ConnectorError, match="It has rows") as caught:
+        load_checks.check_empty(config, live.stream, table, before)
+    assert caught.value.code == ErrorCode.TABLE_NOT_EMPTY
+    other = replace(table, name="other")
+    with pytest.raises(ConnectorError, match="The changelog has changes that are not applied yet"):
+        load_checks.check_empty(config, live.stream, other, before)
+    elsewhere = replace(table, name="elsewhere", source="elsewhere")
+    load_checks.check_empty(config, live.stream, elsewhere, before)
+    changelog = open_table(f"{live.warehouse}/streams/s/changelog")
+    assert load_checks._staged_streams(changelog, "t") == {before}
+    assert load_checks._staged_streams(changelog, "elsewhere") == set()
 
 
 def names(live: Live) -> dict[object, tuple[object, object]]:

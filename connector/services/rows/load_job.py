@@ -273,6 +273,7 @@ class LoadJob:
             misfit.column,
             misfit.detail,
             None if isinstance(values, Misfit) else self.maker.view(values, convert),
+            "row" if file.format is FileFormat.PARQUET else "line",
         )
         self.rejected += 1
         if len(self.first_rejected) < _FEW:

@@ -18,6 +18,7 @@ class RejectedRow:
         reason: Why it cannot be published.
         row: The values by column, as JSON that can be loaded once it is corrected. None: they are
             not known.
+        unit: What `line` counts: `line` or `row`.
     """
 
     file: str
@@ -25,6 +26,7 @@ class RejectedRow:
     column: str
     reason: str
     row: Mapping[str, Any] | None
+    unit: str = "line"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,5 +64,4 @@ class LoadReport:
 def place_of(row: RejectedRow) -> str:
     """The place of a rejected row and the reason, in one line."""
     column = f", column {row.column}" if row.column else ""
-    what = "row" if row.file.endswith((".parquet", ".pq")) else "line"
-    return f"{row.file}, {what} {row.line}{column}: {row.reason}"
+    return f"{row.file}, {row.unit} {row.line}{column}: {row.reason}"

@@ -111,4 +111,7 @@ def test_a_wrong_call_of_the_command(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_place_of_a_rejected_row() -> None:
     row = RejectedRow("a.csv", 7, "id", "no value", None)
     assert place_of(row) == "a.csv, line 7, column id: no value"
-    assert place_of(replace(row, file="a.parquet", column="")) == "a.parquet, row 7: no value"
+    assert (
+        place_of(replace(row, file="a.parquet", column="", unit="row"))
+        == "a.parquet, row 7: no value"
+    )
