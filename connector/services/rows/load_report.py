@@ -18,7 +18,7 @@ class RejectedRow:
         reason: Why it cannot be published.
         row: The values by column, as JSON that can be loaded once it is corrected. None: they are
             not known.
-        unit: What `line` counts: `line` or `row`.
+        unit: `line` or `row`: the things that `line` counts.
     """
 
     file: str
