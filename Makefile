@@ -9,7 +9,7 @@ SOURCES := connector tests $(wildcard benchmarks)
 # Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
 DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit tests/property tests/golden tests/architecture
-PURE := connector/errors.py,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/state/*,connector/config/*
+PURE := connector/errors.py,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/state/*,connector/config/*
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check test-unit coverage test-faults mutants lint types contracts format docs bench lock clean
@@ -52,8 +52,9 @@ coverage: $(STAMP) ## Which lines the quick suites run, and whether that is enou
 	$(BIN)/coverage report
 	$(BIN)/coverage report --include='$(PURE)' --fail-under=99
 
-test-faults: $(STAMP) ## Everything breaks: KILLS (20) by SIGKILL, CRASHES (20) at named points, from SEED (a new one)
-	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) $(BIN)/python -m pytest tests/faults $(if $(SEED),--seed $(SEED))
+test-faults: $(STAMP) ## Everything breaks: KILLS (20), CRASHES (20); a load of ROWS (200000) with EVENTS (12), from SEED (a new one)
+	KILLS=$(or $(KILLS),20) CRASHES=$(or $(CRASHES),20) ROWS=$(or $(ROWS),200000) EVENTS=$(or $(EVENTS),12) \
+	  $(BIN)/python -m pytest tests/faults --long $(if $(SEED),--seed $(SEED))
 
 mutants: $(STAMP) ## Do quick tests notice small faults of the core? SAMPLE (300) of all or of MODULES, from SEED (a new one)
 	$(BIN)/python -m tests.mutants --sample $(or $(SAMPLE),300) $(if $(SEED),--seed $(SEED)) $(MODULES)
@@ -81,7 +82,7 @@ bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep 
 	$(BIN)/python -m benchmarks --write docs/reference/performance.md
 
 lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock
-	env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --upgrade --extra dev --extra lake --extra registry --extra spark --generate-hashes --allow-unsafe \
+	env -u PIP_FIND_LINKS $(BIN)/pip-compile --quiet --upgrade --extra dev --extra lake --extra load --extra registry --extra spark --generate-hashes --allow-unsafe \
 	  --strip-extras --no-header --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options --output-file requirements.lock pyproject.toml
 
 clean: ## Remove what was built; .venv too

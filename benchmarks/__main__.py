@@ -19,7 +19,7 @@ from benchmarks.report import Figure, figures, number
 NAMES = (
     *("commands", "encoder", "producer", "reader"),
     *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
-    *("freshness", "disk"),
+    *("freshness", "disk", "write-streams"),
     *("letters", "demo"),
 )
 
@@ -40,7 +40,12 @@ WHY = {"merge_to_ours_partial_8m_rows": "[the reasons](../decisions/0014-sparse-
 
 def run(name: str, *, quick: bool) -> tuple[int, str]:
     """The exit code and the output of one benchmark. The output is also printed."""
-    words = [sys.executable, "-m", f"benchmarks.{name}", *(["--quick"] if quick else [])]
+    words = [
+        sys.executable,
+        "-m",
+        f"benchmarks.{name.replace('-', '_')}",
+        *(["--quick"] if quick else []),
+    ]
     lines = []
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

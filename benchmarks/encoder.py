@@ -26,7 +26,7 @@ import fastavro
 from benchmarks import machine
 from benchmarks.report import Figure, finish
 from connector.records.codec import (
-    READER_SCHEMA,
+    VERSIONS,
     Schemas,
     decode,
     encode,
@@ -92,7 +92,7 @@ def best_rates(
 
 def main() -> int:
     records = changes(CHANGES, SEED)
-    parsed = fastavro.parse_schema(json.loads(READER_SCHEMA))
+    parsed = fastavro.parse_schema(json.loads(VERSIONS[1]))
     data = [hinted(to_datum(record, 4)) for record in records]
     bodies = [encode(record, 4) for record in records]
     values = [frame(body, None) for body in bodies]

@@ -56,7 +56,7 @@ from connector.config import java_settings
 from connector.kafka import ChangeProducer, topics
 from connector.kafka.topics import TopicFacts
 from connector.lake.jobs import History
-from connector.records.codec import READER_SCHEMA
+from connector.records.codec import VERSIONS
 from connector.records.model import Heartbeat
 from connector.spark.apply.apply import apply
 from connector.spark.storage.table import Table
@@ -153,6 +153,10 @@ class Turns:
             pass
         self._go.clear()
 
+    def end_now(self) -> None:
+        """Mark a batch as ended, without a next turn."""
+        self._done.set()
+
     def take(self, check: Callable[[], None]) -> None:
         """Start one batch and wait for its end. Called in the main thread. `check` raises the error
         that has stopped the query.
@@ -223,8 +227,8 @@ class Bench:
         before, taken = set(machine.files_below(self.warehouse)), Round()
         self.plain_turns.take(self.check_plain)
         taken.spent["plain append"] = self.meter.steps()["appended"]
-        self._ingest(taken)
-        self._apply(taken)
+        self.ingest_once(taken)
+        self.apply_once(taken)
         taken.written = written(before, machine.files_below(self.warehouse))
         self.meter.begin()
         upsert(self.at.spark, str(self.others / "merge"))(made, 0)
@@ -251,7 +255,8 @@ class Bench:
         ):
             expect_truth(who, self.at.spark.read.format("delta").load(str(path)), truth)
 
-    def _ingest(self, taken: Round) -> None:
+    def ingest_once(self, taken: Round) -> None:
+        """One batch of ingest."""
         batches = self.ingest.changelog.progress().ingest_batch
         self.meter.begin()
         self.ingest_turns.take(self.ingest.check)
@@ -263,7 +268,8 @@ class Bench:
         assert progress.ingest_batch == batches + 1, "a round is one batch"
         assert progress.changes == self.rows + self.sent, "a batch has all that was sent"
 
-    def _apply(self, taken: Round) -> None:
+    def apply_once(self, taken: Round) -> None:
+        """One apply of everything ingested."""
         self.meter.begin()
         apply_newest(self.table, self.ingest, self.warehouse, self.meter.step)
         steps = self.meter.steps()
@@ -390,8 +396,8 @@ def plain_append(
 
     def append(rows: DataFrame, _: int) -> None:
         meter.begin()
-        # After the single-object header, with the newest schema only.
-        record = from_avro(F.expr("substring(value, 11)"), READER_SCHEMA).alias("record")
+        # After the single-object header, with version 1 of the schema only.
+        record = from_avro(F.expr("substring(value, 11)"), VERSIONS[1]).alias("record")
         rows.select("partition", "offset", record).coalesce(1).write.format("delta").mode(
             "append"
         ).save(str(folder / "table"))

@@ -16,10 +16,13 @@ from connector.records.model import (
     DeleteCells,
     DeleteFamily,
     Heartbeat,
+    OffsetRange,
     OldCell,
+    Release,
     RowImage,
     SetCell,
     Transaction,
+    WriteStreamOffset,
 )
 from connector.records.ordering import ChangeOrder, sequence_number
 from connector.records.rejection import Reason, Rejection
@@ -45,14 +48,17 @@ __all__ = [
     "Key",
     "KeyForm",
     "KeyPart",
+    "OffsetRange",
     "OldCell",
     "Reason",
     "RegistryConfig",
     "Rejection",
+    "Release",
     "RowImage",
     "SetCell",
     "StreamConfig",
     "TableDefinition",
     "Transaction",
+    "WriteStreamOffset",
     "sequence_number",
 ]

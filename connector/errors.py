@@ -10,7 +10,14 @@ attributes.
     ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
     ├── JsonViewError        a line of JSON is not a valid record (REC-22)
     ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
-    │   └── SpoolFullError   the spool of a producer has no space (PUB-3)
+    │   ├── SpoolFullError   the spool of a producer has no space (PUB-3)
+    │   ├── NotSentError     an append to a write stream is not in the topic (WRS-7)
+    │   ├── OutcomeUnknownError  an append may be in the topic (WRS-8)
+    │   └── QueueFullError   a write session has too many rows in flight (WRS-9)
+    ├── WriteStreamError     a write stream refuses a request (WRS-7)
+    │   ├── RowErrors        rows of an append are not valid (WRS-5)
+    │   ├── OffsetOverlapError, OffsetOutOfRangeError, DifferentRowsError
+    │   └── StreamStateError the state or the kind does not allow it (WRS-12 to WRS-14)
     ├── SpoolError           the spool of a producer is in use, foreign or damaged (PUB-3)
     ├── TopicError           a topic is missing, replaced, or does not fit its use (REC-1 to REC-4)
     ├── BrokerError          a broker cannot be reached, or the local broker cannot start
@@ -28,6 +35,7 @@ attributes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum, auto
 
 
@@ -62,6 +70,7 @@ class ErrorCode(StrEnum):
     STREAM_PARTITION_UNKNOWN = auto()
     TABLE_UNKNOWN = auto()
     TRANSACTION_UNKNOWN = auto()
+    RELEASE_UNKNOWN = auto()
     NAME_INVALID = auto()
     NAME_NOT_DISTINCT = auto()
     ARGUMENT_INVALID = auto()
@@ -95,6 +104,17 @@ class ErrorCode(StrEnum):
     BYTES_INVALID = auto()
     CHANGE_INVALID = auto()
     LINE_REFUSED = auto()
+    FILE_FORMAT_UNKNOWN = auto()
+    FILE_UNREADABLE = auto()
+    FILE_MALFORMED = auto()
+    FILE_COLUMNS_UNSUITABLE = auto()
+    FILE_CHANGED = auto()
+    ROWS_REJECTED = auto()
+    TABLE_NOT_LOADABLE = auto()
+    TABLE_NOT_EMPTY = auto()
+    AS_OF_TOO_OLD = auto()
+    LOAD_ENDED = auto()
+    LOAD_WITHHELD = auto()
 
     # Kafka
     BROKER_UNREACHABLE = auto()
@@ -144,6 +164,36 @@ class ErrorCode(StrEnum):
     SPOOL_MISSING = auto()
     FILE_NOT_A_SPOOL = auto()
     SPOOL_FORMAT_UNKNOWN = auto()
+
+    # write streams
+    ROWS_INVALID = auto()
+    OFFSET_OVERLAP = auto()
+    OFFSET_OUT_OF_RANGE = auto()
+    ROWS_DIFFERENT = auto()
+    APPEND_NOT_SENT = auto()
+    APPEND_OUTCOME_UNKNOWN = auto()
+    SESSION_QUEUE_FULL = auto()
+    SESSION_TAKEN_OVER = auto()
+    SESSION_NOT_OPENED = auto()
+    APPENDS_UNANSWERED = auto()
+    CATALOG_MISSING = auto()
+    CATALOG_UNREADABLE = auto()
+    CATALOG_UNSUITABLE = auto()
+    NOT_FOUND = auto()
+    WRONG_KIND = auto()
+    NOT_FINALIZED = auto()
+    FINALIZED = auto()
+    ALREADY_COMMITTED = auto()
+    DISCARDED = auto()
+    EXPIRED = auto()
+    WRITE_STREAMS_REFUSED = auto()
+    WRITE_STREAMS_TOO_MANY = auto()
+    COMMITTER_BUSY = auto()
+    COMMIT_OUTCOME_UNKNOWN = auto()
+    PRODUCER_WITHOUT_PARTITION = auto()
+    RELEASE_WITHHELD = auto()
+    RELEASE_TOO_LATE = auto()
+    ROWS_NOT_SHOWN = auto()
 
     # schema registry
     REGISTRY_UNREACHABLE = auto()
@@ -326,6 +376,72 @@ class DeliveryError(ConnectorError):
 
 class SpoolFullError(DeliveryError):
     """The spool of a producer has no space, or its disk is full. The record is in `undelivered`."""
+
+
+class NotSentError(DeliveryError):
+    """An append to a write stream is not in the topic, and will not be. Append the rows again."""
+
+    outcome: str = "not taken"
+
+
+class OutcomeUnknownError(DeliveryError):
+    """The outcome of a transaction is unknown: the rows of an append may be in the topic.
+
+    The next session reads the outcome: append at the same offset again.
+    """
+
+    outcome: str = "unknown"
+
+
+class QueueFullError(DeliveryError):
+    """A write session has too many rows or bytes in flight. Nothing was sent."""
+
+
+class WriteStreamError(ConnectorError):
+    """A write stream refuses a request. `stream` is its name."""
+
+    stream: str = ""
+
+
+class RowErrors(WriteStreamError):  # noqa: N818, it is the name of the interface
+    """Rows of an append are not valid. Nothing was sent.
+
+    `errors` has the `InvalidChangeError` of each invalid row by its index: `rule`, `field`,
+    `limit`.
+    """
+
+    errors: Mapping[int, InvalidChangeError]
+
+
+class OffsetOverlapError(WriteStreamError):
+    """Some rows of an append have offsets that are taken. Append from `expected` on."""
+
+    expected: int
+    received: int
+    rows: int
+
+
+class OffsetOutOfRangeError(WriteStreamError):
+    """An offset is after the end `expected` of the write stream."""
+
+    expected: int
+    received: int
+
+
+class DifferentRowsError(WriteStreamError):
+    """The last append at this offset had other rows."""
+
+    expected: int
+    received: int
+
+
+class StreamStateError(WriteStreamError):
+    """The state or the kind of a write stream does not allow the request. `code` has the reason.
+
+    `errors` has the name and the code of each write stream of a commit that was refused.
+    """
+
+    errors: tuple[tuple[str, str], ...] = ()
 
 
 class SpoolError(ConnectorError):

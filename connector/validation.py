@@ -13,7 +13,7 @@ rules, the first one of this list is reported:
      5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of
                                       `records.model.Rule` (REC-14, REC-16)
      6  UNKNOWN_ENTRY                 this release does not know the kind of an entry
-     7  INVALID                       rules FAMILY to CHILDREN
+     7  INVALID                       rules FAMILY to RELEASE
      8  INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
      9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY`
                                       (REC-1, REC-3)
@@ -23,8 +23,8 @@ rules, the first one of this list is reported:
     12  INVALID                       rules UNKNOWN_FIELDS and ROW_IMAGE, if the stream rejects
                                       such records (EVO-10, ING-7)
     13  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
-    14  TOO_LATE                      the change is older than the horizon. Newer deletes may be
-                                      forgotten (MRG-11)
+    14  TOO_LATE                      the change or release is older than the horizon. Newer deletes
+                                      may be forgotten (MRG-11, WRS-20)
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from connector.records.model import (
     Heartbeat,
     ModType,
     Record,
+    Release,
     Rule,
     kafka_key,
 )
@@ -201,9 +202,11 @@ def _judge_key(record: KafkaRecord, decoded: Record) -> Rejection | None:
 
 
 def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Rejection | None:
+    if isinstance(decoded, DataChange) and decoded.is_staged:
+        return None
     reason = (
         Reason.COMMIT_TIMESTAMP_IN_FUTURE
-        if isinstance(decoded, DataChange)
+        if isinstance(decoded, (DataChange, Release))
         else Reason.WATERMARK_IN_FUTURE
     )
     field, claimed = _time_of(decoded)
@@ -217,7 +220,7 @@ def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Reject
 
 def _time_of(record: Record) -> tuple[str, int]:
     """The field of a record that has its time, and the time."""
-    if isinstance(record, DataChange):
+    if isinstance(record, (DataChange, Release)):
         return "commit_timestamp", record.commit_timestamp
     if isinstance(record, Heartbeat):
         return "timestamp", record.timestamp
@@ -239,7 +242,9 @@ def check_age(record: Record, min_commit_timestamp: int) -> None:
     """
     field, time = _time_of(record)
     least, is_time = min_commit_timestamp, True
-    if not isinstance(record, DataChange):
+    if isinstance(record, DataChange):
+        is_time = not record.is_staged
+    elif not isinstance(record, Release):
         least, is_time = min_commit_timestamp - 1, time != BEGINNING
     if time < least and is_time:
         limit = f"at least {min_commit_timestamp} (min_commit_timestamp){unit_hint(time)}"
@@ -294,7 +299,7 @@ def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | 
 
 
 def _judge_age(decoded: Record, horizon: int | None) -> Rejection | None:
-    if not isinstance(decoded, DataChange) or not is_too_late(decoded, horizon):
+    if not isinstance(decoded, (DataChange, Release)) or not is_too_late(decoded, horizon):
         return None
     return Rejection(
         Reason.TOO_LATE,

@@ -8,6 +8,7 @@
     _connector/overrides              bounds and paces that operators set
     _connector/closed_partitions      stream partitions that operators closed
     _connector/released_transactions  incomplete transactions that operators released
+    _connector/released_rows          releases that operators want without their rejected rows
     _connector/audit_log              the results of audits
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
@@ -84,6 +85,11 @@ def closed_partitions(warehouse: str) -> str:
 def released_transactions(warehouse: str) -> str:
     """The incomplete transactions that operators released."""
     return f"{warehouse}/_connector/released_transactions"
+
+
+def released_rows(warehouse: str) -> str:
+    """The releases of write streams without their rejected rows, as operators asked for."""
+    return f"{warehouse}/_connector/released_rows"
 
 
 def audit_log(warehouse: str) -> str:

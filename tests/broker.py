@@ -91,7 +91,12 @@ def new_topic(kafka: KafkaConfig, admin: AdminClient) -> Iterator[NewTopic]:
     names = [
         name
         for topic in created
-        for name in (topic, f"{topic}.dead-letters", f"{topic}.dead-letters.ledger")
+        for name in (
+            topic,
+            f"{topic}.dead-letters",
+            f"{topic}.dead-letters.ledger",
+            f"{topic}.write-streams",
+        )
     ]
     if names:
         of_groups = tuple(f"{topic}.dead-letters.group." for topic in created)

@@ -78,15 +78,15 @@ def _rules() -> list[tuple[str, str, str]]:
         *checks.ENTRY_CHECKS,
         *checks.HEARTBEAT_CHECKS,
         *checks.CHILD_PARTITIONS_CHECKS,
+        *checks.RELEASE_CHECKS,
     )
-    found: dict[str, tuple[str, str, str]] = {}
+    found: dict[tuple[str, str], tuple[str, str, str]] = {}
     for rule, field, _, words in every_check:
-        found.setdefault(rule, (rule.value, field, words.replace("|", "\\|")))
-    rule, field, words = found["KAFKA_PARTITIONS"]
-    found["KAFKA_PARTITIONS"] = (
-        rule,
-        field,
-        f"{words}, and at most the number of Kafka partitions of the topic",
+        found.setdefault((rule, field), (rule.value, field, words.replace("|", "\\|")))
+    of_topic = ("KAFKA_PARTITIONS", "kafka_partitions")
+    found[of_topic] = (
+        *of_topic,
+        f"{found[of_topic][2]}, and at most the number of Kafka partitions of the topic",
     )
     return [*found.values(), *validation.RULES_BY_SETTING]
 

@@ -34,6 +34,7 @@ COMMANDS: Final = {
     ),
     "demo": ("connector.demo", "Run the pipeline on sample data and check the result."),
     "explain": ("connector.cli.explain", "Explain why a row is as it is."),
+    "load": ("connector.cli.load", "Load existing rows into a table, all at once."),
     "partitions": (
         "connector.cli.partitions",
         "Show which stream partitions delay the low watermark; close one.",
@@ -63,6 +64,10 @@ COMMANDS: Final = {
         "connector.cli.validate",
         "Check the configuration with a running Kafka. It starts nothing.",
     ),
+    "write-streams": (
+        "connector.cli.write_streams",
+        "List the write streams of a stream; finalize, commit, discard and release them.",
+    ),
 }
 """Command -> its module, imported by name when it is called, and the summary that `--help` shows.
 """
@@ -72,7 +77,7 @@ EXTRAS: Final = {
     "deltalake": "lake",
     "httpx": "registry",
     "pandas": "spark",
-    "pyarrow": "spark",
+    "pyarrow": "load",
     "pyspark": "spark",
 }
 """Package -> the extra of this distribution that brings it."""

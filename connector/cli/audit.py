@@ -68,6 +68,8 @@ def _verdict(found: StreamAudit) -> int:
         )
     if (more := len(found.incomplete) - FEW) > 0:
         say(f"warning: {found.stream}: {counted(more, 'more transaction')} with missing records")
+    for text in found.warnings:
+        say(f"warning: {found.stream}: {text}")
     if fault := found.fault():
         show_error(fault)
         return 1

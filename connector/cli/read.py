@@ -115,6 +115,11 @@ def _say_what_is_missing(missing: OpenLetters) -> None:
             "the changes in some replayed dead letters are not in these rows: ingest has not read"
             " them yet"
         )
+    if missing.withheld:
+        say(
+            f"{counted(missing.withheld, 'release')} of write streams may have rows that are not"
+            " shown; to see why: connector write-streams list"
+        )
 
 
 def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:

@@ -16,6 +16,7 @@ from connector.dead_letters.envelope import (
     replay_topic,
 )
 from connector.errors import ConnectorError, ErrorCode
+from connector.write_streams.model import topic_of_catalog
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +53,20 @@ _OF_BATCH: Final = {"--stream": "stream", "--ingest-batch": "ingest_batch"}
 _STATUS: Final = (Template("status"),)
 _REBUILD: Final = (Template("table rebuild", ("table",)),)
 _LIST_LETTERS: Final = (Template("dead-letters list", options=_OF_STREAM),)
+_LIST_WRITE_STREAMS: Final = (Template("write-streams list", ("stream",)),)
 _STOP_BROKER: Final = (
     Template("broker stop", options={"--folder": "folder"}, needed=frozenset({"folder"})),
 )
 
 TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
+    ErrorCode.AS_OF_TOO_OLD: _STATUS,
     ErrorCode.BLOCKED_ROWS_TOO_MANY: _LIST_LETTERS,
     ErrorCode.BROKER_FOLDER_IN_USE: _STOP_BROKER,
     ErrorCode.BROKER_ON_ANOTHER_PORT: _STOP_BROKER,
     ErrorCode.BROKER_UNREACHABLE: (
         Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
     ),
+    ErrorCode.CATALOG_MISSING: (Template("topic create", ("topic",)),),
     ErrorCode.CONFIG_MISSING: (Template("--help"),),
     ErrorCode.CUT_EXPIRED: _STATUS,
     ErrorCode.CUT_MISSING: _STATUS,
@@ -70,6 +74,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.DEAD_LETTER_MISSING: (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
+    ErrorCode.LOAD_WITHHELD: _LIST_LETTERS,
     ErrorCode.REJECTED_RATIO_EXCEEDED: (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
@@ -78,6 +83,9 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.GROUP_TOPICS_MISSING: (
         Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
+    ErrorCode.RELEASE_TOO_LATE: _LIST_WRITE_STREAMS,
+    ErrorCode.RELEASE_UNKNOWN: _LIST_WRITE_STREAMS,
+    ErrorCode.RELEASE_WITHHELD: _LIST_WRITE_STREAMS,
     ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
@@ -103,7 +111,7 @@ def command_for(error: ConnectorError) -> str | None:
     fields = dict(error.fields)
     if fields.get("topic") is not None:
         topic = str(fields["topic"])
-        fields["topic"] = change_topic(topic)
+        fields["topic"] = change_topic(topic_of_catalog(topic))
         fields.setdefault("group", _group_of(topic))
     templates = TEMPLATES.get(code, ()) if code else ()
     found = [one.line(fields) for one in templates]

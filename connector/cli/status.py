@@ -22,6 +22,7 @@ from connector.state.source_status import facts_of_checks
 from connector.state.status_json import FEW, summarize_names
 from connector.state.stream_status import StreamStatus
 from connector.state.table_status import TableStatus
+from connector.state.write_stream_status import release_facts
 from connector.text import counted, duration
 from connector.watermarks.frontier import Stall
 
@@ -84,6 +85,8 @@ def _commands(found: StatusReport) -> Iterator[str]:
             yield f"connector partitions list {stream.name}"
         if stream.dead_letters.count:
             yield f"connector dead-letters list --stream {stream.name}"
+        if stream.releases.withheld:
+            yield f"connector write-streams list {stream.name}"
     for of in found.tables.values():
         if not of.apply:
             yield "connector run"
@@ -150,6 +153,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     yield from facts_of_checks(stream.checks, stream.now)
     yield from _incomplete(stream)
     letters = stream.dead_letters
+    yield from release_facts(stream.staged, stream.releases, stream.now)
     if letters.count or letters.uncounted_tables or stream.rejected:
         yield "dead letters", _dead_letters(stream)
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:

@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     type=MOMENT,
     help="Only changes up to this commit timestamp. Wait until the stream is complete up to it.",
 )
+@click.option(
+    "--staged",
+    is_flag=True,
+    help="Also rows of write streams that wait for their release. Not with --start-commit.",
+)
 @click.option("--limit", type=click.IntRange(1), help="Stop after this many records.")
 @click.pass_context
 def command(
@@ -54,12 +59,15 @@ def command(
     follow: bool,
     start_commit: int | None,
     end_commit: int | None,
+    staged: bool,
     limit: int | None,
 ) -> None:
-    """Print the records of STREAM, one JSON object per line. `connector publish` can read them.
+    """Print the records of STREAM, one JSON object per line. `connector publish` can read them,
+    except rows of write streams and releases.
 
-    Records of one Kafka partition are in order. Records that would be rejected go to standard
-    error, with the reason.
+    Records of one Kafka partition are in order. A release is printed once, although each Kafka
+    partition has a copy of it. Records that would be rejected go to standard error, with the
+    reason.
 
     With --end-commit, the command ends when the low watermark is above this time. For example,
     `--start-commit 2h --end-commit 1h` prints the changes that were committed in this hour.
@@ -78,6 +86,7 @@ def command(
         tables=declared_tables(config, of),
         start_commit=start_commit,
         end_commit=end_commit,
+        staged=staged,
         roots=of.partitions if start_commit is not None or end_commit is not None else (),
     )
     records = rejections = 0
@@ -111,9 +120,13 @@ def _show(received: Received) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
     from connector.kafka.consume.record import ConsumerRecord
     from connector.records.json_view import to_json
+    from connector.watermarks.released import Released, Staged
     from connector.watermarks.transactions import Late
 
-    if isinstance(received, Late):
+    if isinstance(received, Released):
+        out(to_json(received.record, None))
+        return True
+    if isinstance(received, Late | Staged):
         out(to_json(received.change, None))
         return True
     assert isinstance(received, ConsumerRecord)

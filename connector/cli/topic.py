@@ -52,8 +52,8 @@ def create(
     replication_factor: int | None,
     group: str | None,
 ) -> None:
-    """Create the topic of STREAM, its dead-letter topic and the ledger, if they do not exist. Print
-    the name of the topic.
+    """Create the topic of STREAM, its dead-letter topic, the ledger, and the catalog of its write
+    streams, if they do not exist. Print the name of the topic.
 
     STREAM is the name of a stream in the configuration, or the name of its topic. You can leave it
     out if there is only one stream.
@@ -82,6 +82,6 @@ def create(
     )
     say(
         f"{facts.topic} has {facts.kafka_partitions} Kafka partitions and the id"
-        f" {facts.topic_id}; its dead-letter topic and ledger exist too"
+        f" {facts.topic_id}; its dead-letter topic, ledger and catalog exist too"
     )
     out(facts.topic)

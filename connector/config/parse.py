@@ -48,6 +48,7 @@ from connector.tables.keys import DEFAULT_DELIMITER, Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Encoding
 from connector.text import nearest, one_of
 from connector.validation import Limits, RowImages, UnknownFields
+from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 _Built = TypeVar("_Built")
 _BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
@@ -161,12 +162,12 @@ def _stream(name: str, section: Section) -> StreamConfig:
             "a change topic: Kafka itself uses this topic",
             "name the topic to which the changes are published",
         )
-    elif change_topic(topic) != topic:
+    elif change_topic(topic_of_catalog(topic)) != topic:
         section.fault(
             "topic",
             topic,
             f"a change topic: a name with {dead_letter_topic('')} at its end, or before a group, is"
-            " that of a topic for dead letters",
+            f" that of a topic for dead letters, and {catalog_topic('')} that of a catalog",
             "name the topic to which the changes are published",
         )
     stream = StreamConfig(
@@ -174,6 +175,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
         topic=topic,
         partitions=section.texts("partitions"),
         delete_retention_s=section.duration_s("delete_retention", 2 * 86_400, least_s=1),
+        staging_retention_s=section.duration_s("staging_retention", 7 * 86_400, least_s=1),
         changelog_retention_s=section.duration_s("changelog_retention", None, least_s=1),
         file_retention_s=section.duration_s("file_retention", DEFAULT_FILE_RETENTION_S, least_s=60),
         snapshot_retention_s=section.duration_s("snapshot_retention", None, least_s=60),

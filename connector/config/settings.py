@@ -96,6 +96,7 @@ class StreamConfig:
 
     - `partitions`: the root stream partitions that must send a record before the low watermark is
       known (WMK-6). Empty: the announced ones.
+    - `staging_retention_s`: how long a write stream may have no append before it expires (WRS-21).
     - `changelog_retention_s`: None never deletes batches of the changelog (TBL-15).
     - `file_retention_s`, `snapshot_retention_s`: how long old versions are kept (TBL-23).
       `retention` has the values in force.
@@ -111,6 +112,7 @@ class StreamConfig:
     partitions: tuple[str, ...] = ()
     delete_retention_s: int = 2 * 86_400
     changelog_retention_s: int | None = None
+    staging_retention_s: int = 7 * 86_400
     file_retention_s: int = DEFAULT_FILE_RETENTION_S
     snapshot_retention_s: int | None = None
     stall_after_s: int = 300

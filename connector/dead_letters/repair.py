@@ -188,9 +188,7 @@ def from_view(content: Content, edited: str) -> Content | Unrepairable:
             "kafka_partitions is missing: set it to the number of Kafka partitions over which the"
             " producer spreads its keys"
         )
-    return replace(
-        content, value=codec.frame(codec.encode(parsed.record, parsed.kafka_partitions), None)
-    )
+    return replace(content, value=codec.framed(parsed.record, parsed.kafka_partitions))
 
 
 def edited(
@@ -243,11 +241,10 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepaira
             return replace(content, value=(content.value or b"")[count:])
         case "reframe":
             body = codec.body_of(content.value or b"")
+            schema_id = None if step.argument == "single-object" else int(step.argument)
             return replace(
                 content,
-                value=codec.frame(
-                    body, None if step.argument == "single-object" else int(step.argument)
-                ),
+                value=codec.frame(body, schema_id, codec.version_in(content.value, schemas)),
             )
         case "set-key":
             return replace(content, key=bytes_of_text(step.argument))

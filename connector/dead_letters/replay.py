@@ -37,7 +37,7 @@ from connector.dead_letters.envelope import (
 from connector.dead_letters.ledger import Action, LetterState, LetterStatus, RepairNote
 from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, note, repair
 from connector.dead_letters.third_party_headers import is_error_header
-from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
+from connector.records.codec import ChangeRecord, Schemas, decode, framed
 from connector.records.model import DataChange
 from connector.records.rejection import Headers, Reason, Rejection
 from connector.records.sizes import size_of
@@ -202,7 +202,7 @@ def _forced(
     return (
         today
         if isinstance(today, str)
-        else replace(content, value=frame(encode(today, target.kafka_partitions), None))
+        else replace(content, value=framed(today, target.kafka_partitions))
     )
 
 

@@ -19,7 +19,7 @@ from connector.demo.compare import SentPoison
 from connector.demo.delivery import Disorder, Mark, steps
 from connector.demo.poison import Poison, poison
 from connector.demo.raw_records import RawRecord, send_raw_records
-from connector.records.codec import encode, frame
+from connector.records.codec import framed
 from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat
 from connector.records.rejection import Position, Reason
 from connector.watermarks.stream_partition import KeyRange
@@ -260,7 +260,7 @@ class Publisher:
 
     def _misdirect(self, mistake: Mistake, change: DataChange) -> None:
         if mistake.change is None:
-            value = frame(encode(change, self._topic.kafka_partitions), None)
+            value = framed(change, self._topic.kafka_partitions)
             poison = Poison(
                 "an honest change under the key of another row",
                 b"another row",

@@ -26,12 +26,14 @@ def messages_between(
     errors: client.LastError,
     ranges: Mapping[int, tuple[int, int]],
     topic: str,
+    timeout_s: float = READ_TIMEOUT_S,
 ) -> Iterator[Message]:
     """Yield every record between these offsets that a reader of committed transactions can see.
 
     Within a Kafka partition, records come in order. `ranges` has the first offset and the end
     offset (exclusive) of each Kafka partition. The offsets must exist in the topic. Raises
-    `BrokerError`.
+    `BrokerError`, also if no record arrives within `timeout_s`. Behind an open transaction, none
+    arrives until it ends.
     """
     left = {number for number, (begin, end) in ranges.items() if begin < end}
     consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
@@ -39,10 +41,10 @@ def messages_between(
     while left:
         message = consumer.poll(0.5)
         if message is None:
-            if time.monotonic() - heard_at > READ_TIMEOUT_S:
+            if time.monotonic() - heard_at > timeout_s:
                 raise client.unreachable(
                     kafka,
-                    errors.text or f"{topic}: no record arrived within {READ_TIMEOUT_S:.0f} s",
+                    errors.text or f"{topic}: no record arrived within {timeout_s:.0f} s",
                 )
             continue
         heard_at = time.monotonic()

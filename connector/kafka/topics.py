@@ -21,6 +21,7 @@ from connector.dead_letters.envelope import (
 )
 from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError, argument_invalid
 from connector.kafka import client
+from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,7 +140,8 @@ def create_topic(
     replication_factor: int = -1,
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
 ) -> TopicFacts:
-    """Create a change topic (REC-2), its dead-letter topic and its ledger (DLQ-1).
+    """Create a change topic (REC-2), its dead-letter topic and its ledger (DLQ-1), and the catalog
+    of its write streams (WRS-3).
 
     Existing topics are not changed. An existing change topic with the same properties is accepted.
     The topic is never compacted.
@@ -175,6 +177,14 @@ def create_topic(
             "Choose another name",
             topic=topic,
         )
+    if topic_of_catalog(topic) != topic:
+        raise ConfigError(
+            ErrorCode.SETTING_INVALID,
+            f"{topic} is not the name of a change topic",
+            f"It is the catalog of the write streams of {topic_of_catalog(topic)}",
+            "Name the change topic",
+            topic=topic,
+        )
     if change_topic(topic) != topic:
         raise ConfigError(
             ErrorCode.SETTING_INVALID,
@@ -205,6 +215,12 @@ def create_topic(
         facts = _describe(admin, kafka, topic)
         _check_as_asked(facts, kafka_partitions, settings)
     _create_dead_letter_topics(admin, kafka, facts)
+    catalog = {
+        "cleanup.policy": "compact",
+        "message.timestamp.type": "LogAppendTime",
+        "max.message.bytes": str(LETTER_HEADROOM_BYTES),
+    }
+    _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, catalog)
     return facts
 
 

@@ -15,6 +15,7 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import PlainTable, open_table
 from connector.lake.small_tables import quoted
+from connector.lake.visible_changes import visible_changes
 from connector.records.model import (
     ChangeType,
     DataChange,
@@ -26,7 +27,7 @@ from connector.records.model import (
 )
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Reason
-from connector.state.changelog_slots import REJECTED_SLOT, table_slot
+from connector.state.changelog_slots import REJECTED_SLOT
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
 
@@ -40,10 +41,6 @@ _PLACE: Final = """
     topic, topic_id, ingest_batch, kafka_partition, "offset",
     arrow_cast(record_timestamp, 'Int64')
 """
-_CHANGES: Final = f"""
-    SELECT {_PLACE}, {CHANGE_COLUMNS} FROM t
-    WHERE slot = {{slot}} AND kind = 'change' AND "table" = {{source}} AND row_key = {{key}}
-"""  # noqa: S608, names of columns
 _REJECTED: Final = f"""
     SELECT {_PLACE}, order_position, letter_id, reason, rule, "key", value FROM t
     WHERE slot = {REJECTED_SLOT} AND kind = 'rejected'
@@ -54,13 +51,11 @@ SOURCES_OF_BATCHES: Final = 100
 """The number of newest batches that are searched for source tables. A changelog may be large."""
 _SOURCES: Final = """
     SELECT DISTINCT "table" FROM t
-    WHERE kind = 'change' AND ingest_batch > {after} AND ingest_batch <= {to} {but}
+    WHERE kind IN ('change', 'staged') AND ingest_batch > {after} AND ingest_batch <= {to} {but}
 """
 _WAITING: Final = """
-    SELECT count(*) FROM t
-    WHERE slot = {slot} AND kind = 'change' AND "table" = {source}
-        AND ingest_batch > {after} AND ingest_batch <= {to}
-        AND arrow_cast(commit_timestamp, 'Int64') >= {low_watermark}
+    ingest_batch > {after} AND ingest_batch <= {to}
+    AND arrow_cast(commit_timestamp, 'Int64') >= {low_watermark}
 """
 
 
@@ -73,15 +68,14 @@ def waiting_changes(warehouse: str, definition: TableDefinition, table: TableSta
     """
     if table.apply_watermark is None or table.complete_to_batch >= table.to_batch:
         return 0
-    query = _WAITING.format(
-        slot=table_slot(definition.source),
-        source=quoted(definition.source),
+    is_waiting = _WAITING.format(
         after=table.complete_to_batch,
         to=table.to_batch,
         low_watermark=table.apply_watermark,
     )
     changelog = open_table(places.changelog(warehouse, definition.stream))
-    return int(next(iter(changelog.query(query)))[0])
+    counts = visible_changes(changelog, "count(*)", definition.source, is_waiting)
+    return sum(int(row[0]) for row in counts)
 
 
 def undefined_sources(
@@ -130,10 +124,8 @@ class RejectedRecord:
 
 def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[LoggedChange]:
     """The changes of a row, in no particular order. Raises `TableError`."""
-    query = _CHANGES.format(
-        slot=table_slot(source), source=quoted(source), key=bytes_literal(row_key)
-    )
-    for row in changelog.query(query):
+    of_row = f"row_key = {bytes_literal(row_key)}"
+    for row in visible_changes(changelog, f"{_PLACE}, {CHANGE_COLUMNS}", source, of_row):
         change, position = change_of(row[_PLACE_COLUMNS:])
         yield LoggedChange(_arrival(row), change, position)
 

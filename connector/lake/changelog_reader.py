@@ -19,6 +19,7 @@ from connector.lake.plain_table import batches, rows_in, stored_in
 from connector.state.audit import Run, digest
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
+from connector.state.write_stream_audit import WriteStreamAudit
 from connector.stored import from_stored
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
-      WHERE kind IN ('change', 'control', 'rejected') AND "offset" IS NOT NULL
+      WHERE kind IN ('change', 'staged', 'expired', 'control', 'rejected') AND "offset" IS NOT NULL
           AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
@@ -38,6 +39,18 @@ _RUNS: Final = """
       times ORDER BY place) AS island FROM logged)
     SELECT kafka_partition, min(place), max(place) + 1, times FROM numbered
     GROUP BY kafka_partition, times, island ORDER BY 1, 2
+"""
+_STREAM_RUNS: Final = """
+    WITH logged AS (
+      SELECT write_stream['stream'] AS stream, write_stream['offset'] AS place, count(*) AS times
+      FROM t WHERE kind IN ('change', 'staged', 'expired') AND write_stream['stream'] IS NOT NULL
+          AND {batches}
+      GROUP BY write_stream['stream'], write_stream['offset']),
+    numbered AS (
+      SELECT *, place - row_number() OVER (PARTITION BY stream, times ORDER BY place) AS island
+      FROM logged)
+    SELECT stream, min(place), max(place) + 1, times FROM numbered
+    GROUP BY stream, times, island ORDER BY 1, 2
 """
 _REJECTED: Final = """
     SELECT letter_id, "key", value, headers FROM t WHERE kind = 'rejected'
@@ -72,6 +85,29 @@ class Logged:
         """The offsets in the changelog, a few batches at a time: the runs of each Kafka partition,
         disjoint within a step.
         """
+        for of_step in self._conditions():
+            found = self._selected(_RUNS.format(batches=of_step))
+            yield {
+                number: [Run(*run) for _, *run in runs]
+                for number, runs in groupby(found, key=lambda row: row[0])
+            }
+
+    def write_streams(self) -> dict[str, WriteStreamAudit]:
+        """The offsets of the write streams in the changelog, by name. The memory has only their
+        ranges.
+        """
+        found: dict[str, WriteStreamAudit] = {}
+        if "write_stream" not in {field.name for field in self._delta.schema().fields}:
+            return found
+        none = WriteStreamAudit(is_whole=not self._trimmed_to)
+        for of_step in self._conditions():
+            rows = self._selected(_STREAM_RUNS.format(batches=of_step))
+            for name, runs in groupby(rows, key=lambda row: row[0]):
+                found[name] = found.get(name, none).logged(Run(*run) for _, *run in runs)
+        return found
+
+    def _conditions(self) -> Iterator[str]:
+        """The conditions of a few batches at a time."""
         at_a_time = max(1, self._step_rows * self.to_batch // max(1, self._rows))
         for after in range(self._trimmed_to, self.to_batch, at_a_time):
             to = min(after + at_a_time, self.to_batch)
@@ -79,11 +115,7 @@ class Logged:
             if after == self._trimmed_to:
                 # Rows that other programs added may have no batch number of lowmark.
                 of_step = f"({of_step} OR ingest_batch < 1 OR ingest_batch IS NULL)"
-            found = self._selected(_RUNS.format(batches=of_step))
-            yield {
-                number: [Run(*run) for _, *run in runs]
-                for number, runs in groupby(found, key=lambda row: row[0])
-            }
+            yield of_step
 
     def rejected(self, after: int) -> Iterator[tuple[str, bytes]]:
         """The dead-letter id and `audit.digest` of each rejected row after batch `after` whose dead
@@ -143,6 +175,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
             incomplete=from_stored(TransactionCheck, progress.get("transactions", {})).incomplete,
             _trimmed_to=from_stored(int, newest.get("trimmed_to", 0)),
             _rows=from_stored(int, progress["changes"])
+            + from_stored(int, progress.get("staged", 0))
             + from_stored(int, progress["control"])
             + sum(rejected.values()),
             _step_rows=step_rows,

@@ -1,11 +1,11 @@
 """The requests of operators to a running pipeline, as Delta tables in the warehouse, with a row for
-each action (TBL-20, WMK-8, ING-2).
+each action (TBL-20, WMK-8, ING-2, WRS-18).
 
 - `_connector/overrides` has the bounds and paces of tables. The newest commit has all that are in
   force.
-- `_connector/closed_partitions` has the closed stream partitions, and
-  `_connector/released_transactions` the released transactions. The newest commit has the greatest
-  number.
+- `_connector/closed_partitions` has the closed stream partitions,
+  `_connector/released_transactions` the released transactions, and `_connector/released_rows` the
+  releases without their rejected rows. The newest commit has the greatest number.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ from connector.state.overrides import (
 )
 from connector.state.reading import reading
 from connector.stored import from_stored, to_stored
+from connector.write_streams.releases import ReleaseRows
 
-_Request = TypeVar("_Request", ClosePartition, ReleaseTransaction)
+_Request = TypeVar("_Request", ClosePartition, ReleaseTransaction, ReleaseRows)
 
 _ENDS: Final = {
     **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
@@ -41,6 +42,10 @@ _ENDS: Final = {
 _RELEASES: Final = {
     **dict.fromkeys(("stream", "server_transaction_id", "reason", "made_by"), "string"),
     **dict.fromkeys(("number", "made_at"), "int64"),
+}
+_ROW_RELEASES: Final = {
+    **dict.fromkeys(("stream", "reason", "made_by"), "string"),
+    **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
 }
 _SETTINGS: Final = {
     **dict.fromkeys(("table", "made_by"), "string"),
@@ -52,7 +57,8 @@ _NO_REQUESTS: Final = {"number": 0}
 
 
 class Overrides:
-    """The overrides, closed stream partitions and released transactions of a warehouse.
+    """The overrides, closed stream partitions, released transactions and released rows of a
+    warehouse.
 
     Every method raises `TableError` if they cannot be written or read, or if the newest commit is
     not one of lowmark, or if their Delta log was removed: it is not known which overrides are in
@@ -63,6 +69,7 @@ class Overrides:
         self._settings = places.overrides(warehouse)
         self._ends = places.closed_partitions(warehouse)
         self._releases = places.released_transactions(warehouse)
+        self._row_releases = places.released_rows(warehouse)
 
     def bounds(self) -> dict[str, int]:
         """The staleness overrides in seconds, by table. They have priority over the
@@ -107,6 +114,16 @@ class Overrides:
         """Release a transaction. Numbers and errors are those of `add_closed`."""
         self._add_request(self._releases, _RELEASES, release)
 
+    def row_releases(self, stream: str, *, above: int) -> list[ReleaseRows]:
+        """The releases of a stream without their rejected rows, with numbers greater than `above`,
+        in order (WRS-18).
+        """
+        return self._requests(self._row_releases, ReleaseRows, stream, above)
+
+    def add_row_release(self, release: ReleaseRows) -> None:
+        """Release rows without the rejected ones. Numbers and errors are those of `add_closed`."""
+        self._add_request(self._row_releases, _ROW_RELEASES, release)
+
     def _requests(
         self, path: str, type_: type[_Request], stream: str, above: int
     ) -> list[_Request]:
@@ -117,7 +134,10 @@ class Overrides:
             return [from_stored(type_, row) for row in rows]
 
     def _add_request(
-        self, path: str, columns: Mapping[str, str], request: ClosePartition | ReleaseTransaction
+        self,
+        path: str,
+        columns: Mapping[str, str],
+        request: ClosePartition | ReleaseTransaction | ReleaseRows,
     ) -> None:
         check_note("why", request.reason)
         check_note("by", request.made_by)

@@ -85,6 +85,11 @@ class PlainTable:
             yield CommitInfo(commit["version"], at, stored_in(commit))
 
     @property
+    def path(self) -> str:
+        """The path of a local table, or the URI of another one."""
+        return _path_of(self._delta)
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """The table's properties."""
         return {

@@ -18,9 +18,9 @@ from connector.lake.changelog_changes import CHANGE_COLUMNS, bytes_literal, chan
 from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.lake.state_reader import check_owner
+from connector.lake.visible_changes import visible_changes
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
-from connector.state.changelog_slots import table_slot
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
@@ -33,11 +33,6 @@ from connector.tables.values import DataType, Unreadable, write_value
 
 _EPOCH: Final = date(1970, 1, 1)
 _SECTION_BYTES: Final = 8
-_PENDING: Final = f"""
-    SELECT {CHANGE_COLUMNS} FROM t
-    WHERE slot = {{slot}} AND kind = 'change' AND "table" = {{source}} AND ingest_batch > {{after}}
-        AND row_key IN ({{keys}})
-"""  # noqa: S608, names of columns
 
 
 class RowStates:
@@ -195,14 +190,9 @@ class RowStates:
         if self.changelog is None:
             return
         keys = ", ".join(bytes_literal(row_key) for row_key in row_keys)
-        source = self.definition.source
-        query = _PENDING.format(
-            slot=table_slot(source),
-            source=quoted(source),
-            after=self.table_state.complete_to_batch,
-            keys=keys,
-        )
-        for row in self.changelog.query(query):
+        after, source = self.table_state.complete_to_batch, self.definition.source
+        is_pending = f"ingest_batch > {after} AND row_key IN ({keys})"
+        for row in visible_changes(self.changelog, CHANGE_COLUMNS, source, is_pending):
             change, position = change_of(row)
             if not isinstance(read_change(self.definition, change), Rejection):
                 yield (

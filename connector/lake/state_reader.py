@@ -95,6 +95,18 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
     return newest if is_complete and is_covered else None
 
 
+def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
+    """The end offsets of the changelog of a stream, by Kafka partition. They are empty if there is
+    no changelog. Raises `TableError`.
+    """
+    path = places.changelog(warehouse, stream)
+    metadata = _newest_of(path, "stream", stream)
+    if metadata is None:
+        return {}
+    with reading(path):
+        return from_stored(dict[int, int], metadata["end_offsets"])
+
+
 def table_state_of(warehouse: str, table: str) -> TableState:
     """The table state of the newest commit. If there is no table, it is that of a table without an
     apply. Raises `TableError`.

@@ -1,4 +1,7 @@
-"""Encodes the Avro body of a record, by hand, for version 1 of the schema (REC-20).
+"""Encodes the Avro body of a record, by hand (REC-20).
+
+A record is written in version 2 of the schema if it has a field that version 1 lacks: a row of a
+write stream, or a release. All other records are written in version 1 (WRS-16).
 
 An Avro library walks the schema for every value. Here, the walk is unrolled, and encoding only
 joins pieces of bytes. Three optimizations matter:
@@ -21,6 +24,7 @@ from functools import lru_cache
 from typing import Final
 
 from connector.records.model import (
+    SERVER_TIME,
     ChangeType,
     ChildPartition,
     ChildPartitions,
@@ -31,6 +35,7 @@ from connector.records.model import (
     Heartbeat,
     ModType,
     Record,
+    Release,
     RowImage,
     SetCell,
     Transaction,
@@ -43,21 +48,85 @@ _MOD_TYPES: Final = {ModType.INSERT: b"\x00", ModType.UPDATE: b"\x02", ModType.D
 
 
 def encode_body(record: Record, kafka_partitions: int) -> bytes:
-    """Return the same bytes as `codec.encode_with_fastavro`."""
+    """Return the same bytes as `codec.encode_with_fastavro`. The version is `version_of`."""
     head = _head(record.stream_partition, kafka_partitions)
     if isinstance(record, DataChange):
         pieces = [head, b"\x02"]
-        _append_data_change(pieces, record)
-        pieces.append(b"\x00\x00")
+        _append_data_change(pieces, record, record.commit_timestamp)
+        if record.write_stream is None:
+            pieces.append(b"\x00\x00")
+        else:
+            _append_write_stream(pieces, record.write_stream.stream, record.write_stream.offset)
+            pieces.append(b"\x00\x00\x00")
         return b"".join(pieces)
     if isinstance(record, Heartbeat):
         return b"".join(
             (head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00")
         )
+    if isinstance(record, Release):
+        return b"".join((head, b"\x00\x00\x00\x02", _release(record)))
     return b"".join((head, b"\x00\x00\x02", _child_partitions(record)))
 
 
-def _append_data_change(pieces: list[bytes], change: DataChange) -> None:
+def version_of(record: Record) -> int:
+    """Return the version of the schema that a record is written in: 1 or 2 (WRS-16)."""
+    if isinstance(record, DataChange):
+        return 1 if record.write_stream is None else 2
+    return 2 if isinstance(record, Release) else 1
+
+
+def encode_row(
+    change: DataChange, offset: int, server_time: int, kafka_partitions: int
+) -> tuple[bytes, bytes]:
+    """Encode a row of a write stream at another offset than its own.
+
+    Returns:
+        The Avro body in version 2, and the bytes that are equal for each append of the same row at
+        the same offset (WRS-7). The cells of a staged change with `SERVER_TIME` are at
+        `server_time` (µs) in the body.
+    """
+    if not change.is_staged:
+        row = body = _row(change, offset, change.commit_timestamp)
+    else:
+        row = body = _row(change, offset, SERVER_TIME)
+        if any(
+            type(entry) is SetCell and entry.cell_timestamp == SERVER_TIME
+            for entry in change.entries
+        ):
+            body = _row(change, offset, server_time)
+    head = _head(change.stream_partition, kafka_partitions)
+    return b"".join((head, body, b"\x00\x00\x00")), row
+
+
+def _row(change: DataChange, offset: int, server_time: int) -> bytes:
+    assert change.write_stream is not None
+    pieces = [b"\x02"]
+    if change.is_staged:
+        _append_data_change(pieces, change, SERVER_TIME, _long(server_time))
+    else:
+        _append_data_change(pieces, change, change.commit_timestamp)
+    _append_write_stream(pieces, change.write_stream.stream, offset)
+    return b"".join(pieces)
+
+
+def _append_write_stream(pieces: list[bytes], stream: str, offset: int) -> None:
+    pieces += (b"\x02", _name(stream), _long(offset))
+
+
+def _release(release: Release) -> bytes:
+    ranges = [_text(one.stream) + _long(one.first) + _long(one.upto) for one in release.ranges]
+    return _long(release.commit_timestamp) + _array(ranges)
+
+
+def _append_data_change(
+    pieces: list[bytes],
+    change: DataChange,
+    server_time: int,
+    server_time_bytes: bytes | None = None,
+) -> None:
+    """Append a change, without the fields of version 2. Cells at `server_time` get
+    `server_time_bytes`, or those of the commit timestamp.
+    """
     commit_timestamp = _long(change.commit_timestamp)
     cluster = change.source_cluster_id
     estimate = change.estimated_low_watermark
@@ -71,7 +140,7 @@ def _append_data_change(pieces: list[bytes], change: DataChange) -> None:
         _bytes(change.resume_token) if change.resume_token else b"\x00",
         _long(estimate) if estimate else b"\x00",
     )
-    _append_entries(pieces, change.entries, change.commit_timestamp, commit_timestamp)
+    _append_entries(pieces, change.entries, server_time, server_time_bytes or commit_timestamp)
     pieces += (
         b"\x00" if change.transaction is None else _transaction(change.transaction),
         (

@@ -10,7 +10,7 @@ tables below define the rules, from top to bottom:
     UNKNOWN_ENTRY                                      a separate reason
     FAMILY, QUALIFIER, CELL_TIMESTAMP, CELL_RANGE      of the entries. Each rule is checked for all
                                                        entries before the next rule
-    HEARTBEAT_TIMESTAMP | START_TIMESTAMP, CHILDREN    of the control records
+    HEARTBEAT_TIMESTAMP | START_TIMESTAMP, CHILDREN | RELEASE    of the control records
     INVALID_SEQUENCE_NUMBER                            a separate reason
 
 The fields of an entry are checked for every kind of entry. The range is the exception: it is
@@ -31,6 +31,9 @@ from connector.records.model import (
     MAX_ROW_KEY_BYTES,
     MAX_STREAM_PARTITION_BYTES,
     MAX_TIMESTAMP,
+    RANGES_WORDS,
+    STAGED_WITHOUT,
+    WRITE_STREAM_WORDS,
     ChangeType,
     ChildPartition,
     ChildPartitions,
@@ -41,13 +44,18 @@ from connector.records.model import (
     Entry,
     Heartbeat,
     ModType,
+    OffsetRange,
     OldCell,
     Record,
+    Release,
     RowImage,
     Rule,
     SetCell,
     Transaction,
+    WriteStreamOffset,
+    are_ranges,
     family_matches,
+    is_row_offset,
     sequence_number_matches,
     table_matches,
 )
@@ -55,7 +63,7 @@ from connector.records.rejection import Reason, Rejection
 from connector.records.units import unit_hint
 
 Datum = Mapping[str, Any]
-BRANCHES: Final = ("data_change", "heartbeat", "child_partitions")
+BRANCHES: Final = ("data_change", "heartbeat", "child_partitions", "release")
 
 Check = tuple[Rule, str, Callable[[Any], bool], str]
 """A rule, its field (empty: several fields), the condition, and the condition in words."""
@@ -63,6 +71,11 @@ Check = tuple[Rule, str, Callable[[Any], bool], str]
 
 def _is_timestamp(timestamp: int) -> bool:
     return 1 <= timestamp <= MAX_TIMESTAMP
+
+
+def _is_plain_if_staged(change: Datum) -> bool:
+    is_staged = change["commit_timestamp"] == 0
+    return not (is_staged and any(change[field] for field in STAGED_WITHOUT))
 
 
 def _is_stream_partition(text: str) -> bool:
@@ -93,7 +106,7 @@ RECORD_CHECKS: Final[Sequence[Check]] = (
         Rule.BRANCHES,
         "",
         lambda record: sum(record[branch] is not None for branch in BRANCHES) == 1,
-        "exactly one of data_change, heartbeat and child_partitions is not null",
+        "exactly one of data_change, heartbeat, child_partitions and release is not null",
     ),
     (
         Rule.STREAM_PARTITION,
@@ -127,7 +140,18 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         lambda key: 1 <= len(key) <= MAX_ROW_KEY_BYTES and key != CONTROL_KEY,
         f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
     ),
-    (Rule.COMMIT_TIMESTAMP, "commit_timestamp", _is_timestamp, _TIMESTAMP_WORDS),
+    (
+        Rule.COMMIT_TIMESTAMP,
+        "commit_timestamp",
+        lambda timestamp: timestamp == 0 or _is_timestamp(timestamp),
+        _TIMESTAMP_WORDS,
+    ),
+    (
+        Rule.COMMIT_TIMESTAMP,
+        "",
+        lambda change: change["commit_timestamp"] != 0 or change["write_stream"] is not None,
+        "commit_timestamp is 0 only in a row of a write stream",
+    ),
     (
         Rule.SOURCE_CLUSTER_ID,
         "",
@@ -146,6 +170,21 @@ CHANGE_CHECKS: Final[Sequence[Check]] = (
         "transaction",
         lambda transaction: transaction is None or transaction["record_sequence"] >= 0,
         "a transaction with a record_sequence of at least 0",
+    ),
+    (
+        Rule.WRITE_STREAM,
+        "write_stream",
+        lambda row: row is None or is_row_offset(row["stream"], row["offset"]),
+        f"{WRITE_STREAM_WORDS}, with an offset of at least 0",
+    ),
+    (
+        Rule.WRITE_STREAM,
+        "",
+        _is_plain_if_staged,
+        (
+            "a change with a commit_timestamp of 0 has no estimated_low_watermark, no resume_token"
+            " and no transaction"
+        ),
     ),
     (
         Rule.ENTRY_COUNT,
@@ -180,6 +219,16 @@ ENTRY_CHECKS: Final[Sequence[Check]] = (
 HEARTBEAT_CHECKS: Final[Sequence[Check]] = (
     _RESUME_TOKEN,
     (Rule.HEARTBEAT_TIMESTAMP, "timestamp", _is_timestamp, _TIMESTAMP_WORDS),
+)
+
+RELEASE_CHECKS: Final[Sequence[Check]] = (
+    (Rule.RELEASE, "commit_timestamp", _is_timestamp, _TIMESTAMP_WORDS),
+    (
+        Rule.RELEASE,
+        "ranges",
+        lambda ranges: are_ranges([(one["stream"], one["first"], one["upto"]) for one in ranges]),
+        RANGES_WORDS,
+    ),
 )
 
 CHILD_PARTITIONS_CHECKS: Final[Sequence[Check]] = (
@@ -224,6 +273,8 @@ def build(datum: Datum) -> Record:
         return Heartbeat(
             stream_partition, datum["heartbeat"]["timestamp"], datum["heartbeat"]["resume_token"]
         )
+    if datum["release"] is not None:
+        return _release(stream_partition, datum["release"])
     return _child_partitions(stream_partition, datum["child_partitions"])
 
 
@@ -232,6 +283,8 @@ def _judge_branch(datum: Datum) -> Rejection | None:
         return _judge_change(datum["data_change"])
     if datum["heartbeat"] is not None:
         return _first_broken(HEARTBEAT_CHECKS, datum["heartbeat"])
+    if datum["release"] is not None:
+        return _first_broken(RELEASE_CHECKS, datum["release"])
     return _first_broken(CHILD_PARTITIONS_CHECKS, datum["child_partitions"])
 
 
@@ -307,6 +360,7 @@ def _shortened(value: object) -> str:
 
 def _data_change(stream_partition: str, change: Datum) -> DataChange:
     transaction, image = change["transaction"], change["row_image"]
+    row = change["write_stream"]
     return DataChange(
         stream_partition=stream_partition,
         table=change["table"],
@@ -321,6 +375,7 @@ def _data_change(stream_partition: str, change: Datum) -> DataChange:
         transaction=None if transaction is None else Transaction(**transaction),
         change_sequence_number=change["change_sequence_number"],
         row_image=None if image is None else _row_image(image),
+        write_stream=None if row is None else WriteStreamOffset(**row),
     )
 
 
@@ -342,6 +397,11 @@ def _row_image(image: Datum) -> RowImage:
         column_types=tuple(ColumnType(**column) for column in image["column_types"]),
         old_cells=tuple(OldCell(**cell) for cell in image["old_cells"]),
     )
+
+
+def _release(stream_partition: str, release: Datum) -> Release:
+    ranges = tuple(OffsetRange(**one) for one in release["ranges"])
+    return Release(stream_partition, release["commit_timestamp"], ranges)
 
 
 def _child_partitions(stream_partition: str, ended: Datum) -> ChildPartitions:

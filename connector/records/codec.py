@@ -7,8 +7,8 @@ Encoding takes a valid record, whose values have the declared types. Decoding ta
 returns a `ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in
 proportion to the number of bytes (`connector.records.avro_decoder`).
 
-The schemas are in the folder `schemas/`, one file for each released version. Records are read and
-written with the newest one.
+The schemas are in the folder `schemas/`, one file for each released version. Records are read with
+the newest one. Each record is written with the oldest one that has its fields (WRS-16).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fastavro.schema import (
 )
 
 from connector.records.avro_decoder import DamagedError, Reader
-from connector.records.avro_encoder import encode_body
+from connector.records.avro_encoder import encode_body, version_of
 from connector.records.avro_plan import (
     UnreadableSchemaError,
     compile_reader,
@@ -44,6 +44,7 @@ from connector.records.model import (
     Entry,
     Heartbeat,
     Record,
+    Release,
     SetCell,
     check_types,
 )
@@ -79,14 +80,23 @@ def schema_fingerprint(schema: str) -> bytes:
 _schemas: Final = _shipped_schemas()
 
 READER_SCHEMA: Final = _schemas[-1]
-"""JSON text of the newest schema. Records are written with it, and every record is resolved to it.
+"""JSON text of the newest schema. Every record is resolved to it."""
+
+VERSIONS: Final[Mapping[int, str]] = dict(enumerate(_schemas, start=1))
+"""JSON text of every released schema, by its version. `version_of` tells which one a record is
+written with.
 """
 
 SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for schema in _schemas}
 """JSON text of every released schema, by its fingerprint in the single-object framing."""
 
-_SINGLE_OBJECT_HEAD: Final = SINGLE_OBJECT + schema_fingerprint(READER_SCHEMA)
+_SINGLE_OBJECT_HEADS: Final = {
+    version: SINGLE_OBJECT + schema_fingerprint(schema) for version, schema in VERSIONS.items()
+}
 _PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
+_PARSED_VERSIONS: Final = {
+    version: parse_schema(json.loads(schema)) for version, schema in VERSIONS.items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +178,21 @@ def schema_id(value: bytes | None) -> str | None:
     return None if number is None else str(number)
 
 
-def frame(body: bytes, schema_id: int | None) -> bytes:
+def version_in(value: bytes | None, schemas: Schemas) -> int:
+    """Return the version of the schema that a value was written with. 1: it cannot be told."""
+    schema = schemas.writer(value)
+    if isinstance(schema, str) and not isinstance(_reader(schema), str):
+        name = schema_fingerprint(schema)
+        return next((n for n, text in VERSIONS.items() if schema_fingerprint(text) == name), 1)
+    return 1
+
+
+def frame(body: bytes, schema_id: int | None, version: int = 1) -> bytes:
     """Put the framing before a body (REC-11). With a registry id it is Confluent's, with None the
-    single-object framing.
+    single-object framing. `version` is that of the schema of the body.
     """
     if schema_id is None:
-        return _SINGLE_OBJECT_HEAD + body
+        return _SINGLE_OBJECT_HEADS[version] + body
     return CONFLUENT + schema_id.to_bytes(4, "big") + body
 
 
@@ -188,7 +207,7 @@ def body_of(value: bytes) -> bytes:
 
 
 def encode(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record in the newest schema, without framing. Raises
+    """Return the Avro body of a record, without framing. `version_of` is its schema. Raises
     `InvalidChangeError` if a value does not have the type of its field.
     """
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
@@ -199,10 +218,20 @@ def encode(record: Record, kafka_partitions: int) -> bytes:
         raise
 
 
+def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:
+    """Encode a record and put the framing before it. `schema_id` is that of its version."""
+    return frame(encode(record, kafka_partitions), schema_id, version_of(record))
+
+
 def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
     """Encode with fastavro. A test compares the bytes of `encode` with it (REC-20)."""
     body = BytesIO()
-    fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
+    version, datum = version_of(record), to_datum(record, kafka_partitions)
+    if version == 1:
+        del datum["release"]
+        if datum["data_change"] is not None:
+            del datum["data_change"]["write_stream"]
+    fastavro.schemaless_writer(body, _PARSED_VERSIONS[version], datum, strict=True)
     return body.getvalue()
 
 
@@ -294,9 +323,13 @@ def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
         "data_change": None,
         "heartbeat": None,
         "child_partitions": None,
+        "release": None,
     }
     if isinstance(record, DataChange):
         datum["data_change"] = _change_datum(record)
+    elif isinstance(record, Release):
+        ranges = [_fields(one) for one in record.ranges]
+        datum["release"] = {"commit_timestamp": record.commit_timestamp, "ranges": ranges}
     elif isinstance(record, Heartbeat):
         datum["heartbeat"] = {"timestamp": record.timestamp, "resume_token": record.resume_token}
     else:
@@ -317,7 +350,7 @@ def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
 
 
 def _change_datum(change: DataChange) -> dict[str, Any]:
-    image = change.row_image
+    image, row = change.row_image, change.write_stream
     return {
         "table": change.table,
         "row_key": change.row_key,
@@ -340,6 +373,7 @@ def _change_datum(change: DataChange) -> dict[str, Any]:
                 "old_cells": [_fields(cell) for cell in image.old_cells],
             }
         ),
+        "write_stream": None if row is None else _fields(row),
     }
 
 

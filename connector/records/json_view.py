@@ -54,11 +54,14 @@ from connector.records.model import (
     Entry,
     Heartbeat,
     ModType,
+    OffsetRange,
     OldCell,
     Record,
+    Release,
     RowImage,
     SetCell,
     Transaction,
+    WriteStreamOffset,
 )
 from connector.records.views import Json, view_of_bytes, view_of_time
 
@@ -94,6 +97,14 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
         view["heartbeat"] = {"timestamp": view_of_time(record.timestamp)} | _optional(
             resume_token=view_of_bytes(record.resume_token)
         )
+    elif isinstance(record, Release):
+        view["release"] = {
+            "commit_timestamp": view_of_time(record.commit_timestamp),
+            "ranges": [
+                {"stream": one.stream, "first": one.first, "upto": one.upto}
+                for one in record.ranges
+            ],
+        }
     else:
         view["child_partitions"] = {
             "start_timestamp": view_of_time(record.start_timestamp),
@@ -169,7 +180,7 @@ def _view_of_change(change: DataChange) -> Json:
     view: Json = {
         "table": change.table,
         "row_key": view_of_bytes(change.row_key),
-        "commit_timestamp": view_of_time(change.commit_timestamp),
+        "commit_timestamp": _time_unless_0(change.commit_timestamp),
         "change_type": change.change_type.value,
         "source_cluster_id": change.source_cluster_id,
     }
@@ -185,6 +196,9 @@ def _view_of_change(change: DataChange) -> Json:
         view["change_sequence_number"] = change.change_sequence_number
     if change.row_image is not None:
         view["row_image"] = _view_of_row_image(change.row_image)
+    if change.write_stream is not None:
+        row = change.write_stream
+        view["write_stream"] = {"stream": row.stream, "offset": row.offset}
     return view
 
 
@@ -277,6 +291,16 @@ def _read_change(stream_partition: str, value: object) -> DataChange:
         transaction=fields.get("transaction", _read_transaction, None),
         change_sequence_number=fields.get("change_sequence_number", read_text, None),
         row_image=fields.get("row_image", _read_row_image, None),
+        write_stream=fields.get("write_stream", _read_row_offset, None),
+    )
+
+
+def _read_row_offset(value: object, path: str) -> WriteStreamOffset:
+    fields = Fields(value, path, ("stream", "offset"), " of a write stream")
+    return fields.build(
+        WriteStreamOffset,
+        stream=fields.get("stream", read_text),
+        offset=fields.get("offset", read_int),
     )
 
 
@@ -393,8 +417,29 @@ def _read_child(value: object, path: str) -> ChildPartition:
     )
 
 
+def _read_release(stream_partition: str, value: object) -> Release:
+    fields = Fields(value, "release", ("commit_timestamp", "ranges"), " of a release")
+    return fields.build(
+        Release,
+        stream_partition=stream_partition,
+        commit_timestamp=fields.get("commit_timestamp", read_time),
+        ranges=fields.get("ranges", list_of(_read_range)),
+    )
+
+
+def _read_range(value: object, path: str) -> OffsetRange:
+    fields = Fields(value, path, OffsetRange.__slots__, " of a range")
+    return fields.build(
+        OffsetRange,
+        stream=fields.get("stream", read_text),
+        first=fields.get("first", read_int),
+        upto=fields.get("upto", read_int),
+    )
+
+
 _READERS: Final[Mapping[str, Callable[[str, object], Record]]] = {
     "data_change": _read_change,
     "heartbeat": _read_heartbeat,
     "child_partitions": _read_child_partitions,
+    "release": _read_release,
 }

@@ -1,11 +1,12 @@
 """The records of a change stream. A value of these types is always valid.
 
-A change stream has three kinds of record:
+A change stream has four kinds of record:
 
 - `DataChange`: all entries that one commit wrote to one row.
 - `Heartbeat`: no data. It says how far a stream partition was delivered.
 - `ChildPartitions`: a stream partition ended, and its children continue. Without parents, it is an
   announcement.
+- `Release`: rows of write streams that were staged get their commit timestamp.
 
 Each kind is a frozen dataclass. Its constructor checks every limit of REC-14 that does not depend
 on a setting. If a limit is broken, it raises `InvalidChangeError` with the rule, the field, the
@@ -18,7 +19,7 @@ fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -28,7 +29,7 @@ from connector.errors import InvalidChangeError
 from connector.records.field_types import wrong_field
 
 CONTROL_KEY: Final = b"\x00connector.control"
-"""The Kafka key of heartbeats and child partitions. It is not allowed as a row key (REC-3)."""
+"""The Kafka key of control records. It is not allowed as a row key (REC-3)."""
 
 SERVER_TIME: Final = -1
 """As a cell timestamp, it means "the time of the commit". The constructor of `DataChange` replaces
@@ -43,15 +44,20 @@ MAX_QUALIFIER_BYTES: Final = 16 * 1024
 MAX_ENTRIES: Final = 100_000
 MAX_STREAM_PARTITION_BYTES: Final = 1024
 MAX_RESUME_TOKEN_BYTES: Final = 64 * 1024
+MAX_RANGES: Final = 1_000
+"""The most write streams that one release names (WRS-4)."""
+
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
 
 FAMILY_PATTERN: Final = r"[-_.a-zA-Z0-9]{1,64}"
 TABLE_PATTERN: Final = r"[-_.a-zA-Z0-9]{1,128}"
+WRITE_STREAM_PATTERN: Final = r"[-_.a-zA-Z0-9]{1,64}/[-_.a-zA-Z0-9]{1,64}"
 SEQUENCE_NUMBER_PATTERN: Final = r"[0-9A-Fa-f]{1,16}(/[0-9A-Fa-f]{1,16}){0,3}"
 
 family_matches = re.compile(FAMILY_PATTERN).fullmatch
 table_matches = re.compile(TABLE_PATTERN).fullmatch
+write_stream_matches = re.compile(WRITE_STREAM_PATTERN).fullmatch
 sequence_number_matches = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
 
 
@@ -80,6 +86,7 @@ class Rule(StrEnum):
     RESUME_TOKEN = "RESUME_TOKEN"  # noqa: S105, a position, not a secret
     ESTIMATED_LOW_WATERMARK = "ESTIMATED_LOW_WATERMARK"
     TRANSACTION = "TRANSACTION"
+    WRITE_STREAM = "WRITE_STREAM"
     ENTRY_COUNT = "ENTRY_COUNT"
     FAMILY = "FAMILY"
     QUALIFIER = "QUALIFIER"
@@ -88,6 +95,7 @@ class Rule(StrEnum):
     HEARTBEAT_TIMESTAMP = "HEARTBEAT_TIMESTAMP"
     START_TIMESTAMP = "START_TIMESTAMP"
     CHILDREN = "CHILDREN"
+    RELEASE = "RELEASE"
     UNKNOWN_FIELDS = "UNKNOWN_FIELDS"
     ROW_IMAGE = "ROW_IMAGE"
 
@@ -296,12 +304,30 @@ class RowImage:
         return sets_cells == (self.mod_type is ModType.DELETE)
 
 
+@dataclass(frozen=True, slots=True)
+class WriteStreamOffset:
+    """The write stream of a row, as `session/name`, and the number of the row there, from 0
+    (WRS-1).
+    """
+
+    stream: str
+    offset: int
+
+    def __post_init__(self) -> None:
+        if not write_stream_matches(self.stream):
+            raise InvalidChangeError(Rule.WRITE_STREAM, "stream", WRITE_STREAM_WORDS, self.stream)
+        if not 0 <= self.offset <= MAX_LONG:
+            raise InvalidChangeError(Rule.WRITE_STREAM, "offset", "from 0 to 2^63 - 1", self.offset)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataChange:
     """All entries that one commit wrote to one row. They are applied together, in order, or not at
     all (REC-6).
 
-    - `commit_timestamp` is in microseconds.
+    - `commit_timestamp` is in microseconds. It is 0 in a staged change: a row of a write stream
+      that a `Release` makes visible (WRS-11). There, a `SetCell` keeps the timestamp `SERVER_TIME`
+      until the row is appended.
     - `entries` may be a list. It is stored as a tuple. A `SetCell` with the timestamp `SERVER_TIME`
       gets the commit timestamp.
     - `tie_breaker` decides between equal commit timestamps. The larger number wins.
@@ -309,6 +335,8 @@ class DataChange:
     - `source_cluster_id` is required for `USER`, and empty for `GARBAGE_COLLECTION`.
     - `change_sequence_number` has 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
       See `connector.records.ordering.sequence_number`.
+    - `write_stream` names the write stream and the offset of a row (WRS-16). Without it, the change
+      is outside write streams.
 
     Raises:
         InvalidChangeError: A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
@@ -327,63 +355,82 @@ class DataChange:
     transaction: Transaction | None = None
     change_sequence_number: str | None = None
     row_image: RowImage | None = None
+    write_stream: WriteStreamOffset | None = None
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether the row waits for a `Release`."""
+        return self.commit_timestamp == 0
 
     def __post_init__(self) -> None:
         try:
-            _check_stream_partition(self.stream_partition)
-            check_table(self.table)
-            _check_bytes("row_key", self.row_key)
-            if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
-                raise InvalidChangeError(
-                    Rule.ROW_KEY,
-                    "row_key",
-                    f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
-                    self.row_key,
-                )
-            _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
-            if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
-                raise InvalidChangeError(
-                    Rule.SOURCE_CLUSTER_ID,
-                    "source_cluster_id",
-                    "given for USER, empty for GARBAGE_COLLECTION",
-                    (self.change_type.value, self.source_cluster_id),
-                )
-            _check_text("source_cluster_id", self.source_cluster_id)
-            _check_long("tie_breaker", self.tie_breaker)
-            _check_resume_token(self.resume_token)
-            if not 0 <= self.estimated_low_watermark <= MAX_LONG:
-                raise InvalidChangeError(
-                    Rule.ESTIMATED_LOW_WATERMARK,
-                    "estimated_low_watermark",
-                    "from 0 to 2^63 - 1",
-                    self.estimated_low_watermark,
-                )
-            given, commit_timestamp = _entries(self.entries), self.commit_timestamp
-            if not 1 <= len(given) <= MAX_ENTRIES:
-                raise InvalidChangeError(
-                    Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
-                )
-            entries = [
-                (
-                    _at(commit_timestamp, e)
-                    if type(e) is SetCell and e.cell_timestamp == SERVER_TIME
-                    else e
-                )
-                for e in given
-            ]
-            object.__setattr__(self, "entries", tuple(entries))
-            if self.change_sequence_number is not None and not sequence_number_matches(
-                self.change_sequence_number
-            ):
-                raise InvalidChangeError(
-                    "INVALID_SEQUENCE_NUMBER",
-                    "change_sequence_number",
-                    "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
-                    self.change_sequence_number,
-                )
+            self._check()
         except (TypeError, AttributeError):
             check_types(self)
             raise
+
+    def _check(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        check_table(self.table)
+        _check_bytes("row_key", self.row_key)
+        if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
+            raise InvalidChangeError(
+                Rule.ROW_KEY,
+                "row_key",
+                f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
+                self.row_key,
+            )
+        if self.commit_timestamp != 0 or self.write_stream is None:
+            _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
+        if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
+            raise InvalidChangeError(
+                Rule.SOURCE_CLUSTER_ID,
+                "source_cluster_id",
+                "given for USER, empty for GARBAGE_COLLECTION",
+                (self.change_type.value, self.source_cluster_id),
+            )
+        _check_text("source_cluster_id", self.source_cluster_id)
+        _check_long("tie_breaker", self.tie_breaker)
+        _check_resume_token(self.resume_token)
+        if not 0 <= self.estimated_low_watermark <= MAX_LONG:
+            raise InvalidChangeError(
+                Rule.ESTIMATED_LOW_WATERMARK,
+                "estimated_low_watermark",
+                "from 0 to 2^63 - 1",
+                self.estimated_low_watermark,
+            )
+        if self.is_staged:
+            self._check_staged()
+        given, commit_timestamp = _entries(self.entries), self.commit_timestamp
+        if not 1 <= len(given) <= MAX_ENTRIES:
+            raise InvalidChangeError(
+                Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
+            )
+        entries = [
+            (
+                _at(commit_timestamp, e)
+                if type(e) is SetCell and e.cell_timestamp == SERVER_TIME and commit_timestamp
+                else e
+            )
+            for e in given
+        ]
+        object.__setattr__(self, "entries", tuple(entries))
+        if self.change_sequence_number is not None and not sequence_number_matches(
+            self.change_sequence_number
+        ):
+            raise InvalidChangeError(
+                "INVALID_SEQUENCE_NUMBER",
+                "change_sequence_number",
+                "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
+                self.change_sequence_number,
+            )
+
+    def _check_staged(self) -> None:
+        for field in STAGED_WITHOUT:
+            if getattr(self, field):
+                raise InvalidChangeError(
+                    Rule.WRITE_STREAM, field, "empty in a staged change", getattr(self, field)
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -459,7 +506,73 @@ class ChildPartitions:
                 )
 
 
-Record = DataChange | Heartbeat | ChildPartitions
+@dataclass(frozen=True, slots=True, order=True)
+class OffsetRange:
+    """The rows `[first, upto)` of a write stream."""
+
+    stream: str
+    first: int
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The staged rows of these ranges get the commit timestamp (µs). They are one source
+    transaction (WRS-16).
+
+    `ranges` has 1 to 1,000 write streams, each once.
+    """
+
+    stream_partition: str
+    commit_timestamp: int
+    ranges: tuple[OffsetRange, ...]
+
+    def __post_init__(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        _check_timestamp(Rule.RELEASE, "commit_timestamp", self.commit_timestamp)
+        given = [(one.stream, one.first, one.upto) for one in self.ranges]
+        if not are_ranges(given):
+            raise InvalidChangeError(Rule.RELEASE, "ranges", RANGES_WORDS, given[:3])
+
+
+Record = DataChange | Heartbeat | ChildPartitions | Release
+
+STAGED_WITHOUT: Final = ("estimated_low_watermark", "resume_token", "transaction")
+"""The fields that are empty in a staged change (WRS-11)."""
+
+WRITE_STREAM_WORDS: Final = (
+    "a write stream such as job/rows: two parts of 1 to 64 of the characters - _ . a-z A-Z 0-9"
+)
+RANGES_WORDS: Final = (
+    f"1 to {MAX_RANGES} ranges of different write streams, each with at least one offset"
+)
+
+
+def is_row_offset(stream: str, offset: int) -> bool:
+    """Return whether a row of a write stream can have this name and offset."""
+    return write_stream_matches(stream) is not None and 0 <= offset <= MAX_LONG
+
+
+def are_ranges(ranges: Sequence[tuple[str, int, int]]) -> bool:
+    """Return whether a release can have these ranges (stream, first, upto)."""
+    return (
+        1 <= len(ranges) <= MAX_RANGES
+        and len({stream for stream, _, _ in ranges}) == len(ranges)
+        and all(
+            write_stream_matches(stream) is not None and 0 <= first < upto <= MAX_LONG
+            for stream, first, upto in ranges
+        )
+    )
+
+
+def time_of(record: Record) -> int:
+    """Return the time of a record (µs). It is 0 for a staged change."""
+    match record:
+        case Heartbeat():
+            return record.timestamp
+        case ChildPartitions():
+            return record.start_timestamp
+    return record.commit_timestamp
 
 
 def check_types(record: object) -> None:

@@ -13,7 +13,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from connector.records.codec import ChangeRecord, Schemas, body_of, decode, frame
-from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.text import counted
 
 EVERYWHERE: Final = -1
@@ -180,6 +180,8 @@ def _kind_and_time(record: Record) -> tuple[Kind, int]:
             return Kind.CHANGE, record.commit_timestamp
         case Heartbeat():
             return Kind.HEARTBEAT, record.timestamp
+        case Release():
+            raise AssertionError("a release is sent in a transaction, never by a spool")
         case ChildPartitions():
             # An announcement of the application may end a stream partition.
             return Kind.CHILD_PARTITIONS, record.start_timestamp

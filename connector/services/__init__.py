@@ -22,6 +22,8 @@ from connector.services.partitions import Closing, PartitionList, close_partitio
 from connector.services.read import TableRead, read
 from connector.services.rows.explain import RowChange, RowHistory, explain
 from connector.services.rows.letters import RowLetter
+from connector.services.rows.load import load
+from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow
 from connector.services.rows.versions import FirstVersion
 from connector.services.run import RunReport, run
 from connector.services.status import StatusReport, status
@@ -35,6 +37,15 @@ from connector.services.tables import (
 )
 from connector.services.transactions import incomplete_transactions, release_transaction
 from connector.services.validate_config import Finding, validate_config
+from connector.services.write_streams import (
+    WriteStreamList,
+    commit_write_streams,
+    discard_write_streams,
+    finalize_write_stream,
+    list_write_streams,
+    release_again,
+    release_rows,
+)
 
 __all__ = [
     "Closing",
@@ -42,25 +53,36 @@ __all__ = [
     "Event",
     "Finding",
     "FirstVersion",
+    "LoadProgress",
+    "LoadReport",
     "PartitionList",
     "RebuildReport",
+    "RejectedRow",
     "RowChange",
     "RowHistory",
     "RowLetter",
     "RunReport",
     "StatusReport",
     "TableRead",
+    "WriteStreamList",
     "audit",
     "close_partition",
+    "commit_write_streams",
     "dead_letters",
+    "discard_write_streams",
     "explain",
+    "finalize_write_stream",
     "incomplete_transactions",
     "jobs",
+    "list_write_streams",
+    "load",
     "load_config",
     "log_event",
     "partitions",
     "read",
     "rebuild",
+    "release_again",
+    "release_rows",
     "release_transaction",
     "run",
     "set_apply_every",

@@ -23,6 +23,7 @@ from connector.state.audit import (
     compare_letters,
     without,
 )
+from connector.state.write_stream_audit import faulty, warnings_of
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -193,7 +194,13 @@ def _of_stream(
     audit_log = AuditLog(config.warehouse, of.name, of.topic, logged.changelog_id, logged.topic_id)
     kafka = _kafka(config.kafka, of.topic, logged.topic_id, on_event)
     found = audit_stream(of.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
-    return replace(found, incomplete=logged.incomplete)
+    streams = logged.write_streams()
+    return replace(
+        found,
+        incomplete=logged.incomplete,
+        write_streams=tuple(one.to_json(name) for name, one in faulty(streams).items()),
+        warnings=tuple(warnings_of(streams)),
+    )
 
 
 def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> KafkaSide:

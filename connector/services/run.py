@@ -251,6 +251,9 @@ def ports_of(
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: Overrides(config.warehouse).ends(stream.name, above=taken_to),
         releases=lambda taken_to: Overrides(config.warehouse).releases(stream.name, above=taken_to),
+        row_releases=lambda taken_to: Overrides(config.warehouse).row_releases(
+            stream.name, above=taken_to
+        ),
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
         outside=lambda known, published: external_dead_letters(
             config.kafka, stream.topic, known, published

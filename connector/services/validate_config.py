@@ -19,6 +19,7 @@ from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
+from connector.write_streams.model import catalog_topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
         try:
             yield from _stream(config.kafka, stream)
             yield from _ledger(config.kafka, stream)
+            yield from _catalog(config.kafka, stream)
         except BrokerError as error:
             yield Finding("fault", error.problem, error)
             return  # the next stream would wait for the same brokers
@@ -143,7 +145,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     if config.registry is None:
         return
     from connector.kafka.schema_registry import RegistryClient
-    from connector.records.codec import READER_SCHEMA
+    from connector.records.codec import VERSIONS
 
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
@@ -153,7 +155,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
             )
             return
         for stream in config.streams.values():
-            schema_id = registry.schema_id(stream.topic, READER_SCHEMA)
+            schema_id = registry.schema_id(stream.topic, VERSIONS[1])
             yield Finding(
                 "ok",
                 f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"
@@ -240,3 +242,19 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     check(facts)
     read_ledger(kafka, stream.topic)
     yield Finding("ok", f"streams.{stream.name}: {name} keeps the history of the dead letters")
+
+
+def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """A stream needs a catalog only for write streams (WRS-3)."""
+    from connector.kafka.write_streams import catalog
+
+    name = catalog_topic(stream.topic)
+    try:
+        catalog.describe(kafka, stream.topic)
+    except TopicError as error:
+        if error.code != ErrorCode.CATALOG_MISSING:
+            raise
+        text = f"streams.{stream.name}: there is no {name}, so write sessions cannot be opened"
+        yield Finding("ok", text)
+        return
+    yield Finding("ok", f"streams.{stream.name}: {name} is the catalog of its write streams")

@@ -21,6 +21,7 @@ from connector.records.model import MAX_INT, MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog, entries_of
+from connector.state.changelog_slots import TABLE_SLOTS
 from connector.watermarks.commit_range import check_range
 
 COLUMNS: Final = (
@@ -88,10 +89,12 @@ def read_changes(
     at = now_us() if now is None else now
     check_range(start_commit, end_commit, at)
     changelog = existing_changelog(spark, warehouse, stream)
-    low = changelog.progress(with_frontier=False).low_watermark
-    rows = changelog.rows(pinned=True)
+    progress = changelog.progress(with_frontier=False)
+    low, rows = progress.low_watermark, changelog.visible_rows()
     if start_commit is not None:
-        _check_not_trimmed(changelog, rows, start_commit, max_clock_skew_s, at)
+        _check_not_trimmed(
+            changelog, changelog.rows(pinned=True), start_commit, max_clock_skew_s, at
+        )
     if complete:
         if low is None:
             raise TableError(
@@ -101,6 +104,7 @@ def read_changes(
                 "Let the producers send heartbeats, or read the changes with complete=False",
                 stream=stream,
             )
+        low = progress.releases.waits_below(low)
         end_commit = low - 1 if end_commit is None else min(low - 1, end_commit)
     return _selected(changelog, rows, table, start_commit, end_commit, entries=entries)
 
@@ -121,7 +125,8 @@ def stream_changes(
     The stream begins with the changes that the changelog has. Trimming and compaction do not
     disturb it. With its checkpoint, the query can stop for as long as `file_retention`. After that
     it fails, and does not leave out changes. It does not wait for the low watermark. The rows are
-    those of `read_changes(..., complete=False)`.
+    those of `read_changes(..., complete=False)`, without the rows of buffered and pending write
+    streams (WRS-22).
 
     Example:
         query = (
@@ -232,7 +237,7 @@ def _selected(
     entries: bool,
 ) -> DataFrame:
     if table is None:
-        rows = rows.where("slot >= 0")
+        rows = rows.where(f"slot >= 0 AND slot < {TABLE_SLOTS}")
     else:
         check_table(table)
         rows = rows.where(changelog.of_source(table))

@@ -89,7 +89,7 @@ class Pipeline:
                 if not ingest.is_at_end():
                     ingest.start(once=True)
                     ingest.wait(stop)
-                ingest.end_partitions()
+                ingest.take_requests()
                 ingest.check_transactions(is_last=True)
                 ingest.renew()
         self._applies.all(stop)
@@ -223,6 +223,7 @@ class Pipeline:
 
     def _clean_changelog(self, stream: str, now: int) -> Work:
         ingest, names = self._streams[stream], self._tables_of(stream)
+        ingest.expire(now)
         if names:
             ingest.trim(
                 min(self._tables[name].table_state().needed_to_batch for name in names), now

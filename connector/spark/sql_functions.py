@@ -17,7 +17,7 @@ from connector.records.views import view_of_time
 from connector.spark.changes import DEFAULT_CLOCK_SKEW_S, existing_changelog, oldest_start
 from connector.spark.jvm import check_live
 from connector.spark.storage.delta_log import DeltaLog, folders_in
-from connector.state.changelog_slots import CONTROL_SLOT
+from connector.state.changelog_slots import CONTROL_SLOT, TABLE_SLOTS
 
 LEAST_HEARTBEAT_MS: Final = 1_000
 GREATEST_HEARTBEAT_MS: Final = 300_000
@@ -260,14 +260,14 @@ def _register(
     spark: SparkSession, warehouse: str, stream: str, max_clock_skew_s: int, now: int
 ) -> None:
     changelog = existing_changelog(spark, warehouse, stream)
-    frontier = changelog.progress().frontier
-    rows = changelog.rows(pinned=True)
-    oldest = oldest_start(changelog, rows, max_clock_skew_s, now)
+    progress = changelog.progress()
+    frontier, rows = progress.frontier, changelog.visible_rows()
+    oldest = oldest_start(changelog, changelog.rows(pinned=True), max_clock_skew_s, now)
     name = f"lowmark_{stream}"
     known = [(token, None) for token in frontier.partitions]
     ended = [(token, end.at) for token, end in frontier.ended.items()]
     spark.createDataFrame([*known, *ended], _KNOWN_TYPE).createOrReplaceTempView(f"`{name}_known`")
-    rows.where("slot >= 0").createOrReplaceTempView(f"`{name}_changes`")
+    rows.where(f"slot >= 0 AND slot < {TABLE_SLOTS}").createOrReplaceTempView(f"`{name}_changes`")
     rows.where(f"slot = {CONTROL_SLOT}").select(
         "stream_partition", "heartbeat", "child_partitions"
     ).createOrReplaceTempView(f"`{name}_control`")
@@ -275,6 +275,8 @@ def _register(
     partitions = spark.sql(_PARTITIONS.format(name=name)).coalesce(1).localCheckpoint()
     partitions.createOrReplaceTempView(f"`{name}_partitions`")
     low = frontier.low_watermark
+    if low is not None:
+        low = progress.releases.waits_below(low)
     children = _CHILDREN.format(
         at="child_partitions.start_timestamp",
         sequence="lpad(child_partitions.record_sequence, 19, '0')",

@@ -140,12 +140,12 @@ class StreamIngest:
             if not self._stopping:
                 self._ingest.renew()
 
-    def end_partitions(self) -> None:
-        """Close the stream partitions that operators asked to close, also if there is no new record
-        (WMK-8).
+    def take_requests(self) -> None:
+        """Close the stream partitions that operators asked to close, and release the rows that they
+        released, also if there is no new record (WMK-8, WRS-18).
         """
         with self._in_flight, ingesting(self._stream.name):
-            if not self._stopping and self._ingest.end_partitions():
+            if not self._stopping and self._ingest.take_requests():
                 self._heard()
 
     def check_transactions(self, *, is_last: bool = False) -> None:
@@ -173,6 +173,14 @@ class StreamIngest:
                 return None
             self.changelog.put_together(rewritten)
         return rewritten.work
+
+    def expire(self, now: int) -> None:
+        """Remove the payload of staged rows that expired. This happens between two batches
+        (WRS-21).
+        """
+        with self._in_flight:
+            if not self._stopping:
+                self.changelog.expire(before=now - 2 * self._stream.staging_retention_s * 1_000_000)
 
     def trim(self, covered: int, now: int) -> None:
         """Delete the batches, up to `covered`, that are older than `changelog_retention`. This
@@ -228,7 +236,7 @@ class StreamIngest:
         while not self._stopped.wait(pause_s):
             waited_s += pause_s
             try:
-                self.end_partitions()
+                self.take_requests()
                 self.check_transactions()
                 every_s = self._ask_every_s()
                 if waited_s >= every_s:

@@ -180,6 +180,9 @@ class StreamAudit:
 
     `incomplete` are the transactions that lack records, as the last check of ingest found them
     (ING-2). They break no promise of lowmark: the records were rejected, or never sent.
+
+    `write_streams` has the write streams whose offsets have doubles or gaps, as JSON values. They
+    break no promise either: `warnings` has a sentence about each kind.
     """
 
     stream: str
@@ -187,6 +190,8 @@ class StreamAudit:
     partitions: Mapping[int, PartitionAudit] = field(default_factory=dict)
     letters: LettersAudit = LettersAudit()
     incomplete: tuple[IncompleteTransaction, ...] = ()
+    write_streams: tuple[Mapping[str, Any], ...] = ()
+    warnings: tuple[str, ...] = ()
 
     def counted(self, name: str) -> int:
         """Return the sum of a field over all Kafka partitions. Ranges count as their number of
@@ -251,6 +256,7 @@ class StreamAudit:
             "kafka_partitions": partitions,
             "letters": letters,
             "incomplete_transactions": [view_of_transaction(one) for one in self.incomplete],
+            "write_streams": list(self.write_streams),
         }
 
     def _places(self, name: str, what: str) -> str:

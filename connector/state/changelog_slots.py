@@ -1,8 +1,10 @@
 """In which slot of a changelog the rows are (TBL-4).
 
+- -4: ranges of staged rows that were released.
 - -3: frontiers that are too large for metadata.
 - -2: rejected records.
 - -1: control records.
+- 16: staged rows of write streams, and those that expired.
 - 0 to 15: changes, by a hash of the name of their source table. It is XXH64 with seed 42, as in
   Spark's function `xxhash64`.
 """
@@ -16,6 +18,8 @@ TABLE_SLOTS: Final = 16
 CONTROL_SLOT: Final = -1
 REJECTED_SLOT: Final = -2
 FRONTIER_SLOT: Final = -3
+RELEASED_SLOT: Final = -4
+STAGED_SLOT: Final = TABLE_SLOTS
 
 SEED: Final = 42
 _MASK: Final = 2**64 - 1

@@ -26,6 +26,7 @@ _WITHOUT: Final = {
     places.overrides(""): "the bounds and paces of the configuration apply then",
     places.closed_partitions(""): "requests that ingest has not taken yet are then lost",
     places.released_transactions(""): "requests that ingest has not taken yet are then lost",
+    places.released_rows(""): "requests that ingest has not taken yet are then lost",
     places.jobs(""): "the history of jobs begins again then",
     places.cuts(""): "snapshots can be read again after the next cut",
     places.audit_log(""): "the next audit looks into Kafka again",

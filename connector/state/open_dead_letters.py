@@ -18,7 +18,8 @@ class OpenLetters:
     `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
     (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays.
     `uncounted_tables` are the tables of a stream that could not be read. `count` lacks the dead
-    letters that only their applies found.
+    letters that only their applies found. `withheld` is the number of releases that are
+    withheld, which are treated like dead letters (WRS-18).
     """
 
     count: int = 0
@@ -26,6 +27,7 @@ class OpenLetters:
     is_known: bool = True
     under_way: bool = False
     uncounted_tables: tuple[str, ...] = ()
+    withheld: int = 0
 
 
 NONE_OPEN: Final = OpenLetters()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from connector.dead_letters.batching import LEAST_RATE, MOST_RATE
+from connector.errors import argument_invalid
+
 SMOOTH_S: Final = 0.01
 """Shorter waits are not made, because sleeping is not that exact. They add up."""
 
@@ -33,3 +36,16 @@ class RateLimit:
         at = now if self._next_at is None else max(now, self._next_at)
         self._next_at = at + count / self._per_second
         return at - now if at - now >= SMOOTH_S else 0.0
+
+
+def check_rate(per_second: object) -> None:
+    """Raise `ConfigError` if the argument `max_changes_per_s` is not allowed. None is no limit."""
+    if per_second is None:
+        return
+    is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
+    if not is_number or not LEAST_RATE <= per_second <= MOST_RATE:  # type: ignore[operator]
+        raise argument_invalid(
+            "max_changes_per_s",
+            per_second,
+            f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None",
+        )

@@ -83,8 +83,13 @@ def view(status: Any) -> dict[str, Any]:
 
 def view_of_letters(letters: OpenLetters) -> dict[str, Any]:
     since = None if letters.since is None else view_of_time(letters.since)
-    known = {"is_ledger_known": letters.is_known, "replays_under_way": letters.under_way}
-    return {"open_dead_letters": letters.count, "dead_letters_since": since, **known}
+    return {
+        "open_dead_letters": letters.count,
+        "dead_letters_since": since,
+        "is_ledger_known": letters.is_known,
+        "replays_under_way": letters.under_way,
+        "withheld_releases": letters.withheld,
+    }
 
 
 def view_of_stall(stall: Stall) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import Any
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import ErrorCode, StaleTableError
+from connector.records.model import Release
 from connector.records.views import view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.overrides import ClosePartition
@@ -20,6 +21,7 @@ from connector.stored import from_stored, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
+from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class BatchCounts:
     - `late` is the number of changes below the low watermark of the batch before (WMK-11).
     - `ignored_claims` is the number of claims without effect (ING-4). `findings` has their reasons.
     - `declared` is the number of changes whose transaction declares more than one record (ING-2).
+    - `staged` is the number of staged rows, `streams` are their write streams, and `releases` the
+      releases (WRS-17).
     - `read_at` is the latest ingest time, in microseconds.
     """
 
@@ -43,10 +47,13 @@ class BatchCounts:
     read_at: int = 0
     findings: BatchFindings = field(default_factory=BatchFindings)
     declared: int = 0
+    staged: int = 0
+    streams: frozenset[str] = frozenset()
+    releases: tuple[Release, ...] = ()
 
     @property
     def records(self) -> int:
-        return self.changes + self.control + sum(self.rejected.values())
+        return self.changes + self.staged + self.control + sum(self.rejected.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +92,8 @@ class Progress:
     - `external_dead_letters` counts the external dead letters that ingest has read (DLQ-7).
     - `checks` are the findings about the producers.
     - `transactions` is the result of the checks of transactions (ING-2).
+    - `staged` counts the staged rows of write streams, and `releases` is what is known of their
+      releases (WRS-17).
     """
 
     ingest_batch: int = 0
@@ -103,6 +112,8 @@ class Progress:
     external_dead_letters: ExternalDeadLetters = NO_EXTERNAL
     checks: SourceChecks = NOTHING_FOUND
     transactions: TransactionCheck = NOT_CHECKED
+    staged: int = 0
+    releases: ReleaseProgress = NO_RELEASES
     frontier: Frontier = UNKNOWN
 
     @property
@@ -115,12 +126,14 @@ class Progress:
     @property
     def consistent_to(self) -> int | None:
         """The commit timestamp below which all transactions are shown, and are whole. It is the low
-        watermark, unless the stream waits for incomplete transactions (ING-2).
+        watermark, unless a release lacks rows (WRS-18), or the stream waits for incomplete
+        transactions (ING-2).
         """
         low = self.low_watermark
-        if low is None or not self.transactions.waits:
-            return low
-        return self.transactions.complete_to(low)
+        if low is None:
+            return None
+        low = self.releases.waits_below(low)
+        return self.transactions.complete_to(low) if self.transactions.waits else low
 
     def cut(self, now: int, stall_after_s: int, wait_s: int | None = None) -> Cut:
         """Return the target of an apply of all tables of the stream at `now` (TBL-10, TBL-11).
@@ -131,8 +144,10 @@ class Progress:
         is_stalled = self.frontier.is_stalled(now, stall_after_s * 1_000_000)
         is_overdue = wait_s is not None and bool(self.transactions.overdue(now, wait_us))
         ignores_watermark = low is None or is_stalled or is_overdue
-        if wait_s is not None and low is not None:
-            low = self.transactions.complete_to(low)
+        if low is not None:
+            low = self.releases.waits_below(low)
+            if wait_s is not None:
+                low = self.transactions.complete_to(low)
         return Cut(
             self.ingest_batch,
             low,
@@ -154,12 +169,14 @@ class Progress:
         overrides: Sequence[ClosePartition] = (),
         placement: KeyPlacement | None = None,
         wait_s: int | None = None,
+        releases: ReleaseProgress | None = None,
     ) -> Progress:
         """Return the progress after `ingest_batch`, the next batch, was read up to `ends`.
 
         `roots` are as in `connector.watermarks.frontier.advance`. `overrides` are those of the
         batch. One that was already taken is ignored. `placement` is that of the keys, if a sample
-        was taken (ING-1). `wait_s` is as in `cut`.
+        was taken (ING-1). `wait_s` is as in `cut`. `releases` are
+        those after the batch; None: as before.
         """
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
@@ -173,7 +190,10 @@ class Progress:
         transactions = self.transactions.counted(
             counts.declared, self.low_watermark, waits=wait_s is not None
         )
+        releases = self.releases if releases is None else releases
         complete_to = frontier.low_watermark
+        if complete_to is not None:
+            complete_to = releases.waits_below(complete_to)
         if wait_s is not None and complete_to is not None:
             complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)
         return replace(
@@ -191,10 +211,14 @@ class Progress:
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
             horizon=retention.horizon(self.horizon, complete_to),
             batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
-            freshness=self.freshness.after(ingest_batch, ends, asked),
+            freshness=self.freshness.after(
+                ingest_batch, ends, asked, is_whole=not releases.is_waiting
+            ),
             ends=taken,
             closed_to=max((self.closed_to, *(override.number for override in taken))),
             transactions=transactions,
+            staged=self.staged + counts.staged,
+            releases=releases,
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
             frontier=frontier,
         )
@@ -271,7 +295,11 @@ class Progress:
         """Return the progress after Kafka was asked and had no new records. `ends` is the end of
         the newest batch (TBL-16).
         """
-        return replace(self, freshness=self.freshness.after(self.ingest_batch, ends, asked))
+        is_whole = not self.releases.is_waiting
+        return replace(
+            self,
+            freshness=self.freshness.after(self.ingest_batch, ends, asked, is_whole=is_whole),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values without the frontier. The frontier may be large and is stored in a
@@ -283,6 +311,10 @@ class Progress:
             del stored["checks"]
         if self.transactions == NOT_CHECKED:
             del stored["transactions"]
+        if self.releases == NO_RELEASES:
+            del stored["releases"]
+            if not self.staged:
+                del stored["staged"]
         horizons = stored["batch_horizons"]["kept"]
         return {**stored, "batch_horizons": horizons, "low_watermark": self.low_watermark}
 

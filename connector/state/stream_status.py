@@ -24,9 +24,11 @@ from connector.state.status_json import (
     view_of_stall,
 )
 from connector.state.stream_progress import Progress
+from connector.state.write_stream_status import release_hints, view_of_releases
 from connector.text import counted
 from connector.watermarks.frontier import Frontier, Stall
 from connector.watermarks.stream_partition import KeyRange
+from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,8 @@ class StreamStatus:
     checks              the findings about the producers
     transactions        the transactions that lack records, and how many were found (ING-2)
     wait_s              how long tables wait for such a transaction; None: they do not
+    staged              the number of staged rows of write streams that were ingested (WRS-17)
+    releases            their releases, as ingest knows them (WRS-18)
     """
 
     name: str
@@ -81,6 +85,8 @@ class StreamStatus:
     checks: SourceChecks = NOTHING_FOUND
     transactions: TransactionCheck = NOT_CHECKED
     wait_s: int | None = None
+    staged: int = 0
+    releases: ReleaseProgress = NO_RELEASES
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -124,6 +130,7 @@ class StreamStatus:
         found += self._stall_hints()
         found += hints_of_checks(self.checks, self.now)
         found += self._transaction_hints()
+        found += release_hints(self.releases, self.now)
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
@@ -189,12 +196,14 @@ class StreamStatus:
             else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
         )
         shown = view(self)
-        del shown["checks"], shown["transactions"], shown["wait_s"]
+        for name in ("checks", "transactions", "wait_s", "staged", "releases"):
+            del shown[name]
         return shown | {
             **view_of_letters(self.dead_letters),
             "uncounted_tables": list(self.dead_letters.uncounted_tables),
             **view_of_checks(self.checks),
             "transactions": self.transactions.to_json(),
+            "write_streams": view_of_releases(self.staged, self.releases),
             "low_watermark_age_s": self.low_watermark_age_s,
             "rejected": dict(self.rejected),
             "lagging_partition": (
@@ -327,6 +336,8 @@ def stream_status(
         checks=progress.checks,
         transactions=progress.transactions,
         wait_s=wait_s,
+        staged=progress.staged,
+        releases=progress.releases,
     )
 
 

@@ -19,6 +19,7 @@ from connector.state.status_json import (
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
+from connector.text import counted
 from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
 
@@ -48,8 +49,8 @@ class TableStatus:
                                     table (TBL-9)
     blocked_rows, blocked_since     rows that wait for a dead letter, and since when the oldest one
                                     waits (DLQ-3)
-    dead_letters                    open dead letters that may belong to this table: without them it
-                                    is incomplete (DLQ-7)
+    dead_letters                    open dead letters that may belong to this table, and withheld
+                                    releases: without them it is incomplete (DLQ-7, WRS-18)
     last_job                        the last apply or rebuild; reads do not count
     p95_s                           of the applies of the last seven days;
                                     recommended_max_staleness_s follows from it (TBL-19)
@@ -93,14 +94,15 @@ class TableStatus:
 
     @property
     def is_complete(self) -> bool:
-        """Whether it is a consistent cut, and no dead letter that may belong to it is open or being
-        replayed. False if the table was not made from this changelog.
+        """Whether it is a consistent cut, no dead letter that may belong to it is open or being
+        replayed, and no release is withheld. False if the table was not made from this changelog.
         """
         return (
             self.is_consistent_cut
             and self.pending_batches is not None
             and not self.dead_letters.count
             and not self.dead_letters.under_way
+            and not self.dead_letters.withheld
         )
 
     @property
@@ -158,6 +160,12 @@ class TableStatus:
             )
             found.append(
                 f"the table is not complete without {letters}: list the dead letters of the stream"
+            )
+        if self.dead_letters.withheld:
+            releases = counted(self.dead_letters.withheld, "withheld release")
+            found.append(
+                f"the table is not complete without {releases}: list the write streams of the"
+                " stream"
             )
         return found + failed_maintenance(self.maintenance)
 

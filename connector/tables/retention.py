@@ -6,15 +6,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from connector.errors import ConfigError, ErrorCode
-from connector.records.model import DataChange
+from connector.records.model import DataChange, Release
 
 
-def is_too_late(change: DataChange, horizon: int | None) -> bool:
-    """Return whether the change is older than the horizon (µs) that the batch before committed.
+def is_too_late(record: DataChange | Release, horizon: int | None) -> bool:
+    """Return whether a record is older than the horizon (µs) that the batch before committed.
 
-    Such a change becomes a dead letter and is never merged (MRG-11).
+    Such a change becomes a dead letter and is never merged (MRG-11). A release is treated like it
+    (WRS-20). A staged change has no time yet.
     """
-    return horizon is not None and change.commit_timestamp < horizon
+    return horizon is not None and 0 < record.commit_timestamp < horizon
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,6 +58,10 @@ class Delivery:
 
     With a spool, a change may go from `sent` to `to_spool`, and then to `spooled_acknowledged` or
     `spooled_lost` (PUB-3). `spooled` has the times of the changes there.
+
+    `held` has the commit timestamps of the releases that are not acknowledged yet. They count as
+    changes in flight (WRS-15). It is replaced, and never changed, because another client sends
+    them. `last_release` is the time of the newest release.
     """
 
     promised: int = 0
@@ -66,6 +70,8 @@ class Delivery:
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
     spooled: SpooledTimes | None = None
+    held: frozenset[int] = frozenset()
+    last_release: int = 0
     _open: Multiset = field(default_factory=Multiset)
     _failed: Multiset = field(default_factory=Multiset)
 
@@ -119,6 +125,7 @@ class Delivery:
             self._open.least(),
             self._failed.least(),
             None if self.spooled is None else self.spooled.least(),
+            min(self.held, default=None),
         )
         return min((time for time in times if time is not None), default=None)
 

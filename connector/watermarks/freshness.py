@@ -51,16 +51,25 @@ class FreshnessLog:
     behind: int = 0
     pending: tuple[EndOffsets, ...] = ()
 
-    def after(self, ingest_batch: int, ends: Mapping[int, int], asked: EndOffsets) -> FreshnessLog:
+    def after(
+        self,
+        ingest_batch: int,
+        ends: Mapping[int, int],
+        asked: EndOffsets,
+        *,
+        is_whole: bool = True,
+    ) -> FreshnessLog:
         """Return the log after `ingest_batch`, the newest batch, was read up to `ends`, and Kafka
         answered `asked`.
 
         If there are too many times, some are dropped. Then a state may look older than it is, but
-        never younger.
+        never younger. Without `is_whole`, a change that is below `ends` is not visible yet, so the
+        state covers none of the times (WRS-18).
         """
         known = [*self.pending, asked]
-        reached = max((moment.at for moment in known if moment.is_contained(ends)), default=None)
-        pending = [moment for moment in known if not moment.is_contained(ends)]
+        covered = [moment for moment in known if is_whole and moment.is_contained(ends)]
+        reached = max((moment.at for moment in covered), default=None)
+        pending = [moment for moment in known if moment not in covered]
         if len(pending) > MAX_PENDING:
             pending = [*pending[:-1:2], pending[-1]]
         behind = sum(max(0, end - ends.get(k, 0)) for k, end in asked.ends.items())

@@ -22,7 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from connector.records.model import ChildPartition, ChildPartitions, DataChange, Heartbeat, Record
+from connector.records.model import (
+    ChildPartition,
+    ChildPartitions,
+    Record,
+    time_of,
+)
 
 REPETITIONS: Final = 5
 """Announcements within the topic's retention. It is one more than WMK-6 requires, because a
@@ -89,7 +94,7 @@ class Announcements:
             else (record.stream_partition,)
         )
         # The record may end it. A time in the future is not used, because it may be a mistake.
-        lived = _time(record) - 1
+        lived = time_of(record) - 1
         if lived > now:
             lived = 0
         for name in speakers:
@@ -139,6 +144,10 @@ class Announcements:
     def knows(self, stream_partition: str) -> bool:
         """Return whether a record or an announcement has named the stream partition."""
         return stream_partition in self._lived
+
+    def live(self) -> list[str]:
+        """Return the stream partitions that are known and have not ended, sorted."""
+        return sorted(self._lived.keys() - self._ended.keys())
 
     def has_ended(self, stream_partition: str) -> bool:
         return stream_partition in self._ended
@@ -259,9 +268,3 @@ class Announcements:
     def _is_news(self, announcement: ChildPartitions) -> bool:
         one = self._newest.get(announcement.stream_partition)
         return one is None or (announcement.start_timestamp, announcement.record_sequence) > one[:2]
-
-
-def _time(record: Record) -> int:
-    if isinstance(record, DataChange):
-        return record.commit_timestamp
-    return record.timestamp if isinstance(record, Heartbeat) else record.start_timestamp

@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from connector.errors import ConfigError, ErrorCode
@@ -40,6 +40,7 @@ class ReaderState:
     - `offsets` has, for each Kafka partition, the oldest unacknowledged offset and the next one.
     - `acknowledged` is the place of the last acknowledged transaction.
     - `asides` are those between the two offsets.
+    - `staged` has, for each Kafka partition, the offset after the last acknowledged staged row.
     """
 
     topic: str
@@ -48,6 +49,7 @@ class ReaderState:
     acknowledged: Place
     asides: tuple[Aside, ...]
     frontier: Frontier = UNKNOWN
+    staged: Mapping[int, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Convert to bytes. `from_bytes` is the inverse."""

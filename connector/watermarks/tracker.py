@@ -13,7 +13,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
-from connector.records.model import ChildPartitions, DataChange, Record
+from connector.records.model import ChildPartitions, DataChange, Record, Release
 from connector.watermarks.frontier import (
     UNKNOWN,
     BatchClaims,
@@ -109,6 +109,8 @@ class WatermarkTracker:
         if isinstance(record, ChildPartitions):
             self._lineage.append(LineageRecord(k, named, record))
             return
+        if isinstance(record, Release) or (isinstance(record, DataChange) and record.is_staged):
+            return  # it makes no claim (WRS-11)
         if isinstance(record, DataChange):
             claim = record.estimated_low_watermark
             if not is_claim(claim, arrival, self._skew):

@@ -4,7 +4,8 @@
 Theory. A low watermark *w* means that every change with a commit timestamp below *w* was read. All
 changes of a transaction have one commit timestamp (REC-24). Therefore, once the low watermark has
 passed a commit timestamp, all its transactions are complete, and no earlier one can come. They are
-released in the order of commit timestamp, transaction id and position.
+released in the order of commit timestamp, transaction id and position. A release of a write stream
+waits as a transaction without an id does (WRS-22).
 A record that was read is a *part* of a transaction, or an *aside*: a rejection, a duplicate, or a
 change behind the low watermark. Asides are released at once, after all that was released before.
 
@@ -14,6 +15,8 @@ oldest record that was not acknowledged. For each record up to the place that wa
 must know what the record was. The state lists the asides among them. Every other one was a part,
 and it was acknowledged if its transaction is not above the acknowledged place. Nothing is released
 until all these records have been read again, because the low watermark has passed them already.
+Staged rows are passed on at once. Those of one Kafka partition are acknowledged in the order of
+their offsets, so one offset says which of them were.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from connector.errors import BufferFullError, ErrorCode
-from connector.records.model import MAX_LONG, DataChange
+from connector.records.model import MAX_LONG, DataChange, Release
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
 from connector.watermarks.frontier import Stall
 from connector.watermarks.reader_state import NOTHING, Aside, Place, ReaderState
+from connector.watermarks.released import Released, Staged, released_of
 from connector.watermarks.tracker import WatermarkTracker
 
 DEFAULT_BUFFERED_BYTES: Final = 256 * 1024 * 1024
@@ -95,7 +99,8 @@ class HeldBack:
     """The transactions that a consumer has read and not handed out, because the low watermark has
     not passed them.
 
-    - `transactions` and `changes` count what was read of them.
+    - `transactions` and `changes` count what was read of them. A release of a write stream counts
+      as a transaction without changes.
     - `oldest` is their least commit timestamp (µs).
     - `low_watermark` (µs). None: it is not known, since not all stream partitions were announced.
     - `lagging_partition` delays the low watermark. None: no stream partition is live.
@@ -108,17 +113,18 @@ class HeldBack:
     lagging_partition: Stall | None
 
 
-Item = WholeTransaction | Late | Rejected
+Item = WholeTransaction | Late | Rejected | Released | Staged
+"""What a reader of whole transactions hands out, and takes back in `acknowledge`."""
 
 
 @dataclass(slots=True)
 class _Group:
-    """The parts of one transaction, by record sequence."""
+    """The parts of one transaction, by record sequence. A release is the only part of its group."""
 
     server_transaction_id: str
     size: int = 0
     declared: int = 1
-    parts: dict[int, tuple[DataChange, Position]] = field(default_factory=dict)
+    parts: dict[int, tuple[DataChange | Release, Position]] = field(default_factory=dict)
 
     @property
     def first(self) -> tuple[int, int]:
@@ -127,18 +133,20 @@ class _Group:
         )
 
 
-class _Released(NamedTuple):
+class _HandedOut(NamedTuple):
     """An item that was released and is not acknowledged. `place` is that of a transaction."""
 
     number: int
     place: Place | None
     positions: tuple[Position, ...]
+    is_staged: bool
 
 
 class TransactionAssembler:
     """Assembles transactions, and knows which of them are acknowledged. No I/O.
 
-    Give it each record with `add`, `reject` or `reached`, in the order of each Kafka partition.
+    Give it each record with `add`, `add_staged`, `reject` or `reached`, in the order of each Kafka
+    partition. Of a release, give it one copy.
     Advance the tracker, call `release`, and take items with `pop` until it returns None.
     """
 
@@ -171,9 +179,9 @@ class TransactionAssembler:
         self._passed = tracker.low_watermark or 0
         self._groups: dict[int, dict[Hashable, _Group]] = {}
         self._times: list[int] = []
-        self._held: list[Late | Rejected] = []
+        self._held: list[Late | Rejected | Released] = []
         self._out: deque[tuple[Item, int]] = deque()
-        self._released: deque[_Released] = deque()
+        self._released: deque[_HandedOut] = deque()
         self._number = self._buffered = self._handed_out = 0
         self._open: dict[int, Multiset] = {}
         self._acknowledged = NOTHING if state is None else state.acknowledged
@@ -181,6 +189,7 @@ class TransactionAssembler:
         self._before = {} if state is None else {k: at[1] for k, at in state.offsets.items()}
         self._again = {k for k, end in self._before.items() if self._next[k] < end}
         self._asides = {one[:2]: one for one in (() if state is None else state.asides)}
+        self._staged = {} if state is None else dict(state.staged)
 
     @property
     def is_reading_again(self) -> bool:
@@ -199,7 +208,7 @@ class TransactionAssembler:
         groups = [group for some in self._groups.values() for group in some.values()]
         return HeldBack(
             len(groups),
-            sum(len(group.parts) for group in groups),
+            sum(isinstance(one, DataChange) for g in groups for one, _ in g.parts.values()),
             self._times[0],
             self._tracker.low_watermark,
             self._tracker.lagging_partition,
@@ -211,18 +220,11 @@ class TransactionAssembler:
         handed_out = self._handed_out * UNACKNOWLEDGED_BYTES
         if self._buffered + handed_out + size <= self._most or not (self._buffered or handed_out):
             return
-        if handed_out > self._buffered:
-            raise BufferFullError(
-                ErrorCode.TRANSACTIONS_UNACKNOWLEDGED,
-                f"{self._handed_out:,} records were handed out and not acknowledged",
-                f"Their positions need more memory than max_buffered_bytes ({self._most:,}) allows",
-                "Call acknowledge after each transaction, or raise max_buffered_bytes",
-            )
-        raise self._full()
+        raise self._unacknowledged() if handed_out > self._buffered else self._full()
 
-    def add(self, change: DataChange, position: Position, size: int) -> None:
-        """Take a change. `size` is that of its record in bytes. Raises `BufferFullError`; then the
-        change was not taken.
+    def add(self, change: DataChange | Release, position: Position, size: int) -> None:
+        """Take a change or a release. `size` is that of its record in bytes. Raises
+        `BufferFullError`; then it was not taken.
         """
         self.check_room(size)
         k, offset = position.kafka_partition, position.offset
@@ -233,13 +235,25 @@ class TransactionAssembler:
             pass
         elif is_again and known is not None:
             if not known.is_acknowledged:
-                self._set_aside(Late(change, position, known.is_duplicate))
+                self._set_late(change, position, is_duplicate=known.is_duplicate)
         elif is_again and self._is_acknowledged(change, position):
             pass
         elif time < self._passed and not is_again:
-            self._set_aside(Late(change, position))
+            self._set_late(change, position)
         elif not self._add_part(change, position, size + CHANGE_OVERHEAD_BYTES):
-            self._set_aside(Late(change, position, is_duplicate=True))
+            self._set_late(change, position, is_duplicate=True)
+        self.reached(k, offset + 1)
+
+    def add_staged(self, change: DataChange, position: Position) -> None:
+        """Take a staged row, and hand it out before all that is released later. Its bytes are not
+        counted. Raises `BufferFullError`; then it was not taken.
+        """
+        k, offset = position.kafka_partition, position.offset
+        if offset >= self._staged.get(k, 0):
+            if (self._handed_out + 1) * UNACKNOWLEDGED_BYTES > self._most and self._handed_out:
+                raise self._unacknowledged()
+            self._not_acknowledged(position)
+            self._send_out(Staged(change, position), None, (position,), 0)
         self.reached(k, offset + 1)
 
     def reject(self, rejection: Rejection, position: Position) -> None:
@@ -250,7 +264,7 @@ class TransactionAssembler:
             self._set_aside(Rejected(rejection, position))
         self.reached(k, offset + 1)
 
-    def pass_on(self, item: Late | Rejected) -> int:
+    def pass_on(self, item: Late | Rejected | Released | Staged) -> int:
         """Hand out an item of another topic, which is no part of the state. Return its number."""
         self._send_out(item, None, (), 0)
         return self._number
@@ -304,14 +318,16 @@ class TransactionAssembler:
         nothing.
         """
         while self._released and self._released[0].number <= item.number:
-            _, place, positions = self._released.popleft()
+            _, place, positions, is_staged = self._released.popleft()
             if place is not None:
                 self._acknowledged = place
             for position in positions:
                 k, offset = position.kafka_partition, position.offset
                 self._open[k].remove(offset)
                 self._handed_out -= 1
-                if place is None:
+                if is_staged:
+                    self._staged[k] = offset + 1
+                elif place is None:
                     aside = self._asides[k, offset]
                     self._asides[k, offset] = aside._replace(is_acknowledged=True)
         if len(self._asides) > _PRUNE_ABOVE:
@@ -331,6 +347,7 @@ class TransactionAssembler:
             self._acknowledged,
             tuple(sorted(self._asides.values())),
             self._tracker.frontier,
+            dict(sorted(self._staged.items())),
         ).to_bytes()
 
     def _oldest(self, k: int) -> int:
@@ -338,19 +355,19 @@ class TransactionAssembler:
         least = self._open[k].least() if k in self._open else None
         return self._next[k] if least is None else least
 
-    def _is_acknowledged(self, change: DataChange, position: Position) -> bool:
+    def _is_acknowledged(self, change: DataChange | Release, position: Position) -> bool:
         time, id_ = change.commit_timestamp, _id_of(change)
         if id_ or (time, id_) != self._acknowledged[:2]:
             return (time, id_) <= self._acknowledged[:2]
         return (position.kafka_partition, position.offset) <= self._acknowledged[2:]
 
-    def _add_part(self, change: DataChange, position: Position, size: int) -> bool:
+    def _add_part(self, change: DataChange | Release, position: Position, size: int) -> bool:
         """Add a change to its transaction. Return False if the transaction has it already."""
         groups = self._groups.get(change.commit_timestamp)
         if groups is None:
             groups = self._groups[change.commit_timestamp] = {}
             heapq.heappush(self._times, change.commit_timestamp)
-        id_, of = _id_of(change), change.transaction
+        id_, of = _id_of(change), None if isinstance(change, Release) else change.transaction
         group = groups.setdefault(id_ or _content(change), _Group(id_))
         sequence = of.record_sequence if id_ and of is not None else 0
         if sequence in group.parts:
@@ -363,7 +380,19 @@ class TransactionAssembler:
         self._not_acknowledged(position)
         return True
 
-    def _set_aside(self, item: Late | Rejected) -> None:
+    def _set_late(
+        self, change: DataChange | Release, position: Position, *, is_duplicate: bool = False
+    ) -> None:
+        if isinstance(change, DataChange):
+            self._set_aside(Late(change, position, is_duplicate))
+        elif is_duplicate:
+            # The same copy was sent again. The release itself is handed out.
+            k, offset = position.kafka_partition, position.offset
+            self._asides[k, offset] = Aside(k, offset, is_duplicate=True, is_acknowledged=True)
+        else:
+            self._set_aside(replace(released_of(change, position), is_late=True))
+
+    def _set_aside(self, item: Late | Rejected | Released) -> None:
         """Hand an item out after all that was released before it, and after all that is read
         again.
         """
@@ -379,21 +408,26 @@ class TransactionAssembler:
     def _release_group(self, time: int, group: _Group) -> None:
         parts = [group.parts[sequence] for sequence in sorted(group.parts)]
         positions = tuple(position for _, position in parts)
-        whole = WholeTransaction(
-            time,
-            group.server_transaction_id,
-            tuple(change for change, _ in parts),
-            max(0, group.declared - len(parts)),
-            positions,
+        first, place = parts[0][0], Place(time, group.server_transaction_id, *group.first)
+        whole = (
+            released_of(first, positions[0])
+            if isinstance(first, Release)
+            else WholeTransaction(
+                time,
+                group.server_transaction_id,
+                tuple(change for change, _ in parts if isinstance(change, DataChange)),
+                max(0, group.declared - len(parts)),
+                positions,
+            )
         )
-        place = Place(time, group.server_transaction_id, *group.first)
         self._send_out(whole, place, positions, group.size)
 
     def _send_out(
         self, item: Item, place: Place | None, positions: tuple[Position, ...], size: int
     ) -> None:
         self._number += 1
-        self._released.append(_Released(self._number, place, positions))
+        is_staged = isinstance(item, Staged) and bool(positions)
+        self._released.append(_HandedOut(self._number, place, positions, is_staged))
         self._out.append((replace(item, number=self._number), size))
 
     def _not_acknowledged(self, position: Position) -> None:
@@ -406,6 +440,14 @@ class TransactionAssembler:
             for (k, offset), aside in self._asides.items()
             if not aside.is_acknowledged or offset >= self._oldest(k)
         }
+
+    def _unacknowledged(self) -> BufferFullError:
+        return BufferFullError(
+            ErrorCode.TRANSACTIONS_UNACKNOWLEDGED,
+            f"{self._handed_out:,} records were handed out and not acknowledged",
+            f"Their positions need more memory than max_buffered_bytes ({self._most:,}) allows",
+            "Call acknowledge after each transaction, or raise max_buffered_bytes",
+        )
 
     def _full(self) -> BufferFullError:
         lagging = self._tracker.lagging_partition
@@ -430,12 +472,18 @@ class TransactionAssembler:
         )
 
 
-def _id_of(change: DataChange) -> str:
-    return "" if change.transaction is None else change.transaction.server_transaction_id
+def _id_of(change: DataChange | Release) -> str:
+    if isinstance(change, Release) or change.transaction is None:
+        return ""
+    return change.transaction.server_transaction_id
 
 
-def _content(change: DataChange) -> Hashable:
-    """The content of a change without a transaction. A copy that was sent again has the same."""
+def _content(change: DataChange | Release) -> Hashable:
+    """The content of a release, or of a change without a transaction. A copy that was sent again
+    has the same.
+    """
+    if isinstance(change, Release):
+        return change.ranges
     return (
         change.table,
         change.row_key,

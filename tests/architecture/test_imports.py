@@ -64,6 +64,7 @@ def test_every_package_without_a_client_is_held_to_purity() -> None:
         "import connector.services",
         "from connector import cli; cli.invoke(['--help'])",
         "from connector import cli; cli.invoke(['dead-letters', 'replay', '--help'])",
+        "from connector import cli; cli.invoke(['load', '--help'])",
         "from connector import cli; cli.invoke(['read', '--help'])",
         "from connector import cli; cli.invoke(['run', '--help'])",
         "from connector import cli; cli.invoke(['status', '--help'])",

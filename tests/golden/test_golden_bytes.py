@@ -19,8 +19,7 @@ from connector.records.codec import (
     ChangeRecord,
     Schemas,
     decode,
-    encode,
-    frame,
+    framed,
 )
 from connector.records.json_view import from_json
 from connector.records.model import (
@@ -29,12 +28,15 @@ from connector.records.model import (
     DataChange,
     DeleteFamily,
     Heartbeat,
+    OffsetRange,
+    Release,
     SetCell,
+    WriteStreamOffset,
 )
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1] / "schemas"
-FINGERPRINTS = {1: "47202a3011e1645b"}
+FINGERPRINTS = {1: "47202a3011e1645b", 2: "5fd20574604fad53"}
 LINES: dict[int, list[dict[str, Any]]] = {
     version: [
         json.loads(line)
@@ -65,14 +67,14 @@ def test_every_released_schema_is_shipped_and_has_golden_bytes() -> None:
 
 @pytest.mark.parametrize(("version", "line"), CASES)
 def test_golden_bytes_decode_to_what_they_meant(version: int, line: dict[str, Any]) -> None:
-    """REC-12."""
+    """REC-12, WRS-16: and what we wrote in a version, we write in it still, byte for byte."""
     expected = from_json(json.dumps(line["record"]))
     value = bytes.fromhex(line["value"])
     assert value[2:10].hex() == FINGERPRINTS[version]
     assert expected.kafka_partitions is not None
     assert decode(value, Schemas()) == ChangeRecord(expected.record, expected.kafka_partitions)
-    if version == NEWEST and line["written_by_us"]:
-        assert frame(encode(expected.record, expected.kafka_partitions), None) == value
+    if line["written_by_us"]:
+        assert framed(expected.record, expected.kafka_partitions) == value
 
 
 @pytest.mark.parametrize(("version", "line"), CASES)
@@ -111,4 +113,29 @@ def test_three_records_written_out_by_hand() -> None:
     children = b"\x02p\x08\x00\x00\x02\x0e\x02\x02\x02a\x02\x02p\x00\x02\x00\x02\x02m\x00"
     assert decode(head + children, Schemas()) == ChangeRecord(
         ChildPartitions("p", 7, 1, (ChildPartition("a", ("p",), b"", b"m"),)), 4
+    )
+
+
+def test_two_records_of_version_2_written_out_by_hand() -> None:
+    """WRS-16."""
+    head = bytes.fromhex("c301" + FINGERPRINTS[2])
+    staged = (
+        b"\x02p\x08\x02"
+        b"\x02t\x02k\x00\x02c\x00\x00\x00\x00"
+        b"\x02\x06\x02f\x00\x00\x00\x00\x00\x00\x00\x00\x00"
+        b"\x02\x0ajob/a\x06" + b"\x00" * 3
+    )
+    expected = DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        source_cluster_id="c",
+        commit_timestamp=0,
+        entries=(DeleteFamily("f"),),
+        write_stream=WriteStreamOffset("job/a", 3),
+    )
+    assert decode(head + staged, Schemas()) == ChangeRecord(expected, 4)
+    release = b"\x02p\x08\x00\x00\x00\x02\x0e\x02\x0ajob/a\x00\x08\x00"
+    assert decode(head + release, Schemas()) == ChangeRecord(
+        Release("p", 7, (OffsetRange("job/a", 0, 4),)), 4
     )

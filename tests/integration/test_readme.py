@@ -64,7 +64,7 @@ def test_readers_of_the_documents_run(
     letters = code_blocks(ROOT / "docs/howto/replay-dead-letters.md", "python")[-1]
     pages = code_blocks(ROOT / "docs/howto/read-a-stream.md", "python")
     ends = [text for text in pages if "bounded=True" in text]
-    assert len(ends) == 4
+    assert len(ends) == 5
     for text in [*ends, letters, ends[-1]]:
         _run(text, kafka, topic)
     assert "the index takes ASCII only open" in capsys.readouterr().out
@@ -72,7 +72,9 @@ def test_readers_of_the_documents_run(
     assert [(one.key, one.attempt) for one in found] == [(b"\xff", 0), (b"\xff", 1)]
 
 
-@pytest.mark.parametrize("page", ["docs/howto/write-a-producer.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/howto/write-a-producer.md", "docs/howto/write-exactly-once.md"]
+)
 def test_producers_of_the_documents_run(page: str, kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """REC-17."""
     topic = new_topic().topic

@@ -49,7 +49,7 @@ AT_ONCE = 2
 MEMORY = 8 * 2**30
 # What waits, and does not compute, is ended by the clock; far off, since a busy machine is slow.
 LONGEST_S = 900
-PURE = ("records", "tables", "watermarks", "dead_letters", "state", "config")
+PURE = ("records", "tables", "watermarks", "dead_letters", "write_streams", "state", "config")
 LAWS = ("tests/property", "tests/golden")
 COPIED = ("connector", "tests", "schemas", "docs")
 PYTEST = (

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -23,12 +24,15 @@ from connector.records.model import (
     DeleteFamily,
     Heartbeat,
     ModType,
+    OffsetRange,
     OldCell,
     Record,
+    Release,
     RowImage,
     Rule,
     SetCell,
     Transaction,
+    WriteStreamOffset,
 )
 from connector.records.rejection import Position, Reason
 
@@ -117,7 +121,50 @@ HEARTBEATS = st.builds(Heartbeat, STREAM_PARTITION, TIMESTAMP, BYTES)
 CHILD_PARTITIONS = st.builds(
     ChildPartitions, STREAM_PARTITION, TIMESTAMP, LONG, st.lists(_children(), max_size=3).map(tuple)
 )
-RECORDS: st.SearchStrategy[Record] = st.one_of(data_changes(), HEARTBEATS, CHILD_PARTITIONS)
+_PART = st.one_of(NAME, st.just("w" * 64))
+WRITE_STREAM = st.builds("{}/{}".format, _PART, _PART)
+
+
+@st.composite
+def committed_rows(draw: st.DrawFn) -> DataChange:
+    """Rows of committed write streams."""
+    row = WriteStreamOffset(draw(WRITE_STREAM), draw(NATURAL))
+    return replace(draw(data_changes()), write_stream=row)
+
+
+def _staged(row: DataChange) -> DataChange:
+    return replace(
+        row, commit_timestamp=0, resume_token=b"", estimated_low_watermark=0, transaction=None
+    )
+
+
+STAGED_ROWS = committed_rows().map(_staged)
+"""Staged changes of the topic: each cell has a time."""
+
+ROWS_TO_APPEND = st.one_of(
+    committed_rows(),
+    st.builds(lambda row, entries: replace(row, entries=entries), STAGED_ROWS, ENTRIES),
+)
+"""Rows as an application makes them: the cells of a staged change may have `SERVER_TIME`."""
+
+
+@st.composite
+def _offset_ranges(draw: st.DrawFn) -> OffsetRange:
+    first = draw(st.integers(0, MAX_LONG - 1))
+    return OffsetRange(draw(WRITE_STREAM), first, draw(st.integers(first + 1, MAX_LONG)))
+
+
+RELEASES = st.builds(
+    Release,
+    STREAM_PARTITION,
+    TIMESTAMP,
+    st.lists(_offset_ranges(), min_size=1, max_size=3, unique_by=lambda one: one.stream).map(tuple),
+)
+VERSION_1_RECORDS: st.SearchStrategy[Record] = st.one_of(
+    data_changes(), HEARTBEATS, CHILD_PARTITIONS
+)
+VERSION_2_RECORDS: st.SearchStrategy[Record] = st.one_of(committed_rows(), STAGED_ROWS, RELEASES)
+RECORDS: st.SearchStrategy[Record] = st.one_of(VERSION_1_RECORDS, VERSION_2_RECORDS)
 
 
 # Data of the schema that may be invalid: values at every limit, on both sides.
@@ -137,6 +184,9 @@ _EDGE_TEXT = st.sampled_from(
         "ä" * 513,
         "FFF/ABC",
         "a//b",
+        "a/b",
+        f"{'a' * 64}/{'b' * 64}",
+        f"{'a' * 64}/{'b' * 65}",
         "0x1",
     ]
 )

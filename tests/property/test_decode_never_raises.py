@@ -22,6 +22,7 @@ from connector.records.codec import (
     decode,
     encode,
     frame,
+    framed,
 )
 from connector.records.model import Record, Rule
 from connector.records.rejection import Position, Reason, Rejection
@@ -36,7 +37,8 @@ BEFORE = st.sampled_from(
         b"\x00\x00\x00\x00\x07",
         b"\x00\x00\x00\x00\x08",
         b"\x00\x00\x00\x00\x09",
-        frame(b"", None),
+        frame(b"", None, 1),
+        frame(b"", None, 2),
         b"\xc3\x01",
     ]
 )
@@ -53,7 +55,7 @@ def test_damaged_records_give_a_record_or_a_rejection(
     record: Record, kafka_partitions: int, data: st.DataObject
 ) -> None:
     """REC-13."""
-    value = bytearray(frame(encode(record, kafka_partitions), None))
+    value = bytearray(framed(record, kafka_partitions))
     for _ in range(data.draw(st.integers(1, 4))):
         start = data.draw(st.integers(0, len(value)))
         end = data.draw(st.integers(start, min(len(value), start + 4)))
@@ -71,7 +73,7 @@ def test_every_truncation_is_undecodable_and_says_where(
     record: Record, kafka_partitions: int, data: st.DataObject
 ) -> None:
     """REC-13, DLQ-9."""
-    value = frame(encode(record, kafka_partitions), None)
+    value = framed(record, kafka_partitions)
     length = data.draw(st.integers(SINGLE_OBJECT_BYTES, len(value) - 1))
     verdict = decode(value[:length], SCHEMAS)
     assert isinstance(verdict, Rejection)
@@ -83,7 +85,7 @@ def test_every_truncation_is_undecodable_and_says_where(
 @given(RECORDS, st.binary(min_size=1, max_size=10))
 def test_trailing_bytes_are_undecodable(record: Record, rest: bytes) -> None:
     """REC-13."""
-    value = frame(encode(record, 1), None)
+    value = framed(record, 1)
     verdict = decode(value + rest, SCHEMAS)
     assert isinstance(verdict, Rejection)
     assert (verdict.reason, verdict.detail.split(":")[0]) == (
@@ -92,10 +94,10 @@ def test_trailing_bytes_are_undecodable(record: Record, rest: bytes) -> None:
     )
 
 
-def framed(datum: dict[str, Any]) -> bytes:
+def written(datum: dict[str, Any]) -> bytes:
     body = BytesIO()
     fastavro.schemaless_writer(body, PLAIN_SCHEMA, datum)
-    return frame(body.getvalue(), None)
+    return frame(body.getvalue(), None, version=2)
 
 
 @given(edge_data(st.integers(1, 4)), st.none() | st.sampled_from([1, 4]))
@@ -103,7 +105,7 @@ def test_what_breaks_a_rule_names_one_and_what_keeps_all_can_be_built(
     datum: dict[str, Any], topic_partitions: int | None
 ) -> None:
     """REC-14, REC-16: the list of rules is closed."""
-    verdict = decode(framed(datum), SCHEMAS, kafka_partitions=topic_partitions)
+    verdict = decode(written(datum), SCHEMAS, kafka_partitions=topic_partitions)
     if isinstance(verdict, Rejection):
         assert verdict.reason in (
             Reason.INVALID,
@@ -124,7 +126,7 @@ not use.
 @given(edge_data(st.just(1)))
 def test_the_constructors_are_as_strict_as_the_rules(datum: dict[str, Any]) -> None:
     """REC-14: what a producer may build is what a reader takes, and both name the same rule."""
-    verdict = decode(framed(datum), SCHEMAS)
+    verdict = decode(written(datum), SCHEMAS)
     if isinstance(verdict, ChangeRecord):
         assert build(datum) == verdict.record
     elif verdict.reason is Reason.INVALID and verdict.rule not in NOT_IN_THE_MODEL:

@@ -48,6 +48,9 @@ JSON = st.recursive(
                     "entries",
                     "kind",
                     "timestamp",
+                    "release",
+                    "ranges",
+                    "write_stream",
                     "x",
                 ]
             ),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.records.model import DataChange
+from connector.records.model import DataChange, Release
 from connector.records.rejection import Position
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker
@@ -21,8 +21,9 @@ rngs = st.integers(0, 2**64 - 1).map(Random)
 @settings(max_examples=150)
 @given(rng=rngs)
 def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> None:
-    """SUB-3: with splits, merges, added Kafka partitions, duplicates, bad records, transactions
-    over several Kafka partitions, and restarts at every step.
+    """SUB-3, WRS-22: with splits, merges, added Kafka partitions, duplicates, bad records,
+    transactions over several Kafka partitions, staged rows and releases, and restarts at every
+    step.
     """
     run(rng)
 
@@ -70,7 +71,7 @@ class ReleasesTooEarly(TransactionAssembler):
 class CountsDuplicates(TransactionAssembler):
     """Takes a duplicate for a part of its own."""
 
-    def _add_part(self, change: DataChange, position: Position, size: int) -> bool:
+    def _add_part(self, change: DataChange | Release, position: Position, size: int) -> bool:
         return super()._add_part(change, position, size) or True
 
 
@@ -80,6 +81,23 @@ class ForgetsAsides(TransactionAssembler):
     def __init__(self, tracker: WatermarkTracker, state: ReaderState | None) -> None:
         super().__init__(tracker, "t", "id", state=state)
         self._asides = {}
+
+
+class ForgetsRows(TransactionAssembler):
+    """The state does not say which staged rows were acknowledged."""
+
+    def __init__(self, tracker: WatermarkTracker, state: ReaderState | None) -> None:
+        super().__init__(tracker, "t", "id", state=state)
+        self._staged = {}
+
+
+class ReleasesAtOnce(TransactionAssembler):
+    """Does not wait for the low watermark with a release."""
+
+    def add(self, change: DataChange | Release, position: Position, size: int) -> None:
+        if isinstance(change, Release) and change.commit_timestamp >= self._passed:
+            self._passed = change.commit_timestamp + 1
+        super().add(change, position, size)
 
 
 class ContinuesAtTheEnd(TransactionAssembler):
@@ -98,8 +116,8 @@ class ReleasesWhatIsReadAgain(TransactionAssembler):
 
 
 def of(kind: type[TransactionAssembler]) -> MakeAssembler:
-    if kind is ForgetsAsides:
-        return ForgetsAsides
+    if kind in (ForgetsAsides, ForgetsRows):
+        return kind  # type: ignore[return-value]
     return lambda tracker, state: kind(tracker, "t", "id", state=state)
 
 
@@ -109,6 +127,8 @@ def of(kind: type[TransactionAssembler]) -> MakeAssembler:
         ReleasesTooEarly,
         CountsDuplicates,
         ForgetsAsides,
+        ForgetsRows,
+        ReleasesAtOnce,
         ContinuesAtTheEnd,
         ReleasesWhatIsReadAgain,
     ],

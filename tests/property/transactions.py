@@ -1,5 +1,6 @@
 """A source whose transactions have parts in several stream partitions and Kafka partitions, and a
-program that reads them whole, acknowledges, stores its state, and dies.
+program that reads them whole, acknowledges, stores its state, and dies. Beside them, a write stream
+whose rows are staged and released.
 """
 
 from __future__ import annotations
@@ -10,9 +11,18 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from random import Random
 
-from connector.records.model import DataChange, Heartbeat, SetCell, Transaction
+from connector.records.model import (
+    DataChange,
+    Heartbeat,
+    OffsetRange,
+    Release,
+    SetCell,
+    Transaction,
+    WriteStreamOffset,
+)
 from connector.records.rejection import Position, Reason, Rejection
 from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import WatermarkTracker
 from connector.watermarks.transactions import (
     Item,
@@ -35,17 +45,63 @@ class SentChange(Sent):
     is_bad: bool = False
 
 
-class TransactionWorld(World):
-    """Changes are parts of transactions, or have none. Some are sent again, and some are bad."""
+@dataclass(frozen=True)
+class SentRow(Sent):
+    """A staged row. It is never in flight, because its release is sent when it is in Kafka."""
 
-    def __init__(self, rng: Random, *, roots: int = 1) -> None:
+    row: DataChange | None = None
+
+
+@dataclass(frozen=True)
+class SentRelease(Sent):
+    """One copy of a release."""
+
+    release: Release | None = None
+
+
+class TransactionWorld(World):
+    """Changes are parts of transactions, or have none. Some are sent again, and some are bad. With
+    `write_streams`, the rows of one write stream are released at a time of any producer.
+    """
+
+    def __init__(self, rng: Random, *, roots: int = 1, write_streams: bool = False) -> None:
         super().__init__(rng, roots=roots)
-        self._count = 0
+        self._has_write_streams = write_streams
+        self._count = self._rows = self._flushed = 0
 
     def step(self) -> None:
         super().step()
         if self.rng.random() < 0.03:
             self._send_again()
+        if self._has_write_streams and self.rng.random() < 0.2:
+            self._stage()
+        if self._has_write_streams and self.rng.random() < 0.08:
+            self._release()
+
+    def _stage(self) -> None:
+        row = DataChange(
+            stream_partition="session",
+            table="t",
+            row_key=b"row",
+            commit_timestamp=0,
+            entries=(SetCell("f", b"q", b"v", 1),),
+            write_stream=WriteStreamOffset("s/w", self._rows),
+        )
+        self._rows += 1
+        self.rng.choice(self.logs).append(SentRow("session", len(self.logs), row=row))
+
+    def _release(self) -> None:
+        ready = [producer for producer in self._live() if producer.floor <= self.clock]
+        if not ready or self._flushed == self._rows:
+            return
+        producer = self.rng.choice(ready)
+        timestamp = self.rng.randint(producer.floor, self.clock)
+        upto = self.rng.randint(self._flushed + 1, self._rows)
+        release = Release(producer.name, timestamp, (OffsetRange("s/w", self._flushed, upto),))
+        self._flushed = upto
+        producer.send_everywhere(
+            SentRelease(producer.name, producer.kafka_partitions, timestamp, release=release)
+        )
 
     def _change(self) -> None:
         live = self._live()
@@ -115,6 +171,7 @@ class Program:
 
     world: TransactionWorld
     make: MakeAssembler = new_assembler
+    staged: bool = True
     kept: list[Item] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -179,9 +236,23 @@ class Program:
             self._tracker.hear(claimed, k, sent.kafka_partitions, ARRIVAL)
             self._assembler.add(sent.change, position, 10)
             return
+        if isinstance(sent, SentRow | SentRelease):
+            self._hear_write_stream(sent, position)
+            return
         record = sent.lineage or Heartbeat(sent.stream_partition, sent.claim - 1)
         self._tracker.hear(record, k, sent.kafka_partitions, ARRIVAL)
         self._assembler.reached(k, offset + 1)
+
+    def _hear_write_stream(self, sent: SentRow | SentRelease, position: Position) -> None:
+        record = sent.row if isinstance(sent, SentRow) else sent.release
+        assert record is not None
+        self._tracker.hear(record, position.kafka_partition, sent.kafka_partitions, ARRIVAL)
+        if isinstance(record, Release) and position.kafka_partition == 0:
+            self._assembler.add(record, position, 10)
+        elif isinstance(record, DataChange) and self.staged:
+            self._assembler.add_staged(record, position)
+        else:
+            self._assembler.reached(position.kafka_partition, position.offset + 1)
 
     def _advance(self) -> None:
         self._tracker.advance(0, len(self.world.logs))
@@ -189,7 +260,7 @@ class Program:
 
     def _pop(self) -> Item | None:
         item = self._assembler.pop()
-        if isinstance(item, WholeTransaction):
+        if isinstance(item, WholeTransaction | Released):
             low = self._tracker.low_watermark
             assert low is not None
             assert item.commit_timestamp < low, f"{item} is above the low watermark {low}"
@@ -218,16 +289,13 @@ class Program:
         self._begin()
 
 
-def check(world: TransactionWorld, kept: list[Item]) -> None:
+def check(world: TransactionWorld, kept: list[Item], *, staged: bool = True) -> None:
     """Every transaction is there once, whole and in order, and every record is in one item."""
     whole = [item for item in kept if isinstance(item, WholeTransaction)]
     order = [
-        (
-            one.commit_timestamp,
-            one.server_transaction_id,
-            min((p.kafka_partition, p.offset) for p in one.positions),
-        )
-        for one in whole
+        (one.commit_timestamp, *place_of(one))
+        for one in kept
+        if isinstance(one, WholeTransaction | Released)
     ]
     assert all(a < b for a, b in pairwise(order)), "not in order, or twice"
 
@@ -239,6 +307,8 @@ def check(world: TransactionWorld, kept: list[Item]) -> None:
         for offset, sent in enumerate(log)
         if isinstance(sent, SentChange)
     ]
+    check_write_stream(world, kept, staged=staged)
+    kept = [one for one in kept if not isinstance(one, Staged | Released)]
     for _, _, sent in at:
         assert sent.change is not None
         of = sent.change.transaction
@@ -268,17 +338,59 @@ def check(world: TransactionWorld, kept: list[Item]) -> None:
     assert sum(isinstance(item, Rejected) for item in kept) == sum(s.is_bad for _, _, s in at)
 
 
+def place_of(item: WholeTransaction | Released) -> tuple[str, tuple[int, int]]:
+    if isinstance(item, Released):
+        return "", (item.position.kafka_partition, item.position.offset)
+    return (
+        item.server_transaction_id,
+        min((p.kafka_partition, p.offset) for p in item.positions),
+    )
+
+
+def check_write_stream(world: TransactionWorld, kept: list[Item], *, staged: bool) -> None:
+    """WRS-22: every release is there once, on time, and after its rows. Every row is there once. A
+    row in a Kafka partition that the producer of its release does not know may come later.
+    """
+    sent = [
+        (k, offset, one)
+        for k, log in enumerate(world.logs)
+        for offset, one in enumerate(log)
+        if isinstance(one, SentRow | SentRelease)
+    ]
+    released = [one for one in kept if isinstance(one, Released)]
+    assert not any(one.is_late for one in released), "a release is late"
+    assert Counter((one.record, one.position.offset) for one in released) == Counter(
+        (one.release, offset) for k, offset, one in sent if isinstance(one, SentRelease) and k == 0
+    ), "a release is lost or twice"
+    rows = [one for one in kept if isinstance(one, Staged)]
+    wanted = [(k, n, one.row) for k, n, one in sent if isinstance(one, SentRow) and staged]
+    assert Counter((r.position.kafka_partition, r.position.offset) for r in rows) == Counter(
+        (k, n) for k, n, _ in wanted
+    ), "a row is lost or twice"
+    known = {
+        one.release: one.kafka_partitions for _, _, one in sent if isinstance(one, SentRelease)
+    }
+    missing = {row.write_stream.offset: k for k, _, row in wanted if row and row.write_stream}
+    for item in kept:
+        if isinstance(item, Staged) and item.change.write_stream:
+            missing.pop(item.change.write_stream.offset)
+        elif isinstance(item, Released):
+            (of,) = item.ranges
+            late = [n for n, k in missing.items() if of.first <= n < of.upto]
+            assert all(missing[n] >= known[item.record] for n in late), "a row is after its release"
+
+
 def run(rng: Random, make: MakeAssembler = new_assembler, *, steps: int = 150) -> None:
     """The life of a world and of a program that reads it."""
-    world = TransactionWorld(rng)
-    program = Program(world, make)
+    world = TransactionWorld(rng, write_streams=True)
+    program = Program(world, make, staged=rng.random() < 0.7)
     for _ in range(steps):
         world.step()
         for _ in range(rng.choice((0, 1, 3))):
             program.step()
     world.finish()
     program.finish()
-    check(world, program.kept)
+    check(world, program.kept, staged=program.staged)
 
 
 def read_range(world: TransactionWorld, start: int, end: int) -> list[WholeTransaction]:

@@ -37,6 +37,7 @@ from connector.tables.merge import RowState, join, lift, visible
 from connector.tables.row import read_change, row_of
 from connector.tables.values import DataType
 from connector.watermarks.producer_epoch import EPOCH_HEADER
+from connector.write_streams.releases import ReleaseRows
 from tests.changes import change, put
 
 ROWS = """key binary, value binary, topic string, partition int, offset bigint,
@@ -118,7 +119,7 @@ class Topic:
 
     def send(self, *records: Record, schema_id: int | None = None) -> None:
         for record in records:
-            value = codec.frame(codec.encode(record, len(self.records)), schema_id)
+            value = codec.framed(record, len(self.records), schema_id)
             self.raw((kafka_key(record), value), at=sum(kafka_key(record)) % len(self.records))
 
     def send_everywhere(self, *records: Record, epoch: int = 0) -> None:
@@ -131,7 +132,7 @@ class Topic:
                     place = kafka_partition, len(self.records[kafka_partition])
                     self.headers[place] = (*HEADERS, (EPOCH_HEADER, b"%d" % epoch))
                 self.raw(
-                    (kafka_key(record), codec.frame(codec.encode(record, len(self.records)), None)),
+                    (kafka_key(record), codec.framed(record, len(self.records))),
                     at=kafka_partition,
                 )
 
@@ -196,6 +197,7 @@ class Stream:
     partition_of: Callable[[bytes, int], int] | None = None
     overrides: list[ClosePartition] = field(default_factory=list)
     releases: list[ReleaseTransaction] = field(default_factory=list)
+    row_releases: list[ReleaseRows] = field(default_factory=list)
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
@@ -232,6 +234,9 @@ class Stream:
             schema_by_id=self.schema_by_id,
             releases=lambda taken_to: [
                 release for release in self.releases if release.number > taken_to
+            ],
+            row_releases=lambda taken_to: [
+                release for release in self.row_releases if release.number > taken_to
             ],
             ends=lambda taken_to: [
                 override for override in self.overrides if override.number > taken_to
@@ -292,7 +297,8 @@ class Stream:
         """Kafka partition, offset and ingest batch of every row."""
         for batch in batches(
             DeltaTable(self.path),
-            "SELECT kafka_partition, \"offset\", ingest_batch FROM t WHERE kind <> 'frontier'",
+            'SELECT kafka_partition, "offset", ingest_batch FROM t'
+            " WHERE kind NOT IN ('frontier', 'released')",
         ):
             yield from rows_in(batch)
 

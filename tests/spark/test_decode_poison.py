@@ -21,9 +21,11 @@ from connector.records.codec import (
     CONFLUENT,
     READER_SCHEMA,
     SINGLE_OBJECT,
+    VERSIONS,
     Schemas,
     encode,
     frame,
+    framed,
     to_datum,
 )
 from connector.records.model import (
@@ -47,6 +49,9 @@ from tests.spark.test_judge_agrees import (
     CHANGE,
     ENDED,
     HEARTBEAT,
+    RELEASE,
+    ROW,
+    STAGED,
     Case,
     assert_agreement,
     drawn,
@@ -85,7 +90,7 @@ def case(name: str, record: Record, value: bytes | None) -> Case:
 
 
 def damaged(rng: Random, record: Record, count: int) -> Iterator[Case]:
-    value = frame(encode(record, 4), None)
+    value = framed(record, 4)
     for _ in range(count):
         length, place = len(value), rng.randrange(HEAD, len(value))
         match rng.randrange(6):
@@ -126,10 +131,12 @@ def test_damaged_bodies_are_judged_the_same_and_the_heap_survives(
 ) -> None:
     """TBL-3, REC-13, REC-16: flips, cuts, rubbish and numbers that lie."""
     rng = Random(seed)
-    records = [CHANGE, HEARTBEAT, ENDED, *drawn(RECORDS, 150, seed)]
+    records = [CHANGE, HEARTBEAT, ENDED, ROW, STAGED, RELEASE, *drawn(RECORDS, 150, seed)]
     cases = [bad for record in records for bad in damaged(rng, record, 20)]
     cases += [
-        case("flip", CHANGE, flipped) for flipped in every_flip(frame(encode(CHANGE, 4), None))
+        case("flip", record, flipped)
+        for record in (CHANGE, STAGED, RELEASE)
+        for flipped in every_flip(framed(record, 4))
     ]
     cases += [
         case("rubbish", CHANGE, frame(rng.randbytes(rng.randrange(200)), None)) for _ in range(300)
@@ -214,15 +221,17 @@ def test_text_that_is_not_utf8_is_undecodable_wherever_it_stands(spark: SparkSes
         ),
     )
     cases = []
-    for record in (full, HEARTBEAT, ENDED):
+    for record in (full, HEARTBEAT, ENDED, ROW, RELEASE):
         for slot in range(len(text_slots(to_datum(record, 1)))):
             for text in TEXTS:
                 datum = to_datum(record, 1)
                 for place, (container, name) in enumerate(text_slots(datum)):
                     container[name] = text if place == slot else container[name].encode()
-                cases.append(case(f"text {slot}", record, frame(raw(datum, BYTES_SCHEMA), None)))
+                value = frame(raw(datum, BYTES_SCHEMA), None, version=2)
+                cases.append(case(f"text {slot}", record, value))
     said = assert_agreement(spark, cases, schemas=Schemas())
-    assert {"GOOD", Reason.UNDECODABLE, Rule.FAMILY, Rule.TABLE} <= said
+    rules = {Rule.FAMILY, Rule.TABLE, Rule.WRITE_STREAM, Rule.RELEASE}
+    assert {"GOOD", Reason.UNDECODABLE, *rules} <= said
 
 
 def number(value: int) -> bytes:
@@ -278,6 +287,19 @@ def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
     ended = encode(replace(ENDED, children=()), 4)
     assert ended.endswith(b"\x00")
     cases.append(case("least", ENDED, frame(ended[:-1] + least, None)))
+    ranges = [b"\x0ajob/a\x00\x08", b"\x08w2/p\x02\x04"]
+    release = b"\x02p\x08\x00\x00\x00\x02\x0e"
+    cases += [
+        case("ranges", RELEASE, frame(release + array + b"\x00", None, version=2))
+        for array in (
+            *(
+                number(2) + b"".join(ranges),
+                sized(ranges),
+                number(1) + ranges[0] + sized(ranges[1:]),
+            ),
+            *(number(1) + ranges[0] + sized(ranges[1:], 2), sized(ranges) + number(2**31), least),
+        )
+    ]
     assert assert_agreement(spark, cases, schemas=Schemas()) >= {"GOOD", Reason.UNDECODABLE}
 
 
@@ -372,7 +394,7 @@ UNREADABLE = {
 
 def odd_schemas() -> dict[int, str]:
     """Schemas that are ours for all that counts, and say so in odd ways."""
-    ours = json.loads(READER_SCHEMA)
+    ours = json.loads(VERSIONS[1])
     no_namespace = {name: part for name, part in ours.items() if name != "namespace"}
     bad_default = copy.deepcopy(ours)
     bad_default["fields"].append({"name": "extra", "type": "int", "default": 2**40})
@@ -419,15 +441,16 @@ def test_other_writer_schemas_are_read_or_unknown_alike(spark: SparkSession, see
     new = fastavro.parse_schema(newer())
     big = 2**32 - 1
     texts: dict[int, str | None] = {
-        7: READER_SCHEMA,
+        7: VERSIONS[1],
         8: None,
         10: json.dumps(newer()),
-        big: READER_SCHEMA,
+        11: VERSIONS[2],
+        big: VERSIONS[1],
         2**31: None,
     }
     texts |= UNREADABLE | odd_schemas()
     cases = []
-    for record in (CHANGE, HEARTBEAT, ENDED):
+    for record in (CHANGE, HEARTBEAT, ENDED, ROW, RELEASE):
         body = encode(record, 4)
         cases += [
             case(f"id {id_}", record, frame(body, id_)) for id_ in (*texts, 0, 6, 9, 2**31 - 1)

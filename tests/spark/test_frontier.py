@@ -211,7 +211,7 @@ def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
 
     stream.overrides.append(ClosePartition(1, "s", "gone", "decommissioned", 7, "ann"))
     with pytest.raises(CrashError):
-        stream.process(crash_at("logged")).end_partitions()
+        stream.process(crash_at("logged")).take_requests()
     stream.overrides.append(ClosePartition(2, "s", "p", "too late for that batch", 8, "bob"))
     stream.process().recover()
     progress = stream.changelog().progress()
@@ -228,7 +228,7 @@ def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
     assert stream.ingest(offsets=first) == progress, (
         "Spark's last batch, run again, is found to be done"
     )
-    stream.process().end_partitions()
+    stream.process().take_requests()
     assert stream.changelog().progress() == progress, "a wish is taken once"
     stream.topic.send_everywhere(Heartbeat("p", 20 * S))
     progress = stream.ingest()

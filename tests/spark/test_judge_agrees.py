@@ -19,11 +19,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.records.codec import READER_SCHEMA, Schemas, encode, frame, read, to_datum
+from connector.records.avro_encoder import version_of
+from connector.records.checks import BRANCHES
+from connector.records.codec import VERSIONS, Schemas, frame, framed, read, to_datum
 from connector.records.model import (
     CONTROL_KEY,
     MAX_ENTRIES,
     MAX_LONG,
+    MAX_RANGES,
     MAX_TIMESTAMP,
     ChildPartition,
     ChildPartitions,
@@ -32,12 +35,16 @@ from connector.records.model import (
     DeleteFamily,
     Heartbeat,
     ModType,
+    OffsetRange,
     Record,
+    Release,
     RowImage,
     Rule,
     SetCell,
     Transaction,
+    WriteStreamOffset,
     kafka_key,
+    time_of,
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.spark.ingest.validate import RECORD, validated
@@ -192,35 +199,28 @@ def key_of(datum: Datum) -> bytes:
 
 
 def claimed_us(datum: Datum) -> int:
-    change, heartbeat, ended = (
-        datum[branch] for branch in ("data_change", "heartbeat", "child_partitions")
-    )
-    return int(
-        change["commit_timestamp"]
-        if change
-        else heartbeat["timestamp"]
-        if heartbeat
-        else ended["start_timestamp"]
-    )
+    times = ("commit_timestamp", "timestamp", "start_timestamp")
+    (branch,) = [datum[name] for name in BRANCHES if datum[name]]
+    return next(branch[name] for name in times if name in branch)  # type: ignore[no-any-return]
+
+
+def in_version_2(datum: Datum) -> bytes:
+    return frame(raw(datum), None, version=2)
 
 
 def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession, seed: int) -> None:
-    """TBL-3, REC-14, REC-15: good ones, and such as lie at the edge of a limit or beyond."""
+    """TBL-3, REC-14, REC-15, WRS-16: good ones, and such as lie at the edge of a limit or
+    beyond.
+    """
     rng = Random(seed)
     cases = []
     for record in drawn(RECORDS, 500, seed):
-        datum = to_datum(record, rng.choice([1, 4, 4, 5]))
-        cases.append(
-            Case(
-                "legal",
-                kafka_key(record),
-                frame(raw(datum), None),
-                _arrival(rng, claimed_us(datum)),
-            )
-        )
+        count = rng.choice([1, 4, 4, 5])
+        value = rng.choice([framed(record, count), in_version_2(to_datum(record, count))])
+        cases.append(Case("legal", kafka_key(record), value, _arrival(rng, time_of(record))))
     edges = drawn(edge_data(st.integers(1, 3)), 800, seed + 1)
     cases += [
-        Case("edge", key_of(datum), frame(raw(datum), None), _arrival(rng, claimed_us(datum)))
+        Case("edge", key_of(datum), in_version_2(datum), _arrival(rng, claimed_us(datum)))
         for datum in edges
     ]
     said = assert_agreement(spark, cases, schemas=Schemas())
@@ -228,15 +228,24 @@ def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession,
 
 
 def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
-    """MRG-11: at the horizon, a microsecond before it and after it; control records have no age."""
+    """MRG-11, WRS-20: at the horizon, a microsecond before it and after it. A release has an age,
+    as a change; a staged change and the other control records have none.
+    """
     at = CHANGE.commit_timestamp
     records = [
-        *(replace(CHANGE, commit_timestamp=at + away) for away in (-1, 0, 1)),
+        *(
+            replace(record, commit_timestamp=at + away)
+            for record in (CHANGE, ROW, RELEASE)
+            for away in (-1, 0, 1)
+        ),
         replace(HEARTBEAT, timestamp=at - 1),
+        STAGED,
     ]
-    cases = [
-        Case("age", kafka_key(record), frame(encode(record, 4), None), at // 1000)
-        for record in records
+    cases = [Case("age", kafka_key(record), framed(record, 4), at // 1000) for record in records]
+    late = [validate_record(case.record, **AGED, horizon=at) for case in cases]
+    assert [isinstance(verdict, Rejection) for verdict in late] == [
+        *(away < 0 for _ in range(3) for away in (-1, 0, 1)),
+        *(False, False),
     ]
     assert assert_agreement(spark, cases, schemas=Schemas(), horizon=at) == {
         "GOOD",
@@ -246,13 +255,17 @@ def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
 
 def test_what_a_stream_may_reject_is_judged_the_same(spark: SparkSession, seed: int) -> None:
     """ING-3, ING-7, EVO-10"""
-    schemas = Schemas({7: READER_SCHEMA, 9: NEWER_SCHEMA})
+    schemas = Schemas({7: VERSIONS[1], 8: VERSIONS[2], 9: NEWER_SCHEMA})
     cases = [
         Case(
             "may be rejected",
             kafka_key(record),
-            in_newer_schema(record, 4, 9) if place % 4 == 0 else frame(encode(record, 4), 7),
-            _claimed(record) // 1000,
+            (
+                in_newer_schema(record, 4, 9)
+                if place % 4 == 0
+                else framed(record, 4, 6 + version_of(record))
+            ),
+            time_of(record) // 1000,
         )
         for place, record in enumerate(drawn(RECORDS, 200, seed))
     ]
@@ -260,7 +273,7 @@ def test_what_a_stream_may_reject_is_judged_the_same(spark: SparkSession, seed: 
         ModType, ((CHANGE.entries[0],), (DeleteFamily("f"),), CHANGE.entries)
     ):
         change = replace(CHANGE, row_image=RowImage(mod_type), entries=entries)
-        value = frame(encode(change, 4), 7)
+        value = framed(change, 4, 7)
         cases.append(Case("image", kafka_key(change), value, CHANGE.commit_timestamp // 1000))
     asked: dict[str, Any] = {"schemas": schemas, "ask_registry": True}
     assert assert_agreement(spark, cases, **asked) == {"GOOD"}
@@ -272,10 +285,6 @@ def test_what_a_stream_may_reject_is_judged_the_same(spark: SparkSession, seed: 
         Rule.UNKNOWN_FIELDS,
         Rule.ROW_IMAGE,
     }
-
-
-def _claimed(record: Record) -> int:
-    return claimed_us(to_datum(record, 4))
 
 
 def _arrival(rng: Random, claimed: int) -> int:
@@ -296,6 +305,13 @@ CHANGE = DataChange(
     change_sequence_number="FFF/ABC",
     row_image=RowImage(ModType.INSERT),
 )
+ROW = replace(CHANGE, write_stream=WriteStreamOffset("job/rows", 7))
+STAGED = replace(ROW, commit_timestamp=0, transaction=None)
+RELEASE = Release(
+    "p1",
+    1_714_475_984_000_000,
+    (OffsetRange("job/rows", 0, 8), OffsetRange("w2/p", 3, 4)),
+)
 HEARTBEAT = Heartbeat("p1", 1_714_475_984_000_000)
 ENDED = ChildPartitions(
     "p1",
@@ -303,6 +319,13 @@ ENDED = ChildPartitions(
     0,
     (ChildPartition("c1", ("p1",), b"a", b"b"), ChildPartition("c2", ("p1", "p2"))),
 )
+
+AGED: dict[str, Any] = {
+    "schemas": Schemas(),
+    "limits": Limits(max_clock_skew_s=SKEW_S),
+    "kafka_partitions": TOPIC_PARTITIONS,
+    "tables": None,
+}
 
 NAMES = [
     "",
@@ -352,6 +375,37 @@ SEQUENCE_NUMBERS = [
 ]
 
 
+WRITE_STREAMS = [
+    *(
+        "",
+        "/",
+        "job",
+        "/b",
+        "a/",
+        "a/b",
+        "a//b",
+        "a/b/c",
+        "a/b\n",
+        "\na/b",
+        "a/é",
+        "-_.aZ0/x",
+        "a b/c",
+    ),
+    *(
+        "a" * 64 + "/" + "b" * 64,
+        "a" * 65 + "/b",
+        "a/" + "b" * 65,
+        "a/b\u2028",
+        "a/b\x00",
+        "job/rows",
+    ),
+]
+
+
+def ranges_of(count: int) -> list[Datum]:
+    return [{"stream": f"job/{n}", "first": n, "upto": n + 1} for n in range(count)]
+
+
 def child_of(start_key: bytes | None, end_key: bytes | None) -> Datum:
     return {
         "token": "c2",
@@ -362,7 +416,10 @@ def child_of(start_key: bytes | None, end_key: bytes | None) -> Datum:
 
 
 LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
-    *((record, ("stream_partition",), TOKENS) for record in (CHANGE, HEARTBEAT, ENDED)),
+    *(
+        (record, ("stream_partition",), TOKENS)
+        for record in (CHANGE, HEARTBEAT, ENDED, STAGED, RELEASE)
+    ),
     *(
         (record, ("kafka_partitions",), [-(2**31), -1, 0, 1, 4, 5, 2**31 - 1])
         for record in (CHANGE, HEARTBEAT)
@@ -370,6 +427,28 @@ LIMITS: list[tuple[Record, tuple[str | int, ...], Sequence[Any]]] = [
     (CHANGE, ("data_change",), [None]),
     (CHANGE, ("heartbeat",), [{"timestamp": 1, "resume_token": b""}]),
     (CHANGE, ("child_partitions",), [{"start_timestamp": 1, "record_sequence": 0, "children": []}]),
+    (CHANGE, ("release",), [{"commit_timestamp": 0, "ranges": []}]),
+    (RELEASE, ("release",), [None]),
+    (RELEASE, ("heartbeat",), [{"timestamp": 1, "resume_token": b""}]),
+    (CHANGE, ("data_change", "write_stream"), [{"stream": "a/b", "offset": 0}]),
+    (STAGED, ("data_change", "write_stream"), [None]),
+    *((row, ("data_change", "write_stream", "stream"), WRITE_STREAMS) for row in (ROW, STAGED)),
+    *((row, ("data_change", "write_stream", "offset"), LONGS) for row in (ROW, STAGED)),
+    (ROW, ("data_change", "commit_timestamp"), LONGS),
+    (STAGED, ("data_change", "commit_timestamp"), LONGS),
+    (STAGED, ("data_change", "estimated_low_watermark"), LONGS),
+    (STAGED, ("data_change", "resume_token"), [b"r", b"r" * 65537]),
+    (STAGED, ("data_change", "transaction"), [to_datum(CHANGE, 1)["data_change"]["transaction"]]),
+    (STAGED, ("data_change", "tie_breaker"), LONGS),
+    (STAGED, ("data_change", "change_sequence_number"), SEQUENCE_NUMBERS),
+    (STAGED, ("data_change", "row_image"), [None]),
+    (STAGED, ("data_change", "entries"), [[]]),
+    (STAGED, ("data_change", "entries", 0, "cell_timestamp"), LONGS),
+    (RELEASE, ("release", "commit_timestamp"), LONGS),
+    (RELEASE, ("release", "ranges"), [[], ranges_of(MAX_RANGES), ranges_of(MAX_RANGES + 1)]),
+    *((RELEASE, ("release", "ranges", n, "stream"), WRITE_STREAMS) for n in range(2)),
+    *((RELEASE, ("release", "ranges", n, "first"), [*LONGS, 3, 4, 7, 8, 9]) for n in range(2)),
+    *((RELEASE, ("release", "ranges", n, "upto"), [*LONGS, 3, 4, 7, 8, 9]) for n in range(2)),
     (
         HEARTBEAT,
         ("child_partitions",),
@@ -455,9 +534,9 @@ def broken_data() -> Iterator[tuple[str, Datum]]:
 
 
 def test_each_rule_is_judged_the_same_on_both_sides_of_its_limit(spark: SparkSession) -> None:
-    """REC-10, REC-14, REC-16: one rule at a time, and every rule there is."""
+    """REC-10, REC-14, REC-16, WRS-4, WRS-16: one rule at a time, and every rule there is."""
     cases = [
-        Case(name, key_of(datum), frame(raw(datum), None), MAX_TIMESTAMP // 1000)
+        Case(name, key_of(datum), in_version_2(datum), MAX_TIMESTAMP // 1000)
         for name, datum in broken_data()
     ]
     said = assert_agreement(spark, cases, schemas=Schemas())
@@ -471,11 +550,11 @@ def test_of_two_broken_rules_both_name_the_same(spark: SparkSession, seed: int) 
     rng = Random(seed)
     by_record = {
         id(record): [limit for limit in LIMITS if limit[0] is record and len(limit[1]) > 1]
-        for record in (CHANGE, ENDED)
+        for record in (CHANGE, ENDED, STAGED, RELEASE)
     }
     cases = []
-    while len(cases) < 1200:
-        record = rng.choice([CHANGE, CHANGE, ENDED])
+    while len(cases) < 2000:
+        record = rng.choice([CHANGE, CHANGE, STAGED, ENDED, RELEASE])
         datum = to_datum(record, rng.choice([4, 4, 5]))
         try:
             for _, path, values in rng.sample(by_record[id(record)], rng.randrange(2, 4)):
@@ -483,7 +562,7 @@ def test_of_two_broken_rules_both_name_the_same(spark: SparkSession, seed: int) 
         except (LookupError, TypeError):  # the first change took the place of the second
             continue
         key = rng.choice([key_of(datum), key_of(datum), None, b"other"])
-        cases.append(Case("several", key, frame(raw(datum), None), rng.choice([0, ARRIVAL_MS])))
+        cases.append(Case("several", key, in_version_2(datum), rng.choice([0, ARRIVAL_MS])))
     assert_agreement(spark, cases, schemas=Schemas(), tables=frozenset({"t"}))
 
 
@@ -497,7 +576,7 @@ def test_a_hundred_thousand_entries_are_the_limit(spark: SparkSession) -> None:
         many = set_field(
             datum, ("data_change", "entries"), [entry | {"family": name} for name in names]
         )
-        cases.append(Case(f"{len(names)} entries", b"row", frame(raw(many), None)))
+        cases.append(Case(f"{len(names)} entries", b"row", in_version_2(many)))
     assert assert_agreement(spark, cases, schemas=Schemas()) == {
         "GOOD",
         Rule.ENTRY_COUNT,
@@ -506,12 +585,12 @@ def test_a_hundred_thousand_entries_are_the_limit(spark: SparkSession) -> None:
 
 
 def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -> None:
-    """REC-1, REC-3, REC-14, REC-15, TBL-7, to the byte and to the millisecond."""
+    """REC-1, REC-3, REC-14, REC-15, TBL-7, WRS-20, to the byte and to the millisecond."""
     cases = []
-    for record in (CHANGE, HEARTBEAT, ENDED):
-        value = frame(encode(record, 1), None)
+    for record in (CHANGE, HEARTBEAT, ENDED, ROW, STAGED, RELEASE):
+        value = framed(record, 1)
         right = kafka_key(record)
-        latest_ms = claimed_us(to_datum(record, 1)) // 1000 - SKEW_S * 1000
+        latest_ms = max(0, time_of(record) // 1000 - SKEW_S * 1000)
         room = 300 - len(right)
         cases += [
             Case("key", key, value)
@@ -530,7 +609,7 @@ def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -
     ]
     for table in ("t", "T", "u", "v.1"):
         datum = set_field(to_datum(CHANGE, 1), ("data_change", "table"), table)
-        cases.append(Case("table", b"row", frame(raw(datum), None)))
+        cases.append(Case("table", b"row", in_version_2(datum)))
     limits = Limits(max_clock_skew_s=SKEW_S, max_record_bytes=300)
     future = {Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE}
     expected = {
@@ -554,13 +633,13 @@ def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -
 
 
 def test_times_that_are_too_old_are_judged_the_same(spark: SparkSession) -> None:
-    """ING-6: of changes and control records, to the microsecond; with tables and a horizon beside
-    them.
+    """ING-6: of changes, releases and other control records, to the microsecond; with tables and a
+    horizon beside them. A staged change has no time (WRS-11).
     """
     least = ARRIVAL_MS * 1000
     times = (1, 2, 1_714_475_984, ARRIVAL_MS, least - 2, least - 1, least, least + 1)
     cases = [
-        Case(f"{type(record).__name__} {at}", kafka_key(record), frame(encode(record, 1), None))
+        Case(f"{type(record).__name__} {at}", kafka_key(record), framed(record, 1))
         for at in times
         for record in _records_at(at)
     ]
@@ -578,6 +657,9 @@ def _records_at(at: int) -> list[Record]:
     """One record of each kind with this time."""
     return [
         replace(CHANGE, commit_timestamp=at),
+        replace(ROW, commit_timestamp=at),
+        STAGED,
+        replace(RELEASE, commit_timestamp=at),
         Heartbeat("p", at),
         ChildPartitions("p", at, 0, (ChildPartition("p"),)),
     ]

@@ -20,14 +20,14 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import LetterState, LetterStatus
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import ReplayTarget, Verdict, decide
-from connector.records.codec import READER_SCHEMA, Schemas, encode, frame, to_datum
+from connector.records.codec import VERSIONS, Schemas, encode, frame, to_datum
 from connector.records.json_view import to_json
 from connector.records.model import DataChange, Heartbeat, kafka_key
 from connector.records.rejection import Reason
 from connector.validation import KafkaRecord, Limits, validate_record
 from tests.spark.streams import STREAM, Stream, account, definition, shown
 
-SCHEMA = parse_schema(json.loads(READER_SCHEMA))
+SCHEMA = parse_schema(json.loads(VERSIONS[1]))
 FUTURE = 4_000_000_000_000_000
 
 

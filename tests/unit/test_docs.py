@@ -36,6 +36,7 @@ from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
+from connector.write_streams.releases import ReleaseProgress
 from tests.documents import API, DEAD_LETTERS, PAGES, ROOT, api_page, code_blocks, with_reasons
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
@@ -188,7 +189,7 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
         getattr(warehouse, name)("W")
         for name in (
             *("jobs", "cuts", "overrides", "closed_partitions", "released_transactions"),
-            "audit_log",
+            *("released_rows", "audit_log"),
         )
     )
     paths = {
@@ -205,12 +206,16 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
     partition = known.to_json()["partitions"]["p0"]
     checked = TransactionCheck(declared=1)
     progress = Progress(
-        checks=SourceChecks(row_images={"DELETE": 1}), transactions=checked
+        checks=SourceChecks(row_images={"DELETE": 1}),
+        transactions=checked,
+        staged=1,
+        releases=ReleaseProgress(late=1),
     ).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
     assert _first_cells("Keys of the progress") == set(progress)
     assert _first_cells("Keys of the checks") == set(progress["checks"])
     assert _first_cells("Keys of the transactions") == set(progress["transactions"])
+    assert _first_cells("Keys of the releases") == set(progress["releases"])
     assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
     assert _first_cells("Keys of a stream partition") == set(partition)
 
@@ -244,6 +249,7 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         "overrides": overrides._SETTINGS,
         "closed_partitions": overrides._ENDS,
         "released_transactions": overrides._RELEASES,
+        "released_rows": overrides._ROW_RELEASES,
     }
     for name, stored in {**beside, "audit_log": audit_log._PROOFS}.items():
         (row,) = re.findall(
@@ -441,6 +447,7 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
     page = (ROOT / "docs/reference/protocol.md").read_text("utf-8")
     counts = (model.MAX_ENTRIES, model.MAX_ROW_KEY_BYTES, model.MAX_QUALIFIER_BYTES)
     numbers = (*counts, model.MAX_RESUME_TOKEN_BYTES, model.MAX_STREAM_PARTITION_BYTES)
+    assert f"1 to {model.MAX_RANGES:,}, each of another write stream" in page
     assert [number for number in numbers if f"{number:,}" not in page] == []
     assert str(model.MAX_TIMESTAMP) in page
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from connector.errors import ConfigError, InvalidChangeError
-from connector.records.codec import READER_SCHEMA, ChangeRecord, Schemas, encode, frame
+from connector.records.avro_encoder import version_of
+from connector.records.codec import VERSIONS, ChangeRecord, Schemas, encode, frame, framed
 from connector.records.model import (
     CONTROL_KEY,
     ChildPartitions,
@@ -13,10 +14,13 @@ from connector.records.model import (
     DeleteFamily,
     Heartbeat,
     ModType,
+    OffsetRange,
     Record,
+    Release,
     RowImage,
     Rule,
     SetCell,
+    WriteStreamOffset,
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
@@ -51,7 +55,7 @@ def verdict(record: Record | None = None, **fields: Any) -> ChangeRecord | Rejec
     record = record or change()
     legal: dict[str, Any] = {
         "key": kafka_key(record),
-        "value": frame(encode(record, 4), None),
+        "value": framed(record, 4),
         "record_timestamp": NOW,
     }
     asked: dict[str, Any] = {
@@ -71,10 +75,25 @@ def reason(*args: Any, **fields: Any) -> Reason:
     return rejection.reason
 
 
-RECORDS = [change(), Heartbeat("p", NOW), ChildPartitions("p", NOW, 0, ())]
+def row(at: int = NOW) -> DataChange:
+    return change(commit_timestamp=at, write_stream=WriteStreamOffset("job/a", 0))
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def release(at: int = NOW) -> Release:
+    return Release("p", at, (OffsetRange("job/a", 0, 4),))
+
+
+STAGED = row(0)
+ORDINARY: list[Record] = [change(), Heartbeat("p", NOW), ChildPartitions("p", NOW, 0, ())]
+RECORDS = [
+    *(pytest.param(record, id=type(record).__name__) for record in ORDINARY),
+    pytest.param(row(), id="row"),
+    pytest.param(STAGED, id="staged"),
+    pytest.param(release(), id="release"),
+]
+
+
+@pytest.mark.parametrize("record", RECORDS)
 def test_an_honest_record_is_accepted(record: Record) -> None:
     """REC-3."""
     assert verdict(record) == ChangeRecord(record, 4)
@@ -88,7 +107,7 @@ def test_a_record_is_too_large_by_key_and_value_together() -> None:
     assert reason(limits=Limits(max_record_bytes=size - 1)) is Reason.TOO_LARGE
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", RECORDS)
 @pytest.mark.parametrize("key", [None, b"", b"other", b"k\x00"])
 def test_another_key_is_a_mismatch(record: Record, key: bytes | None) -> None:
     """REC-1, REC-3, REC-16."""
@@ -141,15 +160,17 @@ def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mism
     ("claim", "expected"),
     [
         (lambda time: change(commit_timestamp=time), Reason.COMMIT_TIMESTAMP_IN_FUTURE),
+        (row, Reason.COMMIT_TIMESTAMP_IN_FUTURE),
+        (release, Reason.COMMIT_TIMESTAMP_IN_FUTURE),
         (lambda time: Heartbeat("p", time), Reason.WATERMARK_IN_FUTURE),
         (lambda time: ChildPartitions("p", time, 0, ()), Reason.WATERMARK_IN_FUTURE),
     ],
-    ids=["change", "heartbeat", "child partitions"],
+    ids=["change", "row", "release", "heartbeat", "child partitions"],
 )
 def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(
     claim: Any, expected: Reason
 ) -> None:
-    """REC-15."""
+    """REC-15, WRS-20."""
     assert isinstance(verdict(claim(NOW + SKEW)), ChangeRecord)
     assert reason(claim(NOW + SKEW + 1)) is expected
     assert reason(claim(NOW + 1), limits=Limits(max_clock_skew_s=0)) is expected
@@ -158,12 +179,14 @@ def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(
 
 CLAIMS = {
     "change": lambda time: change(commit_timestamp=time),
+    "row": row,
+    "release": release,
     "heartbeat": lambda time: Heartbeat("p", time),
     "child partitions": lambda time: ChildPartitions("p", time, 0, ()),
 }
 
 
-@pytest.mark.parametrize(("kind", "earlier"), [*zip(CLAIMS, (0, 1, 1), strict=True)])
+@pytest.mark.parametrize(("kind", "earlier"), [*zip(CLAIMS, (0, 0, 0, 1, 1), strict=True)])
 def test_a_claim_may_be_as_old_as_the_least_commit_timestamp(kind: str, earlier: int) -> None:
     """ING-6: an announcement is dated just before the first change, or at the beginning."""
     least = NOW - 10
@@ -216,6 +239,24 @@ def test_a_change_that_is_too_old_is_not_called_too_late_or_of_an_unknown_table(
     assert found is Reason.COMMIT_TIMESTAMP_TOO_OLD
 
 
+def test_a_staged_change_has_no_time_that_could_be_wrong() -> None:
+    """WRS-11: neither too old nor too late, and never ahead. Its table and its key count."""
+    strict = Limits(max_record_bytes=ROOM, min_commit_timestamp=NOW, max_clock_skew_s=0)
+    accepted = ChangeRecord(STAGED, 4)
+    assert verdict(STAGED, limits=strict, horizon=NOW) == accepted
+    assert verdict(STAGED, limits=strict, record_timestamp=-1000) == accepted
+    assert reason(STAGED, tables=frozenset({"other"})) is Reason.UNKNOWN_TABLE
+
+
+def test_a_release_is_too_late_as_a_change_is() -> None:
+    """MRG-11, WRS-20: it is not limited to the tables of the stream."""
+    for late in (change, row, release):
+        at = {"commit_timestamp": NOW} if late is change else {"at": NOW}
+        assert isinstance(verdict(late(**at), horizon=NOW), ChangeRecord)
+        assert reason(late(**at), horizon=NOW + 1) is Reason.TOO_LATE
+    assert isinstance(verdict(release(), tables=frozenset()), ChangeRecord)
+
+
 def test_an_estimate_that_lies_ahead_is_kept() -> None:
     """REC-15: its claim is ignored by whoever advances watermarks; the change is honest."""
     assert isinstance(verdict(change(estimated_low_watermark=NOW * 1000)), ChangeRecord)
@@ -237,7 +278,7 @@ def test_of_several_faults_the_first_of_the_order_is_named() -> None:
     no_family = no_sequence.replace(b"\x02f\x00\x00\x00\x00\x00", b"\x02!\x00\x00\x00\x00\x00")
     unknown_entry = no_family.replace(b"\x06\x02!", b"\x00\x02!")
     no_table = unknown_entry.replace(b"\x02t\x02k", b"\x02!\x02k")
-    registry = Schemas({7: READER_SCHEMA})
+    registry = Schemas({7: VERSIONS[1]})
     single = frame(b"", None)
     steps: list[tuple[str, bytes]] = [
         ("TOO_LARGE", b"\xff" * (ROOM + 1)),
@@ -365,14 +406,14 @@ def test_more_kafka_partitions_than_the_topic_has_are_judged_by_what_it_has_now(
     )
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("record", RECORDS)
 def test_a_record_of_a_schema_with_unknown_fields_is_rejected_if_the_stream_says_so(
     record: Record,
 ) -> None:
     """ING-3, EVO-10: by default it is accepted, without these fields."""
     asked = {
         "value": in_newer_schema(record, 4, 9),
-        "schemas": Schemas({9: NEWER_SCHEMA, 8: READER_SCHEMA}),
+        "schemas": Schemas({9: NEWER_SCHEMA, 8: VERSIONS[version_of(record)]}),
     }
     assert verdict(record, **asked) == ChangeRecord(record, 4)
     reject = Limits(unknown_fields=UnknownFields.REJECT)
@@ -382,7 +423,7 @@ def test_a_record_of_a_schema_with_unknown_fields_is_rejected_if_the_stream_says
         " DataChange.colour",
         Rule.UNKNOWN_FIELDS,
     )
-    known = {**asked, "value": frame(encode(record, 4), 8)}
+    known = {**asked, "value": framed(record, 4, 8)}
     assert verdict(record, **known, limits=reject) == ChangeRecord(record, 4)
 
 

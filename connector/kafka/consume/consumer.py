@@ -35,6 +35,7 @@ from connector.kafka.consume.options import (
 )
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ConsumerRecord, Start
+from connector.kafka.consume.releases import ReleaseCopies
 from connector.kafka.consume.set_aside import (
     SetAside,
     already_acknowledged,
@@ -55,6 +56,7 @@ from connector.validation import Limits
 from connector.watermarks.commit_range import check_range
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     DEFAULT_BUFFERED_BYTES,
@@ -80,6 +82,14 @@ class ChangeConsumer(Generic[Yielded]):
     Without further arguments, it yields a `ConsumerRecord` for each record. Records of one Kafka
     partition come in order.
 
+    **Write streams.** Staged rows are left out. Instead of a release, it yields `Released`, with
+    the commit timestamp and the offsets of the rows. Each Kafka partition has a copy of the
+    release, and it yields the one in Kafka partition 0. So in a group, only the member that reads
+    Kafka partition 0 gets it. With `kafka_partitions`, it is the copy in the least of these. With
+    `staged=True`, each staged row is yielded as `Staged`, too, as soon as it is read. Rows in other
+    Kafka partitions may come after `Released`. All rows in the Kafka partitions that it reads came
+    before a `Watermark` above the commit timestamp, except those of a late release.
+
     **Ranges.** With `start_commit` or `end_commit`, records outside the range are left out. A
     record that cannot be read is left out if it arrived too early to be in the range. The
     iteration ends once the low watermark is above `end_commit`. A change that comes after the low
@@ -100,7 +110,10 @@ class ChangeConsumer(Generic[Yielded]):
     **Transactions.** With `transactions=True`, it yields a `WholeTransaction` once the low
     watermark has passed it, in the order of commit timestamp, transaction id and position. A
     duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot be
-    read is a `Rejected`. Control records are not yielded. `acknowledge` the items in their
+    read is a `Rejected`. Other control records than releases are not yielded. A release is one
+    transaction, and comes as `Released` at its place in this order. With `staged=True`, its rows
+    came before, as `Staged`. They are not kept in memory. A release behind the low watermark comes
+    at once, with `is_late`, perhaps before some of its rows. `acknowledge` the items in their
     order, and store `state()`. With `group`, `commit()` stores it in the group. The consumer reads
     all Kafka partitions, also then: a later consumer of the group shuts it out.
 
@@ -114,7 +127,7 @@ class ChangeConsumer(Generic[Yielded]):
 
     @overload
     def __init__(
-        self: ChangeConsumer[ConsumerRecord],
+        self: ChangeConsumer[ConsumerRecord | Released],
         kafka: KafkaConfig,
         topic: str,
         *,
@@ -122,12 +135,27 @@ class ChangeConsumer(Generic[Yielded]):
         end_commit: None = ...,
         watermarks: Literal[False] = ...,
         transactions: Literal[False] = ...,
+        staged: Literal[False] = ...,
         **options: Unpack[ReaderOptions],
     ) -> None: ...
 
     @overload
     def __init__(
-        self: ChangeConsumer[ConsumerRecord | Watermark],
+        self: ChangeConsumer[ConsumerRecord | Released | Staged],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[False] = ...,
+        staged: Literal[True],
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord | Released | Watermark],
         kafka: KafkaConfig,
         topic: str,
         *,
@@ -135,12 +163,27 @@ class ChangeConsumer(Generic[Yielded]):
         end_commit: None = ...,
         watermarks: Literal[True],
         transactions: Literal[False] = ...,
+        staged: Literal[False] = ...,
         **options: Unpack[ReaderOptions],
     ) -> None: ...
 
     @overload
     def __init__(
-        self: ChangeConsumer[ConsumerRecord | Late],
+        self: ChangeConsumer[ConsumerRecord | Released | Staged | Watermark],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: None = ...,
+        watermarks: Literal[True],
+        transactions: Literal[False] = ...,
+        staged: Literal[True],
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[ConsumerRecord | Released | Late],
         kafka: KafkaConfig,
         topic: str,
         *,
@@ -148,12 +191,13 @@ class ChangeConsumer(Generic[Yielded]):
         end_commit: int | None = ...,
         watermarks: Literal[False] = ...,
         transactions: Literal[False] = ...,
+        staged: Literal[False] = ...,
         **options: Unpack[ReaderOptions],
     ) -> None: ...
 
     @overload
     def __init__(
-        self: ChangeConsumer[WholeTransaction | Late | Rejected],
+        self: ChangeConsumer[WholeTransaction | Late | Rejected | Released],
         kafka: KafkaConfig,
         topic: str,
         *,
@@ -161,6 +205,21 @@ class ChangeConsumer(Generic[Yielded]):
         end_commit: int | None = ...,
         watermarks: Literal[False] = ...,
         transactions: Literal[True],
+        staged: Literal[False] = ...,
+        **options: Unpack[ReaderOptions],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: ChangeConsumer[Item],
+        kafka: KafkaConfig,
+        topic: str,
+        *,
+        start_commit: None = ...,
+        end_commit: int | None = ...,
+        watermarks: Literal[False] = ...,
+        transactions: Literal[True],
+        staged: Literal[True],
         **options: Unpack[ReaderOptions],
     ) -> None: ...
 
@@ -174,6 +233,7 @@ class ChangeConsumer(Generic[Yielded]):
         end_commit: int | None = ...,
         watermarks: bool = ...,
         transactions: bool = ...,
+        staged: bool = ...,
         **options: Unpack[ReaderOptions],
     ) -> None: ...
 
@@ -194,6 +254,7 @@ class ChangeConsumer(Generic[Yielded]):
         end_commit: int | None = None,
         watermarks: bool = False,
         transactions: bool = False,
+        staged: bool = False,
         roots: Iterable[str] = (),
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
         state: bytes | None = None,
@@ -223,6 +284,8 @@ class ChangeConsumer(Generic[Yielded]):
             watermarks: Yield watermarks, too.
             transactions: Yield whole transactions instead of records. It reads all Kafka
                 partitions.
+            staged: Yield the rows of write streams that wait for a release, too. It excludes
+                `start_commit`, because the rows of a release may be much older than the release.
             roots: The root stream partitions, if you know them. Then a reader that starts in the
                 middle of the topic need not find their announcements.
             max_buffered_bytes: The bound for transactions that are read and not yielded: 1 KiB to
@@ -252,7 +315,11 @@ class ChangeConsumer(Generic[Yielded]):
             state=state,
         )
         check_flags(
-            bounded=bounded, watermarks=watermarks, transactions=transactions, replays=replays
+            bounded=bounded,
+            watermarks=watermarks,
+            transactions=transactions,
+            staged=staged,
+            replays=replays,
         )
         numbers = (
             None
@@ -271,6 +338,7 @@ class ChangeConsumer(Generic[Yielded]):
                 "end_commit": end_commit is not None,
                 "state": state is not None,
                 "replays": replays,
+                "staged": staged,
             }
         )
         check_numbers_given(
@@ -325,6 +393,7 @@ class ChangeConsumer(Generic[Yielded]):
             if self._group_state is not None:
                 self._group_state.close()
             raise
+        self._copies = ReleaseCopies(topic, numbers, staged)
         self._stage: WatermarkStage | None = None
         if watermarks or transactions or has_range:
             commits = CommitRange(
@@ -340,11 +409,17 @@ class ChangeConsumer(Generic[Yielded]):
             )
             self._stage = (
                 transaction_stage(
-                    self._reader, tracker, commits, known, max_buffered_bytes, watermarks
+                    self._reader,
+                    tracker,
+                    self._copies,
+                    commits,
+                    known,
+                    max_buffered_bytes,
+                    watermarks,
                 )
                 if transactions
                 else WatermarkStage(
-                    self._reader, tracker, watermarks, commits if has_range else None
+                    self._reader, tracker, self._copies, watermarks, commits if has_range else None
                 )
             )
 
@@ -396,7 +471,7 @@ class ChangeConsumer(Generic[Yielded]):
     def _poll(self, timeout_s: float) -> Received | None:
         stage = self._stage
         if stage is None:
-            return self._reader.poll(timeout_s)
+            return self._poll_record(timeout_s)
         deadline = time.monotonic() + timeout_s
         while (item := stage.pop()) is None and not stage.is_finished:
             left = max(0.0, deadline - time.monotonic())
@@ -404,6 +479,15 @@ class ChangeConsumer(Generic[Yielded]):
             if not left:
                 return stage.pop()
         return item
+
+    def _poll_record(self, timeout_s: float) -> Received | None:
+        deadline, left = time.monotonic() + timeout_s, timeout_s
+        while (received := self._reader.poll(left)) is not None:
+            shown = self._copies.shown(received)
+            left = max(0.0, deadline - time.monotonic())
+            if shown is not None or not left:
+                return shown
+        return None
 
     @property
     def positions(self) -> tuple[Position, ...]:
@@ -420,7 +504,8 @@ class ChangeConsumer(Generic[Yielded]):
         """Acknowledge an item, and all that were yielded before it.
 
         Args:
-            item: A `WholeTransaction`, `Late` or `Rejected` that this consumer has yielded.
+            item: An item that this consumer has yielded: a `WholeTransaction`, `Late`, `Rejected`,
+                `Released` or `Staged`.
         """
         self._transactions.acknowledge(item)
 

@@ -57,6 +57,7 @@ def check_options(given: dict[str, bool]) -> None:
         ("start_commit", "start", "The start position follows from start_commit"),
         ("state", "start", "The start position is in the state"),
         ("state", "group", "A group stores its own state"),
+        ("staged", "start_commit", "Rows are staged at any time before their release"),
     ]
     for one, other, why in excluded:
         if given[one] and given[other]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from connector.records.model import ChildPartitions, DataChange, Heartbeat
+from connector.records.model import Record
 from connector.records.rejection import Position, Rejection
 from connector.validation import KafkaRecord
 
@@ -29,7 +29,7 @@ class ConsumerRecord:
     - `source` is the Kafka record.
     """
 
-    record: DataChange | Heartbeat | ChildPartitions | Rejection
+    record: Record | Rejection
     kafka_partitions: int
     source: KafkaRecord
 

@@ -17,6 +17,7 @@ from connector.kafka.consume.record import ConsumerRecord
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord
+from connector.watermarks.released import Released, Staged
 from connector.watermarks.transactions import Item, Late, Rejected, WholeTransaction
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
 
 def check_item(received: ConsumerRecord | Item, detail: str) -> None:
     """Raises `ConfigError` if an argument of `set_aside` has a wrong type."""
-    types = (ConsumerRecord, WholeTransaction, Late, Rejected)
+    types = (ConsumerRecord, WholeTransaction, Late, Rejected, Released, Staged)
     check_type("received", received, types, "an item that this consumer has yielded")
     check_type("detail", detail, str, "a text")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from connector.clock import now_us
@@ -14,10 +14,12 @@ from connector.dead_letters.envelope import REPLAY_HEADER
 from connector.errors import BufferFullError
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.record import ConsumerRecord
-from connector.records.model import MAX_LONG, DataChange, Heartbeat
+from connector.kafka.consume.releases import ReleaseCopies
+from connector.records.model import MAX_LONG, DataChange, Release, time_of
 from connector.records.rejection import Position, Rejection
 from connector.records.sizes import size_of
 from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     HeldBack,
@@ -28,8 +30,8 @@ from connector.watermarks.transactions import (
     WholeTransaction,
 )
 
-Received = ConsumerRecord | Watermark | WholeTransaction | Late | Rejected
-"""What a `ChangeConsumer` yields. Without further arguments, it yields `ConsumerRecord` only."""
+Received = ConsumerRecord | Watermark | WholeTransaction | Late | Rejected | Released | Staged
+"""What a `ChangeConsumer` yields. Without further arguments, it is `ConsumerRecord | Released`."""
 
 ADVANCE_EVERY_S: Final = 0.1
 """How often the low watermark is computed while records come. It costs more than a record."""
@@ -54,17 +56,18 @@ class WatermarkStage:
     """Takes records, and hands them out with the watermarks that they lead to.
 
     With a range, changes and control records outside it are left out, and changes behind the low
-    watermark become `Late`.
+    watermark become `Late`. `copies` chooses what is handed out of write streams.
     """
 
     def __init__(
         self,
         reader: RecordReader,
         tracker: WatermarkTracker,
+        copies: ReleaseCopies,
         yields_watermarks: bool,
         commits: CommitRange | None = None,
     ) -> None:
-        self._reader, self._tracker = reader, tracker
+        self._reader, self._tracker, self._copies = reader, tracker, copies
         self._yields_watermarks, self._commits = yields_watermarks, commits
         self._assignments = reader.assignments
         self._advanced_at = time.monotonic()
@@ -128,19 +131,26 @@ class WatermarkStage:
         )
 
     def _put(self, received: ConsumerRecord) -> None:
-        record, commits = received.record, self._commits
-        if commits is None:
-            self._out.append(received)
+        shown, record, commits = self._copies.shown(received), received.record, self._commits
+        if shown is None:
+            return
+        if commits is None or isinstance(shown, Staged):
+            self._out.append(shown)
+        elif isinstance(shown, Released):
+            if shown.commit_timestamp in commits:
+                self._out.append(replace(shown, is_late=self._is_passed(shown.commit_timestamp)))
         elif isinstance(record, Rejection):
             if not self._is_before_range(received):
                 self._out.append(received)
         elif not isinstance(record, DataChange):
-            at = record.timestamp if isinstance(record, Heartbeat) else record.start_timestamp
-            if at in commits:
+            if time_of(record) in commits:
                 self._out.append(received)
         elif record.commit_timestamp in commits:
-            is_late = record.commit_timestamp < (self._tracker.low_watermark or 0)
+            is_late = self._is_passed(record.commit_timestamp)
             self._out.append(Late(record, received.position) if is_late else received)
+
+    def _is_passed(self, time_us: int) -> bool:
+        return time_us < (self._tracker.low_watermark or 0)
 
     def _is_before_range(self, received: ConsumerRecord) -> bool:
         return self._commits is not None and received.record_timestamp < self._commits.first_arrival
@@ -153,17 +163,18 @@ class WatermarkStage:
 
 
 class TransactionStage(WatermarkStage):
-    """Takes records, and hands out whole transactions, late changes and rejections."""
+    """Takes records, and hands out whole transactions, releases, late changes and rejections."""
 
     def __init__(
         self,
         reader: RecordReader,
         tracker: WatermarkTracker,
+        copies: ReleaseCopies,
         assembler: TransactionAssembler,
         yields_watermarks: bool,
         commits: CommitRange | None = None,
     ) -> None:
-        super().__init__(reader, tracker, yields_watermarks, commits)
+        super().__init__(reader, tracker, copies, yields_watermarks, commits)
         self._assembler = assembler
         self._replays: deque[tuple[int, Position]] = deque()
         self.replayed: dict[int, int] = {}
@@ -204,19 +215,15 @@ class TransactionStage(WatermarkStage):
         record, position = received.record, received.position
         self.unread = None
         if position.topic != self._reader.facts.topic:
-            if isinstance(record, Rejection):
-                self._replays.append(
-                    (self._assembler.pass_on(Rejected(record, position)), position)
-                )
-            elif isinstance(record, DataChange):
-                self._replays.append((self._assembler.pass_on(Late(record, position)), position))
-        elif isinstance(record, Rejection) and not self._is_before_range(received):
+            if (item := self._replayed_item(received)) is not None:
+                self._replays.append((self._assembler.pass_on(item), position))
+            return
+        shown = self._copies.shown(received)
+        if isinstance(record, Rejection) and not self._is_before_range(received):
             self._assembler.reject(record, position)
-        elif isinstance(record, DataChange):
-            source = received.source
-            size = size_of(source.key, source.value, source.headers)
+        elif isinstance(shown, Released | Staged) or (shown and isinstance(record, DataChange)):
             try:
-                self._assembler.add(record, position, size)
+                self._add(shown, received)
             except BufferFullError:
                 self.unread = received
                 self._advance()
@@ -224,6 +231,29 @@ class TransactionStage(WatermarkStage):
                     raise
         else:
             self._assembler.reached(position.kafka_partition, position.offset + 1)
+
+    def _add(self, shown: ConsumerRecord | Released | Staged, received: ConsumerRecord) -> None:
+        record, source = received.record, received.source
+        assert isinstance(record, DataChange | Release), "others have no place in the order"
+        if isinstance(shown, Staged):
+            self._assembler.add_staged(shown.change, shown.position)
+        else:
+            size = size_of(source.key, source.value, source.headers)
+            self._assembler.add(record, received.position, size)
+
+    def _replayed_item(
+        self, received: ConsumerRecord
+    ) -> Rejected | Late | Released | Staged | None:
+        shown, record = self._copies.shown(received), received.record
+        if isinstance(shown, Staged):
+            return shown
+        if isinstance(shown, Released):
+            return replace(shown, is_late=True)
+        if isinstance(record, Rejection):
+            return Rejected(record, received.position)
+        if isinstance(record, DataChange) and shown is not None:
+            return Late(record, received.position)
+        return None
 
     def _advance(self) -> None:
         super()._advance()
@@ -237,6 +267,7 @@ class TransactionStage(WatermarkStage):
 def transaction_stage(
     reader: RecordReader,
     tracker: WatermarkTracker,
+    copies: ReleaseCopies,
     commits: CommitRange,
     state: ReaderState | None,
     max_buffered_bytes: int,
@@ -252,4 +283,4 @@ def transaction_stage(
         end_commit=commits.end,
         state=state,
     )
-    return TransactionStage(reader, tracker, assembler, yields_watermarks, commits)
+    return TransactionStage(reader, tracker, copies, assembler, yields_watermarks, commits)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from connector.clock import now_us
-from connector.dead_letters.batching import LEAST_RATE, MOST_RATE, in_batches
+from connector.dead_letters.batching import in_batches
 from connector.dead_letters.envelope import DeadLetter, check_group, dead_letter_topic
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import (
@@ -43,7 +43,7 @@ from connector.dead_letters.replay import (
     Verdict,
     decide,
 )
-from connector.errors import TopicError, argument_invalid, check_note
+from connector.errors import TopicError, check_note
 from connector.kafka import topics
 from connector.kafka.dead_letters.child_process import from_child
 from connector.kafka.dead_letters.ledger_topic import (
@@ -59,7 +59,7 @@ from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.rejection import Rejection
-from connector.state.rate import RateLimit
+from connector.state.rate import RateLimit, check_rate
 from connector.validation import KafkaRecord, validate_record
 
 if TYPE_CHECKING:
@@ -247,7 +247,7 @@ class DeadLetterQueue:
             DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
         check_note("why", why)
-        _check_rate(max_changes_per_s)
+        check_rate(max_changes_per_s)
         tally, stopped, looked = Tally(), stop or threading.Event(), _Looked()
         limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
         at_once = MAX_DEEDS if limit is None else min(MAX_DEEDS, limit.at_once)
@@ -429,18 +429,6 @@ class DeadLetterQueue:
 
         return ReplayTarget(
             to.topic, to.kafka_partitions, to.max_message_bytes, validated, tables, self.group
-        )
-
-
-def _check_rate(per_second: object) -> None:
-    if per_second is None:
-        return
-    is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
-    if not is_number or not LEAST_RATE <= per_second <= MOST_RATE:  # type: ignore[operator]
-        raise argument_invalid(
-            "max_changes_per_s",
-            per_second,
-            f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None",
         )
 
 

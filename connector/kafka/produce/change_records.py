@@ -10,6 +10,7 @@ from confluent_kafka import murmur2
 
 from connector.clock import now_us
 from connector.errors import ConnectorError, InvalidChangeError
+from connector.kafka.produce.record_bytes import outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
 from connector.records.model import DataChange, Rule
 from connector.watermarks.frontier import is_claim
@@ -92,6 +93,8 @@ class ChangeRecords:
         """Check and encode a change. `before` is the oldest change of the batch that is sent before
         it.
         """
+        if change.write_stream is not None:
+            raise outside_session(change)
         delivery = self._results.delivery(change.stream_partition)
         # A failed change may be sent again, also after a later heartbeat: it may have been
         # delivered.

@@ -268,8 +268,11 @@ class ControlRecords:
                     "Send the changes of undelivered() again, then this record",
                     undelivered=len(delivery.failed),
                 )
-            # In a transaction, it is delivered together with the changes that it covers.
-            if (
+            # In a transaction, it is delivered together with the changes that it covers. But a
+            # release is sent by another client (WRS-15).
+            release = min(delivery.held, default=None)
+            is_held = release is not None and (upto is None or release <= upto)
+            if not is_held and (
                 self._results.transaction is not None
                 or self._queue.is_spooling  # it waits in the spool
                 or oldest is None
@@ -281,7 +284,8 @@ class ControlRecords:
                 raise DeliveryError(
                     ErrorCode.CLAIM_NOT_YET_TRUE,
                     f"{what} of stream partition {record.stream_partition} cannot be sent yet",
-                    f"{delivery.under_way} changes are not acknowledged {waited}",
+                    f"{delivery.under_way} changes and {len(delivery.held)} releases are not"
+                    f" acknowledged {waited}",
                     "Check the brokers, then send it again",
                     undelivered=delivery.under_way,
                 )

@@ -41,7 +41,8 @@ from connector.kafka.produce.options import (
     record_invalid,
 )
 from connector.kafka.produce.producer_transaction import Transactions
-from connector.kafka.produce.record_bytes import Headers, RecordBytes
+from connector.kafka.produce.record_bytes import Headers, RecordBytes, outside_session
+from connector.kafka.produce.release_holds import HeldRelease, ReleaseHolds
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
 from connector.kafka.produce.send_queue import HeaderList, SendQueue
 from connector.kafka.produce.set_aside import set_aside
@@ -50,7 +51,7 @@ from connector.kafka.produce.spool_file import Sync
 from connector.kafka.produce.spool_queue import SpoolQueue, WhenFull
 from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
-from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
@@ -208,6 +209,7 @@ class ChangeProducer:
                 announces=announce,
                 wait_s=queue_timeout_s,
             )
+            self._releases = ReleaseHolds(self._control, self._results)
             self._changes = ChangeRecords(
                 self._queue,
                 self._results,
@@ -352,6 +354,8 @@ class ChangeProducer:
             self._changes.send(record, header_list, on_delivery)
         elif isinstance(record, Heartbeat | ChildPartitions):
             self._control.send(record, header_list, on_delivery)
+        elif isinstance(record, Release):
+            raise outside_session(record)
         else:
             raise record_invalid(record)
 
@@ -456,6 +460,27 @@ class ChangeProducer:
             self._results.tell()
         with transactions.block():
             yield
+
+    @contextmanager
+    def hold_release(self, stream_partition: str | None = None) -> Iterator[HeldRelease]:
+        """Choose the commit timestamp of a release. Until the block ends, no heartbeat of this
+        producer is at or above it (WRS-15). `commit_streams(…, through=producer)` uses it.
+
+        The block may be in another thread than the producer's.
+
+        Args:
+            stream_partition: A live stream partition of this producer. None: the first one.
+
+        Raises:
+            WriteStreamError: The producer has no such stream partition. Send a record first.
+        """
+        assert not self._closed, "a closed producer sends nothing"
+        with self._turns:
+            held = self._releases.begin(stream_partition)
+        try:
+            yield held
+        finally:
+            self._releases.end(held)
 
     def resume_token(self, stream_partition: str) -> bytes:
         """Read the resume token of the newest heartbeat of a stream partition from the topic

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 from connector.errors import InvalidChangeError
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.codec import READER_SCHEMA, encode, frame
+from connector.records.avro_encoder import version_of
+from connector.records.codec import VERSIONS, encode, frame
+from connector.records.model import DataChange, Release, Rule
 from connector.validation import check_age
 
 if TYPE_CHECKING:
@@ -26,8 +28,25 @@ numbers; rounded up.
 HEADER_OVERHEAD_BYTES: Final = 10
 
 
+def outside_session(record: Record) -> InvalidChangeError:
+    """Return the error for a record that only a write session sends (WRS-2)."""
+    if isinstance(record, Release):
+        streams = [one.stream for one in record.ranges[:3]]
+        limit = "none: only a write session sends releases"
+        return InvalidChangeError(Rule.RELEASE, "release", limit, streams)
+    assert isinstance(record, DataChange), record
+    assert record.write_stream is not None, record
+    limit = "none: only a write session sends rows of write streams"
+    remedy = "Send the row with a write session, or send an ordinary change without write_stream"
+    return InvalidChangeError(
+        Rule.WRITE_STREAM, "write_stream", limit, record.write_stream.stream, remedy
+    )
+
+
 class RecordBytes:
-    """Encodes records for a topic. `kafka_partitions` is the number that the records name."""
+    """Encodes records for a topic, in version 1 of the schema. `kafka_partitions` is the number
+    that the records name.
+    """
 
     def __init__(
         self,
@@ -46,7 +65,7 @@ class RecordBytes:
         self.schema_id = schema_id
         if registry is not None and schema_id is None:
             with RegistryClient(registry) as schemas:
-                self.schema_id = schemas.schema_id(facts.topic, READER_SCHEMA)
+                self.schema_id = schemas.schema_id(facts.topic, VERSIONS[1])
 
     def of(self, record: Record) -> bytes:
         """Return the framed value of a record. The size is not checked."""
@@ -61,7 +80,14 @@ class RecordBytes:
         too old.
         """
         self.check_age(record)
+        if version_of(record) > 1:
+            raise outside_session(record)
         value = frame(encode(record, self.kafka_partitions), self.schema_id)
+        self.check_size(key, value, headers)
+        return value
+
+    def check_size(self, key: bytes, value: bytes, headers: HeaderList) -> None:
+        """Raises `InvalidChangeError` if a framed record is too large."""
         size = len(key) + len(value)
         if size > self._max_record_bytes:
             raise InvalidChangeError(
@@ -79,4 +105,3 @@ class RecordBytes:
                 f" (max.message.bytes of {self._facts.topic})"
             )
             raise InvalidChangeError("TOO_LARGE", "record", limit, size)
-        return value

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from connector.errors import DeliveryError, ErrorCode
-from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record
+from connector.records.model import DataChange, Record, time_of
 from connector.watermarks.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -248,10 +248,4 @@ def _comes_after(record: Record) -> tuple[int, int]:
     """Sort key: control records come after the changes that they may cover, in the order of their
     times.
     """
-    match record:
-        case DataChange():
-            return 0, 0
-        case Heartbeat():
-            return 1, record.timestamp
-        case ChildPartitions():
-            return 1, record.start_timestamp
+    return (0, 0) if isinstance(record, DataChange) else (1, time_of(record))

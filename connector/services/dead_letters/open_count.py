@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from connector.dead_letters.ledger import NONE_SENT
@@ -25,11 +26,24 @@ def open_letters_of(
     progress: Progress,
     tables: Mapping[str, TableState],
 ) -> tuple[OpenLetters, dict[str, OpenLetters]]:
-    """Those of a stream, and those that are, or may be, of each of its tables. Kafka is asked only
-    where there ever was one.
+    """Those of a stream, and those that are, or may be, of each of its tables, with the withheld
+    releases (WRS-18). Kafka is asked only where there ever was a dead letter.
 
     Raises `TableError` if the warehouse cannot be read.
     """
+    letters, of_tables = _letters_of(config, stream, progress, tables)
+    withheld = len(progress.releases.withheld)
+    return replace(letters, withheld=withheld), {
+        name: replace(one, withheld=withheld) for name, one in of_tables.items()
+    }
+
+
+def _letters_of(
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    progress: Progress,
+    tables: Mapping[str, TableState],
+) -> tuple[OpenLetters, dict[str, OpenLetters]]:
     rejected = sum(progress.rejected.values())
     letters = {name: book.letters for name, book in tables.items()}
     outside = progress.external_dead_letters

@@ -49,7 +49,9 @@ def wait_for_tables(
                 return 1
         if batch is not None:
             behind = [
-                name for name in tables if not _has(table_state_of(config.warehouse, name), batch)
+                name
+                for name in tables
+                if not has_batch(table_state_of(config.warehouse, name), batch)
             ]
             if not behind:
                 break
@@ -66,7 +68,8 @@ def wait_for_tables(
     return 0
 
 
-def _has(table: TableState, batch: int) -> bool:
+def has_batch(table: TableState, batch: int) -> bool:
+    """Whether a table contains a batch, without the rows that dead letters block."""
     return table.complete_to_batch >= batch or (
         bool(table.blocked_rows) and table.to_batch >= batch
     )

@@ -9,10 +9,16 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
 
-from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.records.model import (
+    MAX_TIMESTAMP,
+    ChildPartition,
+    ChildPartitions,
+    OffsetRange,
+    Release,
+)
 from connector.spark.ingest.validate import CONFLUENT_ID, row_image_contradicts
 from connector.spark.sql import constant, skew_us
-from connector.state.changelog_slots import CONTROL_SLOT
+from connector.state.changelog_slots import CONTROL_SLOT, STAGED_SLOT
 from connector.state.source_checks import (
     SAMPLE_RECORDS,
     BatchFindings,
@@ -68,6 +74,7 @@ def count_rows(
     )
     good = [row for row in counted if row["reason"] is None]
     lineage = _lineage(rows) if any(row["lineage"] for row in good) else ()
+    staged = sum(row["count"] for row in good if row["kind"] == "staged")
     widest = max([kafka_partitions, *(row["kafka_partitions"] for row in good)])
     changes = [row for row in good if row["kind"] == "change"]
     rejected: Counter[str] = Counter()
@@ -81,7 +88,12 @@ def count_rows(
     return BatchCounts(
         changes=sum(row["count"] for row in changes),
         control=sum(row["count"] for row in good if row["kind"] == "control"),
-        unknown_tables=sum(row["count"] for row in changes if not row["known"]),
+        staged=staged,
+        streams=_staged_streams(rows) if staged else frozenset(),
+        releases=_releases(rows) if any(row["releases"] for row in good) else (),
+        unknown_tables=sum(
+            row["count"] for row in good if row["kind"] in ("change", "staged") and not row["known"]
+        ),
         late=sum(row["late"] for row in changes),
         declared=sum(row["declared"] for row in changes),
         ignored_claims=sum(sum(counts.values()) for counts in ignored.values()),
@@ -176,6 +188,7 @@ def _counted(
             F.expr("count_if(transaction.number_of_records_in_transaction > 1)").alias("declared"),
             F.expr("max(kafka_partitions)").alias("kafka_partitions"),
             F.expr(f"count(CASE WHEN NOT {_IS_REPLAY} THEN child_partitions END)").alias("lineage"),
+            F.expr("count(release)").alias("releases"),
             F.expr("max(unix_micros(ingest_time))").alias("read_at"),
             F.min("epoch_offset").alias("first_offset"),
             F.max("epoch_offset").alias("last_offset"),
@@ -258,6 +271,24 @@ def _lineage(rows: DataFrame) -> tuple[LineageRecord, ...]:
             _child_partitions(row["stream_partition"], row["child_partitions"]),
         )
         for row in said.distinct().collect()
+    )
+
+
+def _staged_streams(rows: DataFrame) -> frozenset[str]:
+    staged = rows.where(F.col("slot") == STAGED_SLOT).select("write_stream.stream").distinct()
+    return frozenset(row["stream"] for row in staged.collect())
+
+
+def _releases(rows: DataFrame) -> tuple[Release, ...]:
+    """The releases of a batch, each one once."""
+    found = rows.where((F.col("slot") == CONTROL_SLOT) & F.expr("release IS NOT NULL"))
+    return tuple(
+        Release(
+            row["stream_partition"],
+            row["release"]["commit_timestamp"],
+            tuple(OffsetRange(**one.asDict()) for one in row["release"]["ranges"]),
+        )
+        for row in found.select("stream_partition", "release").distinct().collect()
     )
 
 

@@ -25,6 +25,7 @@ from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
 from connector.spark.ingest.count import count_rows, sample_of_keys
 from connector.spark.ingest.dead_letters import rejected_letters
+from connector.spark.ingest.releases import count_rows_of
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic
 from connector.spark.ingest.transactions import incomplete_transactions
@@ -44,6 +45,7 @@ from connector.state.stream_progress import BatchCounts, Progress
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
+from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
 
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
@@ -73,7 +75,8 @@ class IngestPorts:
     - `ends` returns the stream partitions of this stream that operators want closed, with numbers
       greater than the given one (WMK-8).
     - `releases` returns the transactions of this stream that operators released, with numbers
-      greater than the given one (ING-2).
+      greater than the given one (ING-2). `row_releases` does the same for releases of rows that are
+      withheld (WRS-18).
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
     - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
       argument is how many ingest has published since (DLQ-7).
@@ -88,6 +91,7 @@ class IngestPorts:
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
+    row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
     outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: (
         known
@@ -178,18 +182,18 @@ class Ingest:
                 self._with_outside(progress.renewed(newest.offsets.end, asked), 0)
             )
 
-    def end_partitions(self) -> bool:
-        """Close the stream partitions that operators want closed, with a batch without records.
+    def take_requests(self) -> bool:
+        """Close the stream partitions that operators want closed, and release the rows that they
+        want released, with a batch without records.
 
-        The next batch with records may come much later (WMK-8). Returns whether there is such a
-        batch. Raises as `batch`.
+        The next batch with records may come much later (WMK-8, WRS-18). Returns whether there is
+        such a batch. Raises as `batch`.
         """
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
-        if (
-            newest is None
-            or progress.ingest_batch < newest.ingest_batch
-            or not (overrides := self._world.ends(progress.closed_to))
-        ):
+        if newest is None or progress.ingest_batch < newest.ingest_batch:
+            return False
+        ends, row_releases = self._requests(progress)
+        if not ends and not row_releases:
             return False
         topic = self._world.topic()
         if topic.topic_id != newest.topic_id:
@@ -200,12 +204,23 @@ class Ingest:
             kafka_partitions=topic.kafka_partitions,
             asked=self._asked(),
             writer=self._writer,
-            ends=tuple(overrides),
+            ends=ends,
+            row_releases=row_releases,
         )
         self._changelog.append_nothing(batch)
         self._on_step("logged")
         self._follow_up(batch)
         return True
+
+    def _requests(
+        self, progress: Progress
+    ) -> tuple[tuple[ClosePartition, ...], tuple[ReleaseRows, ...]]:
+        """The requests of operators that were not taken yet. They are stored with a batch, so that
+        a process that continues after a crash uses the same ones.
+        """
+        releases = progress.releases
+        row_releases = self._world.row_releases(releases.requests_to) if releases.open else ()
+        return tuple(self._world.ends(progress.closed_to)), tuple(row_releases)
 
     def check_transactions(self, *, is_last: bool = False) -> TransactionCheck | None:
         """Look for transactions that lack records, if a check is due, and take releases (ING-2).
@@ -286,25 +301,40 @@ class Ingest:
                 )
             )
         self._on_step("letters published")
-        progress = self._progress_after(rows, before, batch, counts, published)
-        self._changelog.append_progress(progress)
+        releases, released = self._releases_after(before, batch, counts)
+        progress = self._progress_after(rows, before, batch, counts, published, releases)
+        self._changelog.append_progress(progress, released)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
         return progress
 
     def _settled(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> Progress | None:
         """The progress after `before` with the written rows of a batch, before their commit. None:
-        some rows were rejected.
+        some rows were rejected, or a release may be complete.
 
         Dead letters are published after the commit. Before it, another attempt may still validate
-        the records differently.
+        the records differently. The rows of a release are counted in the changelog, so they are
+        committed, too.
         """
         self._on_step("rows written")
         asks = self._unknown_fields if unknown_fields(self._schemas) else None
         counts = self._counted(rows, batch, before, asks)
-        if counts.rejected:
+        if counts.rejected or _may_complete(before, batch, counts):
             return None
-        return self._progress_after(rows, before, batch, counts, published=0)
+        releases, _ = self._releases_after(before, batch, counts)
+        return self._progress_after(rows, before, batch, counts, 0, releases)
+
+    def _releases_after(
+        self, before: Progress, batch: LoggedBatch, counts: BatchCounts
+    ) -> tuple[ReleaseProgress, Sequence[ReleasedRange]]:
+        """The releases after a committed batch, and the ranges of rows that it makes visible
+        (WRS-18).
+        """
+        logged = _logged(before, batch, counts)
+        found = None
+        if _may_complete(before, batch, counts):
+            found = count_rows_of(logged, self._changelog, batch.ingest_batch)
+        return logged.completed(batch.ingest_batch, found, batch.offsets.end, before.horizon)
 
     def _counted(
         self,
@@ -347,6 +377,7 @@ class Ingest:
         batch: LoggedBatch,
         counts: BatchCounts,
         published: int,
+        releases: ReleaseProgress,
     ) -> Progress:
         retention, roots = (
             Retention(self._stream.delete_retention_s),
@@ -362,6 +393,7 @@ class Ingest:
             batch.ends,
             self._placement(rows, before, batch, counts),
             self._stream.wait_s,
+            releases,
         )
         return self._with_outside(after, published)
 
@@ -370,9 +402,7 @@ class Ingest:
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
         before = self._changelog.progress()
-        # They are stored with the batch, so that a process that continues after a crash uses the
-        # same ones.
-        ends = tuple(self._world.ends(before.closed_to))
+        ends, row_releases = self._requests(before)
         batch = LoggedBatch(
             number,
             offsets,
@@ -382,6 +412,7 @@ class Ingest:
             changelog_id,
             self._writer,
             ends,
+            row_releases=row_releases,
         )
         # The registry may get a missing schema later. Therefore missing ids are read again with
         # each batch.
@@ -477,3 +508,23 @@ class Ingest:
             ingest_batch=batch.ingest_batch,
             reason=reason,
         )
+
+
+def _may_complete(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> bool:
+    """Whether a batch may make a release complete."""
+    return bool(counts.releases or batch.row_releases or (counts.staged and before.releases.open))
+
+
+def _logged(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> ReleaseProgress:
+    """The releases of `before` with the staged rows and releases of a batch."""
+    known = before.releases.requested(batch.row_releases)
+    if not counts.staged and not counts.releases:
+        return known
+    return known.logged(
+        batch.ingest_batch,
+        counts.read_at,
+        counts.streams,
+        counts.releases,
+        batch.asked.ends,
+        before.low_watermark,
+    )

@@ -2,9 +2,9 @@
 
 A record with the header `REPLAY_HEADER` claims to be a replay of a dead letter. The claim is
 accepted if the changelog has the row of that dead letter: the rejected record, or for a table
-letter the change. The replay takes the order position of that row, with its attempt. So a record
-that was repaired later does not win a tie. If the claim is not accepted, the record keeps its own
-position. Neither kind moves a watermark.
+letter the change or staged row. The replay takes the order position of that row, with its attempt.
+So a record that was repaired later does not win a tie. If the claim is not accepted, the record
+keeps its own position. Neither kind moves a watermark.
 
 Replays are rare, and finding their positions means reading the batch and the changelog again.
 Therefore a batch is first read as if it had no replay. If it has one, the query fails with
@@ -36,6 +36,8 @@ _POSITION: Final = (
 _SAID: Final = (
     f"cast(get(reverse(filter(headers, h -> h.key = '{REPLAY_HEADER}')), 0).value AS string)"
 )
+_OF_TABLE: Final = "IN ('change', 'staged')"
+_REJECTED: Final = "= 'rejected'"
 _CLAIM: Final = r"r'(?s)\A(.+)/([0-9]{1,9})\z'"
 
 
@@ -65,7 +67,7 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
     if logged is None or not bounds:
         return claims.selectExpr(*rows.columns, f"cast(NULL AS {_POSITION}) AS {FIRST}", ATTEMPT)
     in_bounds = " OR ".join(
-        f"(kind = '{'change' if bound['of_table'] else 'rejected'}' AND kafka_partition ="
+        f"(kind {_OF_TABLE if bound['of_table'] else _REJECTED} AND kafka_partition ="
         f" {bound['claimed_partition']} AND offset BETWEEN {bound['least']}L AND"
         f" {bound['greatest']}L)"
         for bound in bounds
@@ -73,7 +75,7 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
     place = (
         "kafka_partition AS claimed_partition",
         "offset AS claimed_offset",
-        "kind = 'change' AS of_table",
+        f"kind {_OF_TABLE} AS of_table",
     )
     firsts = logged.where(in_bounds).selectExpr(
         *place, f"cast(order_position AS {_POSITION}) AS {FIRST}"

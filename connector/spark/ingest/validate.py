@@ -26,17 +26,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from connector.records import codec
+from connector.records.checks import BRANCHES
 from connector.records.model import (
     CONTROL_KEY,
     FAMILY_PATTERN,
     MAX_ENTRIES,
     MAX_QUALIFIER_BYTES,
+    MAX_RANGES,
     MAX_RESUME_TOKEN_BYTES,
     MAX_ROW_KEY_BYTES,
     MAX_STREAM_PARTITION_BYTES,
     MAX_TIMESTAMP,
     SEQUENCE_NUMBER_PATTERN,
     TABLE_PATTERN,
+    WRITE_STREAM_PATTERN,
     Rule,
 )
 from connector.records.rejection import Reason, Rejection
@@ -51,6 +54,7 @@ RECORD: Final = (
     "data_change",
     "heartbeat",
     "child_partitions",
+    "release",
 )
 """The fields of `ChangeRecord`."""
 
@@ -253,6 +257,8 @@ _RARE_STRINGS: Final = {
         """data_change.row_image.value_capture_type, data_change.row_image.column_types.name,
         data_change.row_image.column_types.type, data_change.row_image.old_cells.family"""
     ),
+    "data_change.write_stream": "data_change.write_stream.stream",
+    "release": "release.ranges.stream",
     "child_partitions": (
         "child_partitions.children.token,"
         " flatten(child_partitions.children.parent_partition_tokens)"
@@ -289,6 +295,8 @@ def _families_match(known: frozenset[str]) -> str:
 
 
 _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
+# A staged change has no time. A release has that of its rows.
+_COMMITTED: Final = "coalesce(nullif(data_change.commit_timestamp, 0), release.commit_timestamp)"
 
 
 def _verdict(
@@ -337,7 +345,7 @@ def _verdict(
             Reason.KEY_MISMATCH,
             f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))",
         ),
-        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"data_change.commit_timestamp - {skew} > {arrival}"),
+        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"{_COMMITTED} - {skew} > {arrival}"),
         (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew} > {arrival}"),
     ]
     if least := limits.min_commit_timestamp:
@@ -346,7 +354,7 @@ def _verdict(
             (
                 Reason.COMMIT_TIMESTAMP_TOO_OLD,
                 (
-                    f"data_change.commit_timestamp < {least} OR ({_CONTROL} AND {control_time} >"
+                    f"{_COMMITTED} < {least} OR ({_CONTROL} AND {control_time} >"
                     f" {BEGINNING} AND {control_time} < {least - 1})"
                 ),
             )
@@ -364,9 +372,7 @@ def _verdict(
             )
         )
     if horizon is not None:
-        faults.append(
-            (Reason.TOO_LATE, f"data_change.commit_timestamp < {constant(horizon, 'partition')}")
-        )
+        faults.append((Reason.TOO_LATE, f"{_COMMITTED} < {constant(horizon, 'partition')}"))
     return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
 
 
@@ -387,10 +393,17 @@ def _in(field: str, known: frozenset[str]) -> str:
     return f"{field} IN ({names})" if names else "false"
 
 
+# The same as the checks of WRITE_STREAM in `records.checks`.
+_IS_ROW: Final = (
+    f"(data_change.write_stream.stream {_matches(WRITE_STREAM_PATTERN)}"
+    " AND data_change.write_stream.offset >= 0 AND (data_change.commit_timestamp <> 0 OR"
+    " (data_change.estimated_low_watermark = 0 AND octet_length(data_change.resume_token) = 0"
+    " AND data_change.transaction IS NULL)))"
+)
+
+
 def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[Rule, str]]:
-    branches = " + ".join(
-        f"int({branch} IS NOT NULL)" for branch in ("data_change", "heartbeat", "child_partitions")
-    )
+    branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in BRANCHES)
     return [
         (Rule.BRANCHES, f"{branches} <> 1"),
         (
@@ -412,7 +425,13 @@ def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[t
                 f" data_change.row_key = X'{CONTROL_KEY.hex()}'"
             ),
         ),
-        (Rule.COMMIT_TIMESTAMP, f"data_change.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
+        (
+            Rule.COMMIT_TIMESTAMP,
+            (
+                f"data_change.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP} AND"
+                " (data_change.commit_timestamp <> 0 OR data_change.write_stream IS NULL)"
+            ),
+        ),
         (
             Rule.SOURCE_CLUSTER_ID,
             "(data_change.change_type = 'USER') = (data_change.source_cluster_id = '')",
@@ -426,6 +445,7 @@ def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[t
         ),
         (Rule.ESTIMATED_LOW_WATERMARK, "data_change.estimated_low_watermark < 0"),
         (Rule.TRANSACTION, "data_change.transaction.record_sequence < 0"),
+        (Rule.WRITE_STREAM, f"data_change.write_stream IS NOT NULL AND NOT {_IS_ROW}"),
         (Rule.ENTRY_COUNT, f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
     ]
 
@@ -463,6 +483,16 @@ _CONTROL_RULES: Final = [
             " exists(c.parent_partition_tokens, p -> octet_length(p) NOT BETWEEN 1 AND"
             f" {MAX_STREAM_PARTITION_BYTES}) OR (octet_length(c.end_key) > 0 AND c.start_key >="
             " c.end_key))"
+        ),
+    ),
+    (
+        Rule.RELEASE,
+        (
+            f"release IS NOT NULL AND (release.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"
+            f" OR size(release.ranges) NOT BETWEEN 1 AND {MAX_RANGES}"
+            " OR size(array_distinct(release.ranges.stream)) <> size(release.ranges)"
+            " OR exists(release.ranges, r -> r.first < 0 OR r.first >= r.upto OR NOT r.stream"
+            f" {_matches(WRITE_STREAM_PATTERN)}))"
         ),
     ),
 ]

@@ -12,7 +12,7 @@ always has the position of the stream. The Spark checkpoint may be lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
@@ -25,7 +25,14 @@ from connector.config.retention import VersionRetention
 from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
-from connector.spark.storage.changelog_columns import ENTRIES, STATISTICS, columns_of_batch
+from connector.spark.storage.changelog_columns import (
+    ENTRIES,
+    NEW_COLUMNS,
+    PAYLOAD,
+    STATISTICS,
+    columns_of_batch,
+    with_new_columns,
+)
 from connector.spark.storage.delta_log import (
     Commit,
     DeltaLog,
@@ -44,13 +51,21 @@ from connector.spark.storage.maintenance import (
     rewrite,
 )
 from connector.spark.storage.offsets import BatchRange, same
+from connector.spark.storage.released import released_rows
 from connector.spark.storage.transaction import Transaction
-from connector.state.changelog_slots import FRONTIER_SLOT, REJECTED_SLOT, table_slot
+from connector.state.changelog_slots import (
+    FRONTIER_SLOT,
+    REJECTED_SLOT,
+    RELEASED_SLOT,
+    STAGED_SLOT,
+    table_slot,
+)
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
-from connector.stored import to_stored
+from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
+from connector.write_streams.releases import ReleasedRange, StagedStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,11 @@ class Changelog:
         self._stream = stream
         self._log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that reads and writes it."""
+        return self._spark
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
@@ -236,9 +256,9 @@ class Changelog:
         self._check_newest(batch.ingest_batch, self._stored_in() or {})
         return self.progress()
 
-    def append_progress(self, progress: Progress) -> None:
+    def append_progress(self, progress: Progress, released: Sequence[ReleasedRange] = ()) -> None:
         """Commit the progress of the newest batch, whose rejected rows were published as dead
-        letters.
+        letters, and the ranges of staged rows that the batch makes visible (WRS-18).
 
         Raises `WriterConflictError` if another process has logged a later batch. That process has
         stored this progress before.
@@ -249,6 +269,8 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             transaction = self._begin("progress")
             metadata = self._metadata_of(progress, transaction)
+            if released:
+                transaction.write(self._released_rows(progress.ingest_batch, released))
             transaction.commit(progress.ingest_batch, {**stored, "commit": "progress", **metadata})
         self._frontier = (progress.ingest_batch, progress.frontier)
 
@@ -268,6 +290,22 @@ class Changelog:
         )
         transaction.write(row)
         return {"progress": progress.to_json(), "frontier": None}
+
+    def _released_rows(self, batch: int, released: Sequence[ReleasedRange]) -> DataFrame:
+        schema = (
+            "stream string, first bigint, upto bigint, committed bigint, first_batch bigint,"
+            " stream_partition string"
+        )
+        ranges = "array(named_struct('stream', stream, 'first', first, 'upto', upto))"
+        return self._spark.createDataFrame(list(released), schema).selectExpr(
+            "'released' AS kind",
+            f"{batch}L AS ingest_batch",
+            "timestamp_micros(committed) AS commit_timestamp",
+            f"named_struct('commit_timestamp', committed, 'ranges', {ranges}) AS release",
+            "first_batch AS released_from",
+            "stream_partition",
+            f"{RELEASED_SLOT} AS slot",
+        )
 
     def _begin(self, kind: str) -> Transaction:
         return Transaction(self._spark, self._path, f"lowmark/{self._stream}/{kind}")
@@ -292,10 +330,12 @@ class Changelog:
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
-        """Store the retention of the configuration in the changelog's properties (TBL-23). Call it
-        while there is no ingest.
+        """Add the columns that a changelog of an earlier release lacks, and store the retention of
+        the configuration in its properties (TBL-23). Call it while there is no ingest.
         """
         stored = self._stored_in()
+        if stored is not None:
+            self._add_columns(stored)
         if (
             stored is None
             or not self._declares_retention
@@ -308,6 +348,18 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             set_properties(
                 self._spark, self._path, retention_properties(self._retention_s), metadata
+            )
+
+    def _add_columns(self, stored: Mapping[str, Any]) -> None:
+        known = self._spark.read.format("delta").load(self._path).columns
+        lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in known}
+        if not lacking:
+            return
+        metadata = user_metadata({**stored, "commit": "columns added"})
+        columns = ", ".join(f"{name} {type_}" for name, type_ in lacking.items())
+        with explained(f"stream {self._stream}"):
+            metadata_session(self._spark, metadata).sql(
+                f"ALTER TABLE delta.`{self._path}` ADD COLUMNS ({columns})"
             )
 
     def passed(self) -> list[CommitCount]:
@@ -358,9 +410,9 @@ class Changelog:
 
         A batch is old if it was ingested before `before` (microseconds). The newest batch stays,
         and so do batches whose transactions are to be checked (ING-2). Rejected rows stay too,
-        because their dead letters may be open (TBL-15). For an audit, the
-        changelog then begins after the last deleted row. Call it while there is no ingest. Returns
-        the last batch whose rows are deleted.
+        because their dead letters may be open (TBL-15). So do the rows of write streams that did
+        not expire (WRS-21). For an audit, the changelog then begins after the last deleted row.
+        Call it while there is no ingest. Returns the last batch whose rows are deleted.
         """
         newest, stored = self.newest(), self._stored_in()
         if newest is None or stored is None:
@@ -400,12 +452,52 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
                 f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
+                f" AND NOT ({_of_streams(progress.releases.streams)})"
             )
         return int(to)
+
+    def expire(self, *, before: int) -> int:
+        """Remove the payload of staged rows that were not released and whose write stream got no
+        row since `before` (µs). Their offsets stay, as kind `expired` (WRS-21).
+
+        Call it while there is no ingest. Returns the number of these rows.
+        """
+        newest, progress = self.newest(), self.progress(with_frontier=False)
+        gone = progress.releases.forgettable(before)
+        if newest is None or progress.ingest_batch < newest.ingest_batch or not gone:
+            return 0
+        unreleased = " OR ".join(_unreleased(name, one) for name, one in gone.items())
+        is_expired = f"slot = {STAGED_SLOT} AND kind = 'staged' AND ({unreleased})"
+        count = self.rows().where(is_expired).count()
+        releases = progress.releases.without(gone, count)
+        stored = {
+            **(self._stored_in() or {}),
+            "commit": "expired",
+            "progress": replace(progress, releases=releases).to_json(),
+        }
+        with explained(f"stream {self._stream}"):
+            if not count:
+                self.renew(replace(progress, releases=releases))
+                return 0
+            session = metadata_session(self._spark, user_metadata(stored))
+            payload = dict.fromkeys(PAYLOAD, F.lit(None))
+            DeltaTable.forPath(session, self._path).update(
+                is_expired, {**payload, "kind": F.lit("expired")}
+            )
+        return count
 
     def rows(self, *, pinned: bool = False) -> DataFrame:
         """One row for each Kafka record that was read. `pinned` is as in `changes`."""
         return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
+
+    def visible_rows(self) -> DataFrame:
+        """`rows` of the present version, and the released rows as changes (WRS-22)."""
+        rows = self._rows_and_frontiers(pinned=True)
+        own = rows.where(F.col("slot") > FRONTIER_SLOT)
+        if not self._has_released(0):
+            return own
+        newest = self.progress(with_frontier=False).ingest_batch
+        return own.unionByName(released_rows(rows, None, after=0, to=newest))
 
     def follow(self) -> DataFrame:
         """The rows as a stream: those of the present version, then those of each later batch.
@@ -413,7 +505,8 @@ class Changelog:
         Compaction and trimming add no rows, and remove none that the stream has not read yet.
         """
         reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
-        return reader.load(self._path).where(F.col("slot") > FRONTIER_SLOT)
+        rows = with_new_columns(reader.load(self._path))
+        return rows.where(F.col("slot") > FRONTIER_SLOT)
 
     def of_source(self, source: str) -> Column:
         """Whether a row is a change of a source table. Only the files of its slot are read."""
@@ -424,6 +517,13 @@ class Changelog:
         """The rows of one batch."""
         return self.rows().where(F.col("ingest_batch") == ingest_batch)
 
+    def staged(self, *, after: int, to: int) -> DataFrame:
+        """The staged rows of the ingest batches `(after, to]`."""
+        return self.rows().where(
+            (F.col("slot") == STAGED_SLOT)
+            & F.expr(f"kind = 'staged' AND ingest_batch > {after}L AND ingest_batch <= {to}L")
+        )
+
     def rejected(self, ingest_batch: int) -> DataFrame:
         """The rejected rows of one batch."""
         return self.batch_rows(ingest_batch).where(F.col("slot") == REJECTED_SLOT)
@@ -433,20 +533,23 @@ class Changelog:
         return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
 
     def changes(self, source: str, *, after: int, to: int, pinned: bool = False) -> DataFrame:
-        """The changes of one source table in the ingest batches `(after, to]`.
+        """The changes of one source table in the ingest batches `(after, to]`, with the staged rows
+        that these batches released.
 
         `pinned`: the rows are those of the present version, even if some are deleted before they
         are read.
         """
-        return self._changes(self.of_source(source), after=after, to=to, pinned=pinned)
+        return self._changes(source, after=after, to=to, pinned=pinned)
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
         """`changes`, read from the files that the commits of these batches name. None: this is not
         possible.
 
-        It is for a few batches whose files were not merged or deleted since. It does not read
-        Delta's state of the log. The rows stay readable, as with `pinned`.
+        It is for a few batches whose files were not merged or deleted since, and that released no
+        rows. It does not read Delta's state of the log. The rows stay readable, as with `pinned`.
         """
+        if self._has_released(after):
+            return None
         newest, slot, added = self._log.newest(), str(table_slot(source)), list[Any]()
         from_json = delta(self._spark).actions.Action.fromJson
         for commit in islice(
@@ -474,18 +577,33 @@ class Changelog:
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
-        return self._changes(F.col("slot") > FRONTIER_SLOT, after=after, to=to)
+        return self._changes(None, after=after, to=to)
 
-    def _changes(self, which: Column, *, after: int, to: int, pinned: bool = False) -> DataFrame:
-        return self._rows_and_frontiers(pinned=pinned).where(
-            which & (F.col("kind") == "change") & F.expr(_batches(after, to))
-        )
+    def _changes(
+        self, source: str | None, *, after: int, to: int, pinned: bool = False
+    ) -> DataFrame:
+        """The only place that decides which rows are visible (WRS-19)."""
+        rows = self._rows_and_frontiers(pinned=pinned)
+        which = F.col("slot") > FRONTIER_SLOT if source is None else self.of_source(source)
+        changes = rows.where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
+        if not self._has_released(after):
+            return changes
+        return changes.unionByName(released_rows(rows, source, after=after, to=to))
+
+    def _has_released(self, after: int) -> bool:
+        """Whether a batch after this one released rows."""
+        stored = self._stored_in()
+        if stored is None:
+            return False
+        with reading(self._path):
+            releases = stored["progress"].get("releases", {})
+            return from_stored(int, releases.get("released_to", 0)) > after
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
         reader = self._spark.read.format("delta")
         if pinned and (newest := self._log.newest()) is not None:
             reader = reader.option("versionAsOf", newest.version)
-        return reader.load(self._path)
+        return with_new_columns(reader.load(self._path))
 
     def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
         with reading(self._path):
@@ -600,6 +718,27 @@ def _batches(after: int, to: int) -> str:
         "ingest_batch IN"
         f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
     )
+
+
+def _of_streams(streams: Collection[str]) -> str:
+    """Whether a row is a staged row, or a released range, of one of these write streams."""
+    if not streams:
+        return "false"
+    names = ", ".join(f"'{name}'" for name in sorted(streams))
+    return (
+        f"slot IN ({STAGED_SLOT}, {RELEASED_SLOT})"
+        f" AND coalesce(write_stream.stream, release.ranges[0].stream) IN ({names})"
+    )
+
+
+def _unreleased(name: str, stream: StagedStream) -> str:
+    """Whether a row belongs to a write stream and was not released."""
+    parts = [f"write_stream.stream = '{name}'"]
+    parts += (
+        f"NOT (write_stream.offset >= {first}L AND write_stream.offset < {upto}L)"
+        for first, upto in stream.released
+    )
+    return f"({' AND '.join(parts)})"
 
 
 def _to_check(progress: Progress) -> str:

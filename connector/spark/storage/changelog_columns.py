@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
+from pyspark.sql import DataFrame
+
 from connector.records.ordering import OrderPosition
 from connector.spark.sql import constant
-from connector.state.changelog_slots import CONTROL_SLOT, REJECTED_SLOT, TABLE_SLOTS
+from connector.state.changelog_slots import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_SLOTS
 
 STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = """
-    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change IS NOT NULL
-        THEN 'change' ELSE 'control' END AS kind,
+    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change.commit_timestamp = 0
+        THEN 'staged' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
     {ingest_batch} AS ingest_batch,
     partition AS kafka_partition,
     offset,
     data_change.table AS table,
-    timestamp_micros(data_change.commit_timestamp) AS commit_timestamp,
+    timestamp_micros(nullif(data_change.commit_timestamp, 0)) AS commit_timestamp,
     data_change.row_key AS row_key,
     named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
         coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset),
@@ -47,7 +49,11 @@ _COLUMNS: Final = """
     CASE WHEN reason IS NOT NULL THEN key END AS key,
     CASE WHEN reason IS NOT NULL OR keeps_value THEN value END AS value,
     cast(null AS string) AS frontier,
+    data_change.write_stream AS write_stream,
+    release,
+    cast(null AS bigint) AS released_from,
     CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
+         WHEN data_change.commit_timestamp = 0 THEN {staged}
          ELSE int(pmod(xxhash64(data_change.table), {slots})) END AS slot
 """
 
@@ -92,6 +98,18 @@ part of a writer's options to Parquet.
 """
 
 
+PAYLOAD: Final = ("row_key", "headers", "entries", "change_sequence_number", "row_image")
+"""The columns that are removed from a staged row that expired (WRS-21)."""
+
+
+def with_new_columns(rows: DataFrame) -> DataFrame:
+    """`rows` of a changelog, with nulls in the columns that it lacks."""
+    lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in rows.columns}
+    if not lacking:
+        return rows
+    return rows.selectExpr("*", *(f"cast(NULL AS {t}) AS {name}" for name, t in lacking.items()))
+
+
 def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list[str]:
     """The columns of a batch, as SQL expressions over validated rows."""
     return _split(
@@ -101,9 +119,21 @@ def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list
             ingest_time=constant(ingest_time, "partition"),
             rejected=REJECTED_SLOT,
             control=CONTROL_SLOT,
+            staged=STAGED_SLOT,
             slots=TABLE_SLOTS,
         )
     )
+
+
+NEW_COLUMNS: Final = {
+    "write_stream": "struct<stream: string, offset: bigint>",
+    "release": (
+        "struct<commit_timestamp: bigint,"
+        " ranges: array<struct<stream: string, first: bigint, upto: bigint>>>"
+    ),
+    "released_from": "bigint",
+}
+"""The columns that a changelog without write streams may lack, and their types."""
 
 
 def _split(columns: str) -> list[str]:

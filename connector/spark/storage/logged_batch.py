@@ -10,6 +10,7 @@ from connector.spark.storage.offsets import BatchRange
 from connector.state.overrides import ClosePartition
 from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
+from connector.write_streams.releases import ReleaseRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +21,10 @@ class LoggedBatch:
     The number is not Spark's batch id (MRG-3). A batch without records keeps the offsets of the
     batch before. So Spark's next batch continues there, and Spark's last batch is detected if it
     runs again. `asked` has the end offsets of the topic. `ends` are the stream partitions that
-    operators close with this batch (WMK-8). `changelog_id` identifies the changelog. If a new
-    changelog replaces it, batch numbers have another meaning. The batches up to `trimmed_to` have
-    only their rejected rows left (TBL-15).
+    operators close with this batch (WMK-8), and `row_releases` their requests to release rows
+    (WRS-18). `changelog_id` identifies the changelog. If a new changelog replaces it, batch numbers
+    have another meaning. The batches up to `trimmed_to` have only their rejected rows left, and the
+    rows of write streams that are still open (TBL-15, WRS-21).
     """
 
     ingest_batch: int
@@ -34,6 +36,7 @@ class LoggedBatch:
     writer: str
     ends: tuple[ClosePartition, ...] = ()
     trimmed_to: int = 0
+    row_releases: tuple[ReleaseRows, ...] = ()
 
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> LoggedBatch | None:
@@ -54,6 +57,7 @@ class LoggedBatch:
             str(stored["writer"]),
             from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ())),
             int(stored.get("trimmed_to", 0)),
+            from_stored(tuple[ReleaseRows, ...], stored.get("row_releases", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -69,4 +73,5 @@ class LoggedBatch:
             "changelog_id": self.changelog_id,
             "writer": self.writer,
             "closed_partitions": to_stored(self.ends),
+            "row_releases": to_stored(self.row_releases),
         }

@@ -9,8 +9,11 @@ from itertools import pairwise
 import pytest
 
 from connector.cli.publish import _send_all
+from connector.errors import ConnectorError, ErrorCode
+from connector.kafka.produce.producer import ChangeProducer
 from connector.records.model import Record
 from connector.state.rate import RateLimit
+from tests.unit.mock_cluster import FACTS, running_cluster
 
 
 class Sink:
@@ -36,3 +39,39 @@ def test_a_limit_spreads_the_records_of_a_file() -> None:
         pytest.approx([0, 0.5, 1, 1.5], abs=0.1 + spent)
     )
     assert all(later > earlier for earlier, later in pairwise(waits))
+
+
+ROW = {
+    "table": "t",
+    "row_key": "k",
+    "commit_timestamp": 0,
+    "entries": [{"kind": "DELETE_FAMILY", "family": "f"}],
+    "write_stream": {"stream": "job/a", "offset": 3},
+}
+RELEASE = {"commit_timestamp": 5, "ranges": [{"stream": "job/a", "first": 0, "upto": 4}]}
+
+
+@pytest.mark.parametrize(
+    ("branch", "shown"),
+    [
+        ({"data_change": ROW}, "write_stream is 'job/a'"),
+        ({"data_change": ROW | {"commit_timestamp": 5}}, "write_stream is 'job/a'"),
+        ({"release": RELEASE}, r"release is \['job/a'\]"),
+    ],
+    ids=["staged", "row", "release"],
+)
+def test_records_of_write_sessions_are_refused_with_their_line(
+    branch: dict[str, object], shown: str
+) -> None:
+    """WRS-2: the lines before are delivered."""
+    lines = [
+        {"stream_partition": "p", "heartbeat": {"timestamp": 5}},
+        {"stream_partition": "p", **branch},
+    ]
+    numbered = [(number, json.dumps(line).encode()) for number, line in enumerate(lines, start=1)]
+    with running_cluster() as cluster, ChangeProducer(cluster.kafka, FACTS) as producer:
+        with pytest.raises(ConnectorError, match=f"Line 2: {shown}, but must be none") as caught:
+            _send_all(producer, iter(numbered))
+        assert caught.value.code == ErrorCode.LINE_REFUSED
+        assert "only a write session sends" in caught.value.problem
+        assert caught.value.cause.startswith("Delivered before this line: 1 record")

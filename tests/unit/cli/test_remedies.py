@@ -82,6 +82,8 @@ def test_a_command_has_the_values_of_its_error() -> None:
     assert command(ErrorCode.DEAD_LETTER_MISSING, stream="S", group="index") == (
         "connector dead-letters list --state any --json --stream S --group index"
     )
+    for topic in ("orders", "orders.write-streams"):
+        assert command(ErrorCode.CATALOG_MISSING, topic=topic) == "connector topic create orders"
     assert command(ErrorCode.JAVA_MISSING) is None
     assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
 

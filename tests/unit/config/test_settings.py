@@ -295,6 +295,8 @@ def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> 
         ),
         (SMALLEST + "[streams.s]\ntopic = '..'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),
+        (SMALLEST + "[streams.s]\ntopic = 'a.dead-letters'\n", ["streams.s.topic"]),
+        (SMALLEST + "[streams.s]\ntopic = 'a.write-streams'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.'a/../b']\n", ["streams.a/../b", "rename"]),
         (
             SMALLEST + "[streams.a]\ntopic = 't'\n[streams.b]\ntopic = 't'\n",

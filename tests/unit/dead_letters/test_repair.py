@@ -22,8 +22,23 @@ from connector.dead_letters.repair import (
     repair,
     view,
 )
-from connector.records.codec import ChangeRecord, Schemas, decode, encode, frame
-from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, Record, SetCell
+from connector.records.codec import (
+    VERSIONS,
+    ChangeRecord,
+    Schemas,
+    decode,
+    encode,
+    frame,
+    framed,
+)
+from connector.records.model import (
+    CONTROL_KEY,
+    DataChange,
+    Heartbeat,
+    Record,
+    SetCell,
+    WriteStreamOffset,
+)
 from connector.records.rejection import Headers
 from tests.property.strategies import HEADERS, RECORDS, dead_letters
 
@@ -66,6 +81,16 @@ def test_reframing_names_another_schema_for_the_same_body(value: bytes) -> None:
     assert repair_note(of(value), "reframe=12").value == frame(BODY, 12)
     assert repair_note(of(value), "reframe=2147483647").value == frame(BODY, 2**31 - 1)
     assert repair_note(of(value), "reframe=single-object").value == frame(BODY, None)
+
+
+def test_reframing_keeps_the_version_of_the_schema() -> None:
+    """DLQ-12, WRS-16: a row of a write stream has a body of version 2."""
+    row = replace(CHANGE, write_stream=WriteStreamOffset("job/a", 7))
+    schemas = Schemas({7: VERSIONS[2]})
+    for value in (framed(row, 4), framed(row, 4, 7)):
+        for step, reframed in (("single-object", framed(row, 4)), ("12", framed(row, 4, 12))):
+            found = repair(of(value), [Step.parse(f"reframe={step}")], schemas)
+            assert found == of(reframed)
 
 
 def test_another_systems_framing_is_cut_and_ours_put_in_its_place() -> None:
@@ -248,7 +273,7 @@ def test_the_view_in_an_editor_unchanged_gives_the_same_record(
     known: Record, kafka_partitions: int
 ) -> None:
     """DLQ-12, REC-22."""
-    content = of(frame(encode(known, kafka_partitions), None))
+    content = of(framed(known, kafka_partitions))
     shown = view(content, SCHEMAS)
     assert isinstance(shown, dict)
     assert from_view(content, json.dumps(shown, indent=2)) == content

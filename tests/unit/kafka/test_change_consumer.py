@@ -1,4 +1,4 @@
-"""What a consumer makes of a stream, on librdkafka's mock cluster (SUB-1 to SUB-3).
+"""What a consumer makes of a stream, on librdkafka's mock cluster (SUB-1 to SUB-3, WRS-22).
 
 The mock cluster knows no requests of topic administration. These are answered from what was sent.
 """
@@ -28,6 +28,8 @@ from connector.kafka import (
     ConsumerRecord,
     Late,
     Rejected,
+    Released,
+    Staged,
     Watermark,
     WholeTransaction,
     client,
@@ -35,14 +37,17 @@ from connector.kafka import (
 )
 from connector.kafka.consume.stages import Received
 from connector.kafka.topics import TopicFacts
-from connector.records.codec import encode, frame
+from connector.records.codec import encode, frame, framed
 from connector.records.model import (
     CONTROL_KEY,
     ChildPartition,
     ChildPartitions,
     DataChange,
     Heartbeat,
+    OffsetRange,
     Record,
+    Release,
+    WriteStreamOffset,
     kafka_key,
 )
 from connector.records.rejection import Position
@@ -75,7 +80,7 @@ class Stream:
 
     def send(self, *records: Record, k: int = 0, at: int = NOW) -> None:
         for record in records:
-            value = frame(encode(record, self.facts.kafka_partitions), None)
+            value = framed(record, self.facts.kafka_partitions)
             self.send_raw(kafka_key(record), value, k=k, at=at)
 
     def send_raw(self, key: bytes, value: bytes, *, k: int = 0, at: int = NOW) -> None:
@@ -179,6 +184,8 @@ def test_records_come_as_before(stream: Stream) -> None:
         ({"group": "a\ud800"}, "The argument group is"),
         ({"group": "g" * 40_000}, "The argument group is"),
         ({"group": 5}, "The argument group is 5"),
+        ({"staged": True, "start_commit": 5}, "staged and start_commit exclude each other"),
+        ({"staged": 1}, "The argument staged is 1"),
         ({"start_commit": -1}, "start_commit is -1"),
         ({"end_commit": 10**18}, "end_commit is 1000000000000000000"),
         ({"max_buffered_bytes": 0, "transactions": True}, "max_buffered_bytes is 0"),
@@ -620,3 +627,172 @@ def test_tail_prints_a_range(
     assert {"heartbeat" in one or "data_change" in one for one in shown} == {True}
     assert tail(30 * S, 20 * S) == 1
     assert "START_AFTER_END" in capsys.readouterr().err
+
+
+# ── write streams (WRS-22) ────────────────────────────────────────────────────────────────────────
+
+
+def row(offset: int) -> DataChange:
+    return replace(change(1), commit_timestamp=0, write_stream=WriteStreamOffset("s/w", offset))
+
+
+def release(at: int, first: int = 0, upto: int = 3) -> Release:
+    return Release("p", T0 + at, (OffsetRange("s/w", first, upto),))
+
+
+def fill_write_stream(stream: Stream) -> None:
+    """Rows 0 to 2 are released at 5, and row 3 is not."""
+    stream.everywhere(ANNOUNCED)
+    stream.send(row(0), change(4), row(1))
+    stream.send(change(7), row(2), k=1)
+    stream.everywhere(release(5), beat(6))
+    stream.send(row(3), k=1)
+
+
+def offsets(found: list[Received]) -> list[int]:
+    """The offsets of the rows in their write stream."""
+    return sorted(
+        item.change.write_stream.offset
+        for item in found
+        if isinstance(item, Staged) and item.change.write_stream
+    )
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_release_comes_once_and_rows_on_request(stream: Stream, staged: bool) -> None:
+    """WRS-22: the copy in Kafka partition 0, at its place there."""
+    fill_write_stream(stream)
+    with ChangeConsumer(stream.kafka, "t", bounded=True, staged=staged) as consumer:
+        found: list[Received] = list(consumer)
+        ends = consumer.positions
+    (one,) = [item for item in found if isinstance(item, Released)]
+    assert one == Released(T0 + 5, release(5).ranges, "p", Position("t", "id", 0, 4))
+    assert one.record == release(5)
+    assert offsets(found) == ([0, 1, 2, 3] if staged else [])
+    of_zero = [item for item in found if not isinstance(item, Watermark | WholeTransaction)]
+    of_zero = [item for item in of_zero if item.position.kafka_partition == 0]
+    rows = ["Staged"] if staged else []
+    wanted = ["ChildPartitions", *rows, 4, *rows, "Released", "Heartbeat"]
+    assert times(of_zero) == wanted
+    assert [position.offset for position in ends] == [5, 5]
+    assert len(found) == (11 if staged else 7)
+
+
+def test_a_reader_of_named_kafka_partitions_gets_the_copy_in_the_least(stream: Stream) -> None:
+    """WRS-22: and the rows that are there."""
+    fill_write_stream(stream)
+    with ChangeConsumer(
+        stream.kafka, "t", bounded=True, staged=True, kafka_partitions=[1]
+    ) as consumer:
+        found: list[Received] = list(consumer)
+    assert times(found) == ["ChildPartitions", 7, "Staged", "Released", "Heartbeat", "Staged"]
+
+
+def test_a_group_continues_after_a_release(stream: Stream) -> None:
+    """WRS-22: what was committed does not come again."""
+    fill_write_stream(stream)
+    found: list[Received] = []
+    for _ in range(2):
+        with ChangeConsumer(stream.kafka, "t", group="g", bounded=True, staged=True) as consumer:
+            for item in consumer:
+                found.append(item)
+                consumer.commit()
+                if isinstance(item, Released):
+                    break
+    assert offsets(found) == [0, 1, 2, 3]
+    assert len(found) == 11
+
+
+def test_a_poll_in_a_long_write_stream_takes_its_time_only(stream: Stream) -> None:
+    """WRS-22: skipped rows do not prolong it."""
+    stream.send(*map(row, range(200)), change(3))
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as consumer:
+        polls = 0
+        while (item := consumer.poll(0)) is None:
+            polls += 1
+        assert times([item]) == [3]
+        assert polls >= 200
+        assert consumer.poll(0.1) is None
+
+
+def test_a_watermark_comes_after_the_releases_below_it(stream: Stream) -> None:
+    """WRS-22, SUB-2: and after their rows."""
+    fill_write_stream(stream)
+    with ChangeConsumer(stream.kafka, "t", bounded=True, staged=True, watermarks=True) as consumer:
+        found: list[Received] = list(consumer)
+    shown = times(found)
+    before = found[: shown.index("< 7")]
+    assert "Released" in times(before)
+    assert offsets(before)[:3] == [0, 1, 2]
+
+
+def test_a_range_has_the_releases_of_its_time(stream: Stream) -> None:
+    """WRS-22, SUB-1: one behind the low watermark is late, and staged rows claim nothing."""
+    stream.everywhere(ANNOUNCED)
+    stream.send(row(0))
+    for n in (2, 5, 8):
+        stream.everywhere(release(n), beat(n))
+    with ChangeConsumer(stream.kafka, "t", start_commit=T0 + 3, end_commit=T0 + 7) as consumer:
+        found = [item for item in consumer if isinstance(item, Released)]
+    assert [(one.commit_timestamp - T0, one.is_late) for one in found] == [(5, False)]
+    with ChangeConsumer(stream.kafka, "t", end_commit=NOW + 3600 * S, staged=True) as running:
+        while running.poll(0.3) is not None:
+            pass
+        stream.everywhere(release(4))
+        late = running.poll(5)
+        assert isinstance(late, Released)
+        assert (late.commit_timestamp, late.is_late) == (T0 + 4, True)
+
+
+@pytest.mark.parametrize(
+    ("count", "staged"), [(1, False), (2, False), (0, True), (1, True), (3, True), (5, True)]
+)
+def test_a_reader_of_whole_transactions_continues_with_releases(
+    stream: Stream, count: int, staged: bool
+) -> None:
+    """WRS-22, SUB-3: a release is one transaction at its place, after its rows. Nothing comes twice
+    after a restart, and nothing is left out.
+    """
+    fill_write_stream(stream)
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, bounded=True, staged=staged
+    ) as consumer:
+        first: list[Received] = list(consumer)[:count]
+        if first:
+            consumer.acknowledge(first[-1])  # type: ignore[arg-type]
+        state = consumer.state()
+    stream.everywhere(beat(10))
+    with ChangeConsumer(
+        stream.kafka, "t", transactions=True, bounded=True, staged=staged, state=state
+    ) as consumer:
+        found = [*first, *consumer]
+    assert [one for one in times(found) if one != "Staged"] == [4, "Released", 7]
+    assert offsets(found) == ([0, 1, 2, 3] if staged else [])
+    before = found[: times(found).index("Released")]
+    assert not staged or set(offsets(before)) >= {0, 1, 2}
+
+
+def test_tail_prints_a_release_once_and_rows_on_request(
+    stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-22."""
+    fill_write_stream(stream)
+    config = tmp_path / "connector.toml"
+    config.write_text(
+        f'warehouse = "w"\n[kafka]\nbootstrap_servers = "{stream.kafka.bootstrap_servers}"\n'
+        '[streams.s]\ntopic = "t"\n',
+        "utf-8",
+    )
+
+    def tail(*words: str) -> list[dict[str, Any]]:
+        assert cli.invoke(["--config", str(config), "tail", *words]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    plain, with_rows = tail(), tail("--staged")
+    for shown, rows in (plain, 0), (with_rows, 4):
+        (one,) = [line["release"] for line in shown if "release" in line]
+        assert one["commit_timestamp"] == view_of_time(T0 + 5)
+        assert one["ranges"] == [{"stream": "s/w", "first": 0, "upto": 3}]
+        changes = [line["data_change"] for line in shown if "data_change" in line]
+        assert sum("write_stream" in change for change in changes) == rows
+        assert len(changes) == 2 + rows

@@ -7,14 +7,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.produce.send_queue import SendQueue
-from connector.records.model import DataChange, Heartbeat, Record, SetCell
+from connector.records.model import (
+    DataChange,
+    Heartbeat,
+    OffsetRange,
+    Record,
+    Release,
+    SetCell,
+    WriteStreamOffset,
+)
 from tests.unit import mock_cluster
 from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
 
@@ -467,3 +475,27 @@ def test_a_time_in_another_unit_is_refused_before_it_is_sent() -> None:
         with pytest.raises(InvalidChangeError) as caught:
             producer.send_many([change(in_ms)])
         assert caught.value.index == 0
+
+
+ROW = replace(change(0), write_stream=WriteStreamOffset("job/a", 0))
+STAGED = replace(ROW, commit_timestamp=0)
+RELEASE = Release("p", 1, (OffsetRange("job/a", 0, 1),))
+
+
+@pytest.mark.parametrize("record", [ROW, STAGED, RELEASE], ids=["row", "staged", "release"])
+def test_a_record_of_a_write_session_is_refused_and_others_go_on(
+    cluster: MockCluster, record: Record
+) -> None:
+    """WRS-2: before and after a heartbeat, alone and in a batch."""
+    with ChangeProducer(cluster.kafka, FACTS) as producer:
+        for _ in range(2):
+            with pytest.raises(InvalidChangeError, match="only a write session sends"):
+                producer.send(record)
+            if isinstance(record, DataChange):
+                with pytest.raises(InvalidChangeError, match="at index 1, write_stream is 'job/a'"):
+                    producer.send_many([change(20), record])
+            producer.send(change(19))
+            producer.flush()
+            producer.send(Heartbeat("p", 5))
+            producer.flush()
+        assert not producer.undelivered()

@@ -10,6 +10,7 @@ import pytest
 from connector.config.settings import RegistryConfig
 from connector.errors import RegistryError
 from connector.kafka.schema_registry import RegistryClient
+from connector.records.codec import VERSIONS
 from tests.unit.registry_stub import RegistryStub, running_registry
 
 SCHEMA = '{"type": "string"}'
@@ -109,6 +110,19 @@ def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(
     with RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client:
         assert client.schema_id("t", SCHEMA) == 1
     assert stub.subjects == {"t-value": [1]}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_remedy_names_the_file_of_the_version_that_is_asked_for(
+    stub: RegistryStub, version: int
+) -> None:
+    """REC-11, WRS-16"""
+    with (
+        RegistryClient(RegistryConfig(stub.url)) as client,
+        pytest.raises(RegistryError) as caught,
+    ):
+        client.schema_id("t", VERSIONS[version])
+    assert f"Register schemas/change_record.v{version}.avsc under" in caught.value.remedy
 
 
 def test_an_incompatible_schema_is_said_in_the_registrys_words(stub: RegistryStub) -> None:

@@ -1,10 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from connector.records.avro_encoder import encode_body
+from connector.records.avro_encoder import encode_body, encode_row
 from connector.records.codec import encode_with_fastavro
-from connector.records.model import MAX_LONG, DataChange, DeleteFamily, Heartbeat, SetCell
+from connector.records.model import (
+    MAX_LONG,
+    SERVER_TIME,
+    DataChange,
+    DeleteFamily,
+    Heartbeat,
+    OffsetRange,
+    Release,
+    SetCell,
+    WriteStreamOffset,
+)
 
 EDGES = sorted(
     {sign * 2**power + step for power in range(64) for sign in (1, -1) for step in (-1, 0, 1)}
@@ -58,3 +70,60 @@ def test_a_heartbeat_byte_by_byte() -> None:
         encode_body(Heartbeat("p", 7, b"r"), 4)
         == b"\x02p" + b"\x08" + b"\x00" + b"\x02\x0e\x02r" + b"\x00"
     )
+
+
+def test_a_staged_row_and_a_release_byte_by_byte() -> None:
+    """WRS-16: without a line of the encoder."""
+    row = DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=0,
+        source_cluster_id="c",
+        entries=(SetCell("f", b"q", b"hi", 7),),
+        write_stream=WriteStreamOffset("job/a", 3),
+    )
+    before = b"\x02p" + b"\x08" + b"\x02" + b"\x02t\x02k\x00\x02c\x00\x00\x00\x00"
+    cell = b"\x02\x02\x02f\x02q\x0e\x00\x00\x04hi\x00"
+    assert encode_body(row, 4) == (
+        before + cell + b"\x00\x00\x00" + b"\x02\x0ajob/a\x06" + b"\x00\x00\x00"
+    )
+    release = Release("p", 7, (OffsetRange("job/a", 0, 4),))
+    assert encode_body(release, 4) == (
+        b"\x02p" + b"\x08" + b"\x00\x00\x00" + b"\x02\x0e" + b"\x02\x0ajob/a\x00\x08\x00"
+    )
+
+
+def test_an_append_of_a_staged_row_gives_server_time_and_keeps_all_other_times() -> None:
+    """WRS-11: a time of 0 is a time, and the release does not change it."""
+    cells = (SetCell("f", b"a", b"", SERVER_TIME), SetCell("f", b"b", b"", 0))
+    row = DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=0,
+        entries=cells,
+        write_stream=WriteStreamOffset("job/a", 0),
+    )
+    assert row.is_staged
+    assert row.entries == cells
+    body, appended = encode_row(row, 12, 70, 4)
+    expected = replace(
+        row,
+        entries=(SetCell("f", b"a", b"", 70), SetCell("f", b"b", b"", 0)),
+        write_stream=WriteStreamOffset("job/a", 12),
+    )
+    assert body == encode_body(expected, 4)
+    assert encode_row(row, 12, 71, 5)[1] == appended
+
+
+def test_a_row_has_a_write_stream() -> None:
+    change = DataChange(
+        stream_partition="p",
+        table="t",
+        row_key=b"k",
+        commit_timestamp=1,
+        entries=(DeleteFamily("f"),),
+    )
+    with pytest.raises(AssertionError):
+        encode_row(change, 0, 1, 4)

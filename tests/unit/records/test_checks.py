@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ from connector.records.checks import (
     ENTRY_CHECKS,
     HEARTBEAT_CHECKS,
     RECORD_CHECKS,
+    RELEASE_CHECKS,
     to_record,
 )
 from connector.records.codec import to_datum
 from connector.records.model import (
     CONTROL_KEY,
+    MAX_LONG,
+    MAX_RANGES,
     MAX_TIMESTAMP,
     ChildPartition,
     ChildPartitions,
@@ -22,9 +26,12 @@ from connector.records.model import (
     DeleteCells,
     DeleteFamily,
     Heartbeat,
+    OffsetRange,
+    Release,
     Rule,
     SetCell,
     Transaction,
+    WriteStreamOffset,
 )
 from connector.records.rejection import Reason, Rejection
 
@@ -37,6 +44,10 @@ CHANGE = DataChange(
     transaction=Transaction("tx"),
 )
 CHILDREN = ChildPartitions("p", 5, 0, (ChildPartition("c", ("p",), b"a", b"m"),))
+ROW = replace(CHANGE, write_stream=WriteStreamOffset("job/rows", 7))
+STAGED = replace(ROW, commit_timestamp=0, transaction=None)
+RELEASE = Release("p", 5, (OffsetRange("job/rows", 0, 8), OffsetRange("w2/p", 3, 4)))
+ONE = {"stream": "a/b", "first": 0, "upto": 1}
 
 
 def with_faults(record: Any, **faults: Any) -> dict[str, Any]:
@@ -68,6 +79,7 @@ FAULTS_OF_A_CHANGE = [
     (Rule.RESUME_TOKEN, {"data_change__resume_token": b"r" * 65537}),
     (Rule.ESTIMATED_LOW_WATERMARK, {"data_change__estimated_low_watermark": -1}),
     (Rule.TRANSACTION, {"data_change__transaction__record_sequence": -1}),
+    (Rule.WRITE_STREAM, {"data_change__write_stream": {"stream": "job", "offset": 0}}),
 ]
 ENTRY_FAULTS = [
     (Rule.FAMILY, {"data_change__entries__2__family": "f\n"}),
@@ -141,11 +153,38 @@ def test_no_entries_is_named_before_their_kind() -> None:
         (Rule.SOURCE_CLUSTER_ID, CHANGE, {"data_change__change_type": "GARBAGE_COLLECTION"}),
         (Rule.CELL_RANGE, CHANGE, {"data_change__entries__2__range_start": -1}),
         (Rule.CELL_RANGE, CHANGE, {"data_change__entries__2__range_start": 9}),
+        (Rule.COMMIT_TIMESTAMP, CHANGE, {"data_change__commit_timestamp": 0}),
+        (Rule.COMMIT_TIMESTAMP, STAGED, {"data_change__write_stream": None}),
+        (Rule.COMMIT_TIMESTAMP, ROW, {"data_change__commit_timestamp": -1}),
+        (Rule.COMMIT_TIMESTAMP, ROW, {"data_change__commit_timestamp": MAX_TIMESTAMP + 1}),
+        *(
+            (Rule.WRITE_STREAM, row, {"data_change__write_stream__stream": name})
+            for row in (ROW, STAGED)
+            for name in ("", "job", "/b", "a/", "a/b/c", "a/b\n", "a/ä", "a" * 65 + "/b")
+        ),
+        (Rule.WRITE_STREAM, ROW, {"data_change__write_stream__offset": -1}),
+        (Rule.WRITE_STREAM, STAGED, {"data_change__estimated_low_watermark": 1}),
+        (Rule.WRITE_STREAM, STAGED, {"data_change__resume_token": b"r"}),
+        (Rule.WRITE_STREAM, ROW, {"data_change__commit_timestamp": 0}),
+        (Rule.CELL_TIMESTAMP, STAGED, {"data_change__entries__1__cell_timestamp": -1}),
+        (Rule.BRANCHES, CHANGE, {"release": {"commit_timestamp": 0, "ranges": []}}),
+        (Rule.RELEASE, RELEASE, {"release__commit_timestamp": 0}),
+        (Rule.RELEASE, RELEASE, {"release__commit_timestamp": MAX_TIMESTAMP + 1}),
+        (Rule.RELEASE, RELEASE, {"release__ranges": []}),
+        (Rule.RELEASE, RELEASE, {"release__ranges__1__stream": "job/rows"}),
+        (Rule.RELEASE, RELEASE, {"release__ranges__1__stream": "job"}),
+        (Rule.RELEASE, RELEASE, {"release__ranges__1__first": -1}),
+        (Rule.RELEASE, RELEASE, {"release__ranges__1__first": 4}),
+        (
+            Rule.RELEASE,
+            RELEASE,
+            {"release__ranges": [ONE | {"stream": f"a/{n}"} for n in range(MAX_RANGES + 1)]},
+        ),
     ],
-    ids=str,
+    ids=lambda case: "" if isinstance(case, dict) else str(case)[:20],
 )
 def test_the_other_faults(rule: Rule, record: Any, faults: dict[str, Any]) -> None:
-    """REC-9, REC-14, REC-16."""
+    """REC-9, REC-14, REC-16, WRS-1, WRS-4, WRS-11, WRS-16."""
     assert verdict(with_faults(record, **faults)) == (Reason.INVALID, rule)
 
 
@@ -211,8 +250,19 @@ def test_a_key_range_is_open_where_its_key_is_empty_or_absent(
                 "child_partitions__children__0__end_key": b"\x00",
             },
         ),
+        (ROW, {"data_change__write_stream__stream": f"{'a' * 64}/{'-_.a0' * 12}"}),
+        (ROW, {"data_change__write_stream__offset": MAX_LONG}),
+        (STAGED, {"data_change__write_stream__offset": 0}),
+        (STAGED, {"data_change__tie_breaker": 3, "data_change__change_sequence_number": "1"}),
+        (RELEASE, {"release__commit_timestamp": 1}),
+        (RELEASE, {"release__commit_timestamp": MAX_TIMESTAMP}),
+        (RELEASE, {"release__ranges__0__upto": MAX_LONG}),
+        (
+            RELEASE,
+            {"release__ranges": [ONE | {"stream": f"a/{n}"} for n in range(MAX_RANGES)]},
+        ),
     ],
-    ids=str,
+    ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",
 )
 def test_what_reaches_a_limit_is_allowed(record: Any, filled: dict[str, Any]) -> None:
     """REC-14, REC-16: exactly at the limit, and everything that is said is in the record."""
@@ -231,7 +281,10 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
         (
             {"heartbeat": {"timestamp": 1}},
             Reason.INVALID,
-            ("broken rule: exactly one of data_change, heartbeat and child_partitions is not null"),
+            (
+                "broken rule: exactly one of data_change, heartbeat, child_partitions and"
+                " release is not null"
+            ),
         ),
         ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),
         ({"kafka_partitions": 5}, Reason.INVALID, "kafka_partitions is 5, but the topic has 4"),
@@ -276,6 +329,25 @@ NUMBER = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
             Reason.INVALID_SEQUENCE_NUMBER,
             f"change_sequence_number is '{'0' * 80}' (cut, 81 long), but must be {NUMBER}",
         ),
+        (
+            {"data_change__write_stream": {"stream": "job", "offset": 0}},
+            Reason.INVALID,
+            (
+                "write_stream is given, but must be a write stream such as job/rows: two parts of 1"
+                " to 64 of the characters - _ . a-z A-Z 0-9, with an offset of at least 0"
+            ),
+        ),
+        (
+            {
+                "data_change__write_stream": {"stream": "job/a", "offset": 0},
+                "data_change__commit_timestamp": 0,
+            },
+            Reason.INVALID,
+            (
+                "broken rule: a change with a commit_timestamp of 0 has no estimated_low_watermark,"
+                " no resume_token and no transaction"
+            ),
+        ),
     ],
     ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",
 )
@@ -314,7 +386,8 @@ def test_a_rule_is_judged_for_all_entries_before_the_next_rule() -> None:
 
 def test_every_rule_is_in_the_tables_and_in_the_order_of_the_list() -> None:
     """REC-14."""
-    tables = [RECORD_CHECKS, CHANGE_CHECKS, ENTRY_CHECKS, HEARTBEAT_CHECKS, CHILD_PARTITIONS_CHECKS]
+    control = [HEARTBEAT_CHECKS, CHILD_PARTITIONS_CHECKS, RELEASE_CHECKS]
+    tables = [RECORD_CHECKS, CHANGE_CHECKS, ENTRY_CHECKS, *control]
     order = list(Rule)
     for table in tables:
         places = [order.index(check[0]) for check in table]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import json
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 from connector.records.codec import (
     READER_SCHEMA,
     SHIPPED,
+    VERSIONS,
     ChangeRecord,
     Schemas,
     body_of,
@@ -55,12 +55,13 @@ def rejected(value: bytes | None, schemas: Schemas | None = None) -> Rejection:
 def test_a_registry_id_makes_the_confluent_framing() -> None:
     """REC-11."""
     assert frame(b"body", 258) == b"\x00\x00\x00\x01\x02body"
-    assert decode(frame(BODY, 258), Schemas({258: READER_SCHEMA})) == ChangeRecord(HEARTBEAT, 4)
+    assert decode(frame(BODY, 258), Schemas({258: VERSIONS[1]})) == ChangeRecord(HEARTBEAT, 4)
 
 
 def test_without_a_registry_it_is_the_single_object_framing() -> None:
     """REC-11."""
-    assert frame(b"body", None) == b"\xc3\x01" + schema_fingerprint(READER_SCHEMA) + b"body"
+    assert frame(b"body", None) == b"\xc3\x01" + schema_fingerprint(VERSIONS[1]) + b"body"
+    assert frame(b"body", None, version=2)[2:10] == schema_fingerprint(VERSIONS[2])
     assert decode(SINGLE, Schemas()) == ChangeRecord(HEARTBEAT, 4)
 
 
@@ -138,7 +139,7 @@ def test_damage_says_byte_and_field() -> None:
 
 
 def newer(change: Any) -> str:
-    schema = copy.deepcopy(json.loads(READER_SCHEMA))
+    schema = json.loads(VERSIONS[1])
     change(schema)
     return json.dumps(schema)
 
@@ -268,7 +269,7 @@ def test_a_list_that_goes_on_with_an_impossible_block_is_undecodable() -> None:
 
 def test_a_negative_length_in_a_field_that_this_release_lacks_is_passed_over() -> None:
     """REC-12, REC-13: as Avro for Java has it; the fields around it are read."""
-    schema = json.loads(READER_SCHEMA)
+    schema = json.loads(VERSIONS[1])
     schema["fields"].insert(0, {"name": "newer", "type": "bytes"})
     newer = Schemas({7: json.dumps(schema)})
     assert decode(frame(b"\x01" + BODY, 7), newer) == ChangeRecord(HEARTBEAT, 4)

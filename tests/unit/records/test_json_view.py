@@ -18,10 +18,13 @@ from connector.records.model import (
     DeleteFamily,
     Heartbeat,
     ModType,
+    OffsetRange,
     OldCell,
+    Release,
     RowImage,
     SetCell,
     Transaction,
+    WriteStreamOffset,
 )
 
 T = 1_714_475_984_000_001
@@ -121,6 +124,83 @@ def test_control_records_read_as_their_avro_fields() -> None:
     assert from_json(to_json(whole, None)).record == whole, (
         "ING-5: an empty end is the end of the key space"
     )
+
+
+def test_rows_of_write_streams_and_releases_read_as_their_avro_fields() -> None:
+    """REC-22, WRS-16: a staged change has the commit timestamp 0, and no time of another form."""
+    row = read(write_stream={"stream": "job/a", "offset": 7})
+    assert row.write_stream == WriteStreamOffset("job/a", 7)
+    assert written(row)["data_change"]["write_stream"] == {"stream": "job/a", "offset": 7}
+    staged = read(commit_timestamp=0, write_stream={"stream": "job/a", "offset": 7})
+    assert staged.is_staged
+    assert written(staged)["data_change"]["commit_timestamp"] == 0
+    release = Release("p", T, (OffsetRange("job/a", 0, 8), OffsetRange("w2/p", 3, 4)))
+    assert written(release) == {
+        "stream_partition": "p",
+        "release": {
+            "commit_timestamp": ISO,
+            "ranges": [
+                {"stream": "job/a", "first": 0, "upto": 8},
+                {"stream": "w2/p", "first": 3, "upto": 4},
+            ],
+        },
+    }
+
+
+ROW = SMALL | {"write_stream": {"stream": "job/a", "offset": 7}}
+RANGE = {"stream": "job/a", "first": 0, "upto": 8}
+
+
+@pytest.mark.parametrize(
+    ("branch", "field", "text"),
+    [
+        ({"data_change": SMALL | {"commit_timestamp": 0}}, "data_change.commit_timestamp", "is 0"),
+        (
+            {"data_change": ROW | {"commit_timestamp": 0, "resume_token": "r"}},
+            "data_change.resume_token",
+            "must be empty in a staged change",
+        ),
+        (
+            {"data_change": SMALL | {"write_stream": {"stream": "job/a"}}},
+            "data_change.write_stream.offset",
+            "is missing",
+        ),
+        (
+            {"data_change": SMALL | {"write_stream": {"stream": "job", "offset": 7}}},
+            "data_change.write_stream.stream",
+            "a write stream such as job/rows",
+        ),
+        (
+            {"data_change": SMALL | {"write_stream": {"stream": "job/a", "offset": -1}}},
+            "data_change.write_stream.offset",
+            "from 0 to 2^63 - 1",
+        ),
+        ({"release": {"ranges": [RANGE]}}, "release.commit_timestamp", "is missing"),
+        ({"release": {"commit_timestamp": 5, "ranges": []}}, "release.ranges", "1 to 1000 ranges"),
+        (
+            {"release": {"commit_timestamp": 5, "ranges": [RANGE, RANGE]}},
+            "release.ranges",
+            "different write streams",
+        ),
+        (
+            {"release": {"commit_timestamp": 5, "ranges": [RANGE, {"stream": "a/b", "first": 0}]}},
+            "release.ranges[1].upto",
+            "is missing",
+        ),
+        (
+            {"release": {"commit_timestamp": 5, "ranges": [RANGE | {"last": 7}]}},
+            "release.ranges[0].last",
+            "is not a field of a range",
+        ),
+    ],
+)
+def test_faults_of_rows_and_releases_name_their_field(
+    branch: dict[str, Any], field: str, text: str
+) -> None:
+    """REC-22, WRS-16."""
+    error = problem({"stream_partition": "p"} | branch)
+    assert error.field == field
+    assert text in error.problem
 
 
 def test_text_stands_as_it_is() -> None:

@@ -36,6 +36,7 @@ COLUMNS = pa.schema(
         ("key", pa.binary()),
         ("value", pa.binary()),
         ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("write_stream", pa.struct([("stream", pa.string()), ("offset", pa.int64())])),
     ]
 )
 HEADERS = (("origin", b"\xff"), ("origin", None))
@@ -415,3 +416,32 @@ def test_metadata_that_cannot_be_read_is_an_error_with_a_remedy(tmp_path: Path) 
     Stream(tmp_path).write([row("change", 1, 0, 0)], {"stream": "s"})
     with pytest.raises(TableError, match="The key 'progress' is missing"):
         open_logged(str(tmp_path), "s")
+
+
+@pytest.mark.parametrize("step_rows", [1, STEP_ROWS])
+def test_doubles_and_gaps_of_write_streams_are_counted(tmp_path: Path, step_rows: int) -> None:
+    """WRS-23: staged, committed and expired rows. Offsets that were trimmed are no gap."""
+    stream = Stream(tmp_path)
+    batches = [
+        [("staged", "w/a", 0), ("staged", "w/a", 1), ("change", "w/b", 3)],
+        [("staged", "w/a", 1), ("expired", "w/a", 4), ("change", "w/b", 4), ("control", "w/c", 9)],
+    ]
+    places = iter(range(100))
+    for batch in batches:
+        stream.ingest({0: 100})
+        rows = [
+            row(kind, stream.batch, 0, next(places))
+            | {"write_stream": {"stream": name, "offset": offset}}
+            for kind, name, offset in batch
+        ]
+        stream.commit(rows, "batch", stream.batch)
+    logged = open_logged(str(tmp_path), "s", step_rows)
+    assert logged is not None
+    found = logged.write_streams()
+    assert sorted(found) == ["w/a", "w/b"]
+    assert (found["w/a"].rows, found["w/a"].doubled) == (4, (Range(1, 2),))
+    assert found["w/a"].gaps == (Range(2, 4),)
+    assert found["w/b"].gaps == (Range(0, 3),)
+    trimmed = replace(logged, _trimmed_to=1).write_streams()
+    assert trimmed["w/b"].gaps == ()
+    assert trimmed["w/a"].gaps == (Range(2, 4),)

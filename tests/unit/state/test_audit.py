@@ -183,6 +183,7 @@ def test_a_report_is_stable() -> None:
     assert json.loads(json.dumps(report)) == {
         "stream": "s",
         "incomplete_transactions": [],
+        "write_streams": [],
         "verdict": "failed",
         "to_batch": 3,
         "kafka_partitions": [

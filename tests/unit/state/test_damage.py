@@ -28,9 +28,13 @@ from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride
 from connector.state.table_state import TableState
+from connector.write_streams.releases import ReleaseRows
 from tests.unit.warehouses import log_table
 
-SMALL = ("overrides", "closed_partitions", "released_transactions", "jobs", "cuts", "audit_log")
+SMALL = (
+    *("overrides", "closed_partitions", "released_transactions", "released_rows"),
+    *("jobs", "cuts", "audit_log"),
+)
 NOBODY = 65534
 
 
@@ -40,6 +44,7 @@ def readers(warehouse: str) -> dict[str, Callable[[], object]]:
         "overrides": overrides.bounds,
         "closed_partitions": lambda: overrides.ends("s", above=0),
         "released_transactions": lambda: overrides.releases("s", above=0),
+        "released_rows": lambda: overrides.row_releases("s", above=0),
         "jobs": lambda: history.jobs("t"),
         "cuts": lambda: history.newest_cut("s"),
         "audit_log": audit_log(warehouse).letters,
@@ -55,6 +60,9 @@ def writers(warehouse: str) -> dict[str, Callable[[], object]]:
         ),
         "released_transactions": lambda: overrides.add_release(
             ReleaseTransaction(1, "s", "tx", "gone", 1, "ann")
+        ),
+        "released_rows": lambda: overrides.add_row_release(
+            ReleaseRows(1, "s", 5, "gone", 1, "ann")
         ),
         "jobs": lambda: history.add_job(Job(JobKind.APPLY, "t", 1, 2)),
         "cuts": lambda: history.add_cut(CutRecord("s", 50, 1, 0, 5, 1, {"t": 0})),

@@ -651,6 +651,7 @@ def test_names_for_programs_are_stable() -> None:
             "rejected",
             "replays_under_way",
             "uncounted_tables",
+            "withheld_releases",
         ),
         *(
             "never_seen",
@@ -661,6 +662,7 @@ def test_names_for_programs_are_stable() -> None:
             "unknown_tables",
             "without_key_range",
             "maintenance",
+            "write_streams",
         ),
         *(
             "ignored_claims_by_partition",
@@ -680,6 +682,7 @@ def test_names_for_programs_are_stable() -> None:
             "is_ledger_known",
             "open_dead_letters",
             "replays_under_way",
+            "withheld_releases",
         ),
         *(
             "age_s",

@@ -79,3 +79,17 @@ def test_a_failed_heartbeat_holds_back_no_later_one() -> None:
     delivery.lost(Heartbeat("p", 7), "no broker")
     assert delivery.oldest_failed() is None
     assert delivery.failed
+
+
+def test_a_release_counts_as_an_open_change_until_it_is_acknowledged() -> None:
+    """WRS-15."""
+    delivery = Delivery()
+    delivery.sent(change(7))
+    delivery.held = frozenset([5, 9])
+    assert delivery.oldest_open() == 5
+    delivery.held = frozenset([9])
+    assert delivery.oldest_open() == 7
+    delivery.acknowledged(change(7))
+    assert delivery.oldest_open() == 9
+    delivery.held = frozenset()
+    assert delivery.oldest_open() is None

@@ -1,4 +1,4 @@
-"""Whole transactions, record by record (SUB-2, SUB-3)."""
+"""Whole transactions, record by record (SUB-2, SUB-3, WRS-22)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from connector.records.model import (
     ChildPartitions,
     DataChange,
     Heartbeat,
+    OffsetRange,
     Record,
+    Release,
+    WriteStreamOffset,
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.watermarks.reader_state import ReaderState
+from connector.watermarks.released import Released, Staged, released_of
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     Item,
@@ -60,7 +64,9 @@ def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]
             reader.assembler.reject(record, position)
         else:
             reader.tracker.hear(record, k, reader.kafka_partitions, ARRIVAL)
-            if isinstance(record, DataChange):
+            if isinstance(record, DataChange) and record.is_staged:
+                reader.assembler.add_staged(record, position)
+            elif isinstance(record, DataChange) or (isinstance(record, Release) and k == 0):
                 reader.assembler.add(record, position, 0)
             else:
                 reader.assembler.reached(k, position.offset + 1)
@@ -268,3 +274,94 @@ def test_an_added_kafka_partition_holds_the_watermark_until_it_is_read() -> None
     assert tracker.advance(0, 1) is None
     hear(tracker, Heartbeat("p", 8), 1, named=2)
     assert tracker.advance(0, 1) is not None
+
+
+# ── write streams (WRS-22) ────────────────────────────────────────────────────────────────────────
+
+
+def row(offset: int) -> DataChange:
+    return replace(change(1), commit_timestamp=0, write_stream=WriteStreamOffset("s/w", offset))
+
+
+def release(at: int, upto: int = 2) -> Release:
+    return Release("p", at, (OffsetRange("s/w", 0, upto),))
+
+
+def test_rows_come_at_once_and_their_release_at_its_place() -> None:
+    """WRS-22: a release is one transaction in the order of commit timestamp and position."""
+    reader = announced()
+    assert read(reader, row(0), change(5), row(1)) == [
+        Staged(row(0), place(0, 1)),
+        Staged(row(1), place(0, 3)),
+    ]
+    assert read(reader, release(5), change(5, b"l"), change(5, id_="a"), change(4)) == []
+    assert read(reader, Heartbeat("p", 5)) == [
+        whole(change(4), at=[(0, 7)]),
+        whole(change(5), at=[(0, 2)]),
+        released_of(release(5), place(0, 4)),
+        whole(change(5, b"l"), at=[(0, 5)]),
+        whole(change(5, id_="a"), at=[(0, 6)]),
+    ]
+
+
+def test_a_release_behind_the_low_watermark_is_late_and_comes_at_once() -> None:
+    """WRS-22: and again after a restart, if it was not acknowledged."""
+    reader = announced()
+    read(reader, Heartbeat("p", 5))
+    (late,) = read(reader, release(3))
+    assert late == replace(released_of(release(3), place(0, 2)), is_late=True)
+    again = announced(state=reader.assembler.state())
+    assert read(again, release(3)) == [late]
+    again.assembler.acknowledge(late)
+    assert read(announced(state=again.assembler.state())) == []
+
+
+def test_a_copy_that_was_sent_again_is_not_a_release_of_its_own() -> None:
+    """WRS-22: also if the first copy was acknowledged, and the second one is read again."""
+    reader = announced()
+    assert read(reader, change(9), release(5), release(5)) == []
+    (one,) = read(reader, Heartbeat("p", 5))
+    assert isinstance(one, Released)
+    reader.assembler.acknowledge(one)
+    again = announced(state=reader.assembler.state())
+    assert again.at == {0: 1}
+    assert read(again, change(9), release(5), release(5), Heartbeat("p", 5)) == []
+
+
+def test_rows_that_were_acknowledged_do_not_come_again() -> None:
+    """WRS-22: although an older transaction waits, and so they are read again."""
+    reader = announced()
+    first, second = read(reader, change(9), row(0), row(1))
+    reader.assembler.acknowledge(first)
+    state = reader.assembler.state()
+    again = announced(state=state)
+    assert read(again, change(9), row(0), row(1), row(2)) == [second, Staged(row(2), place(0, 4))]
+    assert b'"staged": {"0": 3}' in state, "one number, not one for each row"
+
+
+def test_rows_are_not_kept_in_memory() -> None:
+    """WRS-22: only the positions of those that are not acknowledged count."""
+    reader = announced(most=1100)
+    read(reader, change(9))
+    for number in range(50):
+        (one,) = read(reader, row(number))
+        reader.assembler.acknowledge(one)
+    with pytest.raises(BufferFullError, match="Call acknowledge"):
+        for number in range(50, 60):
+            read(reader, row(number))
+
+
+def test_a_release_that_waits_is_held_back() -> None:
+    """SUB-3, WRS-22: as a transaction without changes."""
+    reader = announced()
+    read(reader, row(0), release(5))
+    held = reader.assembler.held_back()
+    assert held is not None
+    assert (held.transactions, held.changes, held.oldest) == (1, 0, 5)
+
+
+def test_a_state_of_an_earlier_version_has_no_rows() -> None:
+    reader = announced()
+    text = reader.assembler.state().replace(b', "staged": {}', b"")
+    assert b"staged" not in text
+    assert ReaderState.from_bytes(text).staged == {}

@@ -1,0 +1,177 @@
+"""`connector load`: existing rows into a table, all at once (PUB-6, PUB-7)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import click
+
+from connector.cli import settings
+from connector.cli.parameters import MOMENT, RATE
+from connector.cli.terminal import Progress, a_person_watches, escaped, say, tell
+from connector.records.json_view import to_line
+from connector.records.views import view_of_time
+from connector.services.rows.files import FileFormat
+from connector.services.rows.load import load
+from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow, place_of
+from connector.text import counted
+
+SAY_EVERY_S: Final = 15.0
+REJECTED_SHOWN: Final = 20
+
+
+@click.command()
+@click.argument("name", metavar="TABLE")
+@click.argument(
+    "files",
+    metavar="FILE…",
+    nargs=-1,
+    required=True,
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--as-of",
+    type=MOMENT,
+    help=(
+        "The time at which the rows were exported. Changes that are newer stay. Without it, the"
+        " table must be empty."
+    ),
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice([str(one) for one in FileFormat]),
+    help="The format of the files. Default: the end of each name says it.",
+)
+@click.option(
+    "--null", default="", help="The text of a CSV field without a value. Default: an empty field."
+)
+@click.option("--max-changes-per-s", type=RATE, help="Limit of rows per second, without bursts.")
+@click.option(
+    "--rejected",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the rows that cannot be published to this file, one JSON object per line.",
+)
+@click.option("--skip-rejected", is_flag=True, help="Commit without these rows.")
+@click.option("--session", help="The name of the write session. Give each parallel worker its own.")
+@click.option(
+    "--no-commit", is_flag=True, help="Finalize the write stream. You commit it with others later."
+)
+@click.option("--wait", is_flag=True, help="Return when the table contains the rows.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    name: str,
+    files: tuple[Path, ...],
+    *,
+    as_of: int | None,
+    file_format: str | None,
+    null: str,
+    max_changes_per_s: float | None,
+    rejected: Path | None,
+    skip_rejected: bool,
+    session: str | None,
+    no_commit: bool,
+    wait: bool,
+) -> None:
+    """Load existing rows of TABLE from CSV (with a header), JSON lines or Parquet. All rows become
+    visible together, when the load is complete.
+
+    If the command is killed, run it again: it goes on after the last row that Kafka has. If there
+    are rows that cannot be published, it names them and commits nothing, unless you use
+    --skip-rejected.
+    """
+    if wait and no_commit:
+        raise click.UsageError("do not use --wait with --no-commit: the rows are not committed")
+    config = settings.load(ctx)
+    began, shown = time.monotonic(), _Shown()
+    try:
+        with ExitStack() as stack:
+            report = load(
+                config,
+                name,
+                files,
+                as_of=as_of,
+                session=session,
+                file_format=file_format,
+                null=null,
+                max_changes_per_s=max_changes_per_s,
+                skip_rejected=skip_rejected,
+                commit=not no_commit,
+                wait=wait,
+                on_event=tell,
+                on_progress=shown.progress,
+                on_rejected=_rejections(rejected, shown, stack),
+            )
+    finally:
+        shown.clear()
+    _say(report, time.monotonic() - began)
+
+
+class _Shown:
+    """The progress and the first rejected rows, on standard error."""
+
+    def __init__(self) -> None:
+        self._bar = Progress("rows")
+        self._began = self._said_at = time.monotonic()
+        self._rejected = 0
+
+    def progress(self, progress: LoadProgress) -> None:
+        now = time.monotonic()
+        self._bar.show(progress.rows, now)
+        if not a_person_watches() and now - self._said_at > SAY_EVERY_S:
+            self._said_at = now
+            rate = (progress.rows - progress.repeated) / (now - self._began)
+            say(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
+
+    def rejected(self, row: RejectedRow) -> None:
+        self._rejected += 1
+        if self._rejected <= REJECTED_SHOWN:
+            self._bar.clear()
+            say(f"rejected: {place_of(row)}")
+        elif self._rejected == REJECTED_SHOWN + 1:
+            say("further rejected rows are only counted, and in the file of --rejected")
+
+    def clear(self) -> None:
+        self._bar.clear()
+
+
+def _rejections(
+    file: Path | None, shown: _Shown, stack: ExitStack
+) -> Callable[[RejectedRow], None]:
+    """Where rejected rows go. The file has each of them before the commit."""
+    if file is None:
+        return shown.rejected
+    written = stack.enter_context(file.open("w", buffering=1, encoding="utf-8"))
+
+    def reject(row: RejectedRow) -> None:
+        shown.rejected(row)
+        view = {
+            "file": row.file,
+            "line": row.line,
+            "column": row.column,
+            "reason": row.reason,
+            "row": row.row,
+        }
+        written.write(f"{to_line(view)}\n")
+
+    return reject
+
+
+def _say(report: LoadReport, seconds: float) -> None:
+    new = report.rows - report.repeated
+    if report.rejected:
+        say(f"left out: {counted(report.rejected, 'row')}")
+    rate = f"{new / seconds:,.0f} rows/s" if seconds > 0 else ""
+    if not report.was_committed:
+        say(f"{counted(report.rows, 'row')}, {new:,} of them now, in {seconds:.1f} s ({rate})")
+    at = report.commit_timestamp
+    if at is None:
+        stream = escaped(report.write_stream)
+        say(f"{stream} is finalized and not committed; its rows are not visible yet")
+    else:
+        say(f"committed to {report.table} at {view_of_time(at)}: {counted(report.rows, 'row')}")

@@ -1,0 +1,246 @@
+"""`connector write-streams`: what the catalog and ingest know of the write streams of a stream, and
+the actions of an operator (WRS-23).
+"""
+
+from __future__ import annotations
+
+import click
+
+from connector.cli import settings
+from connector.cli.parameters import DURATION_S, MOMENT
+from connector.cli.terminal import console, escaped, out, say, table, tell
+from connector.records.json_view import to_line
+from connector.records.views import view_of_time
+from connector.services.write_streams import (
+    WriteStreamList,
+    commit_write_streams,
+    discard_write_streams,
+    finalize_write_stream,
+    list_write_streams,
+    release_again,
+    release_rows,
+)
+from connector.state.write_stream_status import WriteStreamStatus, named
+from connector.text import counted, duration, nearest
+from connector.write_streams.model import StreamKind
+from connector.write_streams.problems import state_error
+from connector.write_streams.releases import Withheld
+from connector.write_streams.rules import Fault
+
+
+@click.group()
+def command() -> None:
+    """List the write streams of a stream; finalize, commit, discard and release them."""
+
+
+@command.command("list")
+@click.argument("stream", required=False)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each write stream."
+)
+@click.pass_context
+def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
+    """Show the write streams of STREAM, the sessions that have probably died, and the releases that
+    are not complete.
+    """
+    found = list_write_streams(settings.load(ctx), stream)
+    if as_json:
+        for one in found.write_streams.values():
+            out(to_line(one.to_json()))
+    elif found.write_streams:
+        _print(found)
+    _say_what_to_do(found)
+    say(
+        f"{counted(len(found.write_streams), 'write stream')} of {found.stream}, by ingest batch"
+        f" {found.ingest_batch}"
+    )
+
+
+def _print(found: WriteStreamList) -> None:
+    right = frozenset({"end", "visible"})
+    shown = table(
+        "write stream", "kind", "state", "end", "visible", "last append", "expires", right=right
+    )
+    for one in found.write_streams.values():
+        entry = one.entry
+        shown.add_row(
+            escaped(one.name),
+            str(entry.kind),
+            one.state,
+            f"{entry.end:,}",
+            _visible(one),
+            "" if entry.last is None else _ago(found.now, entry.last.at),
+            "" if one.expires_at is None else _in(found.now, one.expires_at),
+        )
+    console().print(shown)
+
+
+def _visible(one: WriteStreamStatus) -> str:
+    """How many rows are visible, as far as ingest knows. All rows of a committed write stream are,
+    once they are ingested.
+    """
+    return "" if one.entry.kind is StreamKind.COMMITTED else f"{one.released_rows:,}"
+
+
+def _ago(now: int, then: int) -> str:
+    return f"{duration(max(0, now - then) / 1_000_000)} ago"
+
+
+def _in(now: int, then: int) -> str:
+    return f"in {duration((then - now) / 1_000_000)}" if then > now else _ago(now, then)
+
+
+def _say_what_to_do(found: WriteStreamList) -> None:
+    for session in found.sessions:
+        since = duration(max(0, found.now - session.since) / 1_000_000)
+        say(
+            f"session {session.name} has probably died: its stream partition"
+            f" {session.stream_partition} has not moved for {since}, and delays the low watermark"
+        )
+        if session.write_streams:
+            say(
+                "to end it: connector write-streams finalize"
+                f" {found.stream} {session.write_streams[0]}"
+            )
+    for release in found.releases:
+        state = "incomplete" if release.withheld is Withheld.NO else "withheld"
+        say(
+            f"the release of {named(release)} is {state}: {release.problem}; {release.remedy}"
+            + (" (requested)" if release.is_requested else "")
+        )
+        options = {
+            Withheld.ROWS: ' --without-rejected --why "..."',
+            Withheld.TOO_LATE: " --again",
+        }
+        if release.withheld in options and not release.is_requested:
+            say(
+                f"to release it: connector write-streams release {found.stream}"
+                f" {view_of_time(release.commit_timestamp)}{options[release.withheld]}"
+            )
+
+
+@command.command()
+@click.argument("stream")
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def show(ctx: click.Context, stream: str, name: str) -> None:
+    """Print write stream NAME of STREAM as one JSON object."""
+    found = list_write_streams(settings.load(ctx), stream)
+    one = found.write_streams.get(name)
+    if one is None:
+        if similar := nearest(name, found.write_streams):
+            say(similar)
+        raise state_error(Fault.NOT_FOUND, name)
+    out(to_line(one.to_json()))
+
+
+@command.command()
+@click.argument("stream")
+@click.argument("name", metavar="NAME")
+@click.pass_context
+def finalize(ctx: click.Context, stream: str, name: str) -> None:
+    """Finalize write stream NAME of STREAM, whose session is lost: it takes no rows any more.
+
+    This ends the session. If its process is still alive, its next call fails. The stream partitions
+    of the session end, too. This may take a minute.
+    """
+    rows = finalize_write_stream(settings.load(ctx), stream, name)
+    say(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
+
+
+@command.command()
+@click.argument("stream")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option(
+    "--as-of",
+    type=MOMENT,
+    help="The commit timestamp of a backfill: a time at or before its export. Newer changes keep"
+    " their values.",
+)
+@click.option("--wait", is_flag=True, help="Wait until every table of STREAM shows the rows.")
+@click.option("--timeout", type=DURATION_S, help="How long --wait waits. Default: for ever.")
+@click.pass_context
+def commit(
+    ctx: click.Context,
+    stream: str,
+    names: tuple[str, ...],
+    *,
+    as_of: int | None,
+    wait: bool,
+    timeout: int | None,
+) -> None:
+    """Commit the pending write streams NAME... of STREAM: all their rows become visible together.
+    They must be finalized. Print the commit timestamp.
+
+    If you repeat the command with the same write streams, it prints the same commit timestamp.
+    """
+    if timeout is not None and not wait:
+        raise click.UsageError("use --timeout with --wait")
+    commit_timestamp = commit_write_streams(
+        settings.load(ctx),
+        stream,
+        names,
+        as_of=as_of,
+        wait=wait,
+        timeout_s=timeout,
+        on_event=tell,
+    )
+    out(str(view_of_time(commit_timestamp)))
+    shown = f", and every table of {stream} shows the rows" if wait else ""
+    say(f"{counted(len(set(names)), 'write stream')} committed{shown}")
+
+
+@command.command()
+@click.argument("stream")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.pass_context
+def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
+    """Discard the pending or buffered write streams NAME... of STREAM: their rows that are not
+    released never become visible. They must be finalized or expired. You cannot undo this.
+    """
+    discard_write_streams(settings.load(ctx), stream, names)
+    say(f"{counted(len(set(names)), 'write stream')} discarded")
+
+
+@command.command()
+@click.argument("stream")
+@click.argument("commit_timestamp", metavar="COMMIT_TIMESTAMP", type=MOMENT)
+@click.option(
+    "--without-rejected",
+    is_flag=True,
+    help="Release the rows that are there, without those that were rejected. You cannot undo this.",
+)
+@click.option(
+    "--again", is_flag=True, help="Release the rows with a new commit timestamp: the present time."
+)
+@click.option("--why", help="The reason, with --without-rejected. It is kept with your name.")
+@click.pass_context
+def release(
+    ctx: click.Context,
+    stream: str,
+    commit_timestamp: int,
+    *,
+    without_rejected: bool,
+    again: bool,
+    why: str | None,
+) -> None:
+    """Make the rows of a withheld release of STREAM visible. COMMIT_TIMESTAMP is that of the
+    release, as `connector write-streams list` shows it.
+
+    Ingest takes the request within ten seconds, or when it runs again.
+    """
+    if without_rejected == again:
+        raise click.UsageError("use --without-rejected or --again, and not both")
+    if without_rejected and not (why or "").strip():
+        raise click.UsageError("give the reason with --why")
+    if again and why is not None:
+        raise click.UsageError("use --why with --without-rejected only")
+    config = settings.load(ctx)
+    if again:
+        new = release_again(config, stream, commit_timestamp)
+        out(str(view_of_time(new)))
+        say("the rows have a new commit timestamp")
+    else:
+        release_rows(config, stream, commit_timestamp, why=why or "")
+        say("the release becomes visible without the rejected rows")
+    say(f"to check it: connector write-streams list {stream}")

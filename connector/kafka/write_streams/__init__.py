@@ -1,0 +1,1 @@
+"""Write sessions, and commits of pending write streams (WRS)."""

@@ -1,0 +1,329 @@
+"""Commits and discards write streams of any session of a topic (WRS-14, WRS-15)."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from connector.clock import now_us
+from connector.errors import (
+    BrokerError,
+    ConnectorError,
+    DeliveryError,
+    ErrorCode,
+    WriterConflictError,
+    argument_invalid,
+)
+from connector.kafka import topics
+from connector.kafka.produce.release_holds import HeldRelease
+from connector.kafka.write_streams import catalog as catalogs
+from connector.kafka.write_streams.encoding import Encoding
+from connector.kafka.write_streams.transaction import Failure, Message, TransactionClient
+from connector.records.model import ChildPartition, ChildPartitions, Release
+from connector.watermarks.producer_epoch import ProducerEpoch
+from connector.write_streams.model import (
+    STAGING_RETENTION_S,
+    Catalog,
+    StreamEntry,
+    StreamKind,
+    StreamState,
+    check_stream_names,
+    commit_id,
+    to_value,
+)
+from connector.write_streams.problems import refused
+from connector.write_streams.rules import (
+    Fault,
+    commit,
+    commit_fault,
+    discard_fault,
+    recorded_commit,
+)
+
+if TYPE_CHECKING:
+    from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.produce.producer import ChangeProducer
+    from connector.records.model import OffsetRange
+
+_Prepared = tuple[int, list[Message]]
+"""The answer, and the messages of the transaction. Without messages, the answer is final."""
+
+_MAX_PAUSE_S: Final = 5.0
+
+
+def commit_streams(
+    kafka: KafkaConfig,
+    topic: str,
+    streams: Iterable[str],
+    *,
+    through: ChangeProducer | None = None,
+    as_of: int | None = None,
+    horizon: int | None = None,
+    registry: RegistryConfig | None = None,
+    staging_retention_s: int = STAGING_RETENTION_S,
+    max_retry_s: float = 300.0,
+) -> int:
+    """Commit finalized pending write streams: all their rows become visible together, or none.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic.
+        streams: 1 to 1,000 names, such as `job/rows`. They may be of several sessions.
+        through: A producer of this process. The commit timestamp is one of a live stream partition
+            of this producer, so the release is not late. Meanwhile, the producer sends no heartbeat
+            at or above it. None: the release may be late.
+        as_of: The commit timestamp (µs) of a backfill, at most the time of its export. Changes that
+            are newer keep their values. The release is late by design.
+        horizon: The horizon of the stream (µs). An `as_of` below it is refused.
+        registry: The schema registry.
+        staging_retention_s: As for `WriteSession`.
+        max_retry_s: How long the commit is tried again.
+
+    Returns:
+        The commit timestamp (µs). If exactly these write streams were committed before, that of
+        this commit.
+
+    Raises:
+        StreamStateError: A write stream cannot be committed. `errors` has the name and the code of
+            each one. Nothing was committed.
+        ConfigError: An argument is not allowed.
+        WriteStreamError: `through` has no live stream partition.
+        WriterConflictError: Other commits of the topic went on for `max_retry_s`.
+        DeliveryError: The outcome is unknown. Commit again.
+        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+    """
+    names = check_stream_names(streams)
+    if as_of is not None:
+        _check_as_of(as_of, horizon, through)
+    encoding = Encoding(topics.describe(kafka, topic), registry, 2**31 - 1)
+    retention, name = staging_retention_s * 1_000_000, f"write-commit/{uuid.uuid4().hex}"
+    with ExitStack() as holds:
+        place: HeldRelease | None = None
+
+        def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+            nonlocal place
+            recorded = recorded_commit(catalog.streams, names)
+            if recorded is not None:
+                return recorded, []
+            _check("committed", catalog, names, commit_fault, retention)
+            # It stays the same when the transaction is tried again.
+            if place is None and through is not None:
+                place = holds.enter_context(through.hold_release())
+            elif place is None:
+                place = HeldRelease(name, now_us() if as_of is None else as_of, [])
+            entries, ranges = commit(catalog.streams, names, place.commit_timestamp)
+            released = _release(encoding, place, ranges, is_own=through is None)
+            return place.commit_timestamp, [*released, *_records(catalog_topic, entries)]
+
+        return _transact(kafka, topic, max_retry_s, prepare)
+
+
+def discard_streams(
+    kafka: KafkaConfig,
+    topic: str,
+    streams: Iterable[str],
+    *,
+    staging_retention_s: int = STAGING_RETENTION_S,
+    max_retry_s: float = 300.0,
+) -> None:
+    """Discard pending or buffered write streams: their rows without a release never become visible.
+
+    They must be finalized or expired. A repeated discard changes nothing.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic.
+        streams: 1 to 1,000 names, such as `job/rows`.
+        staging_retention_s: As for `WriteSession`.
+        max_retry_s: How long it is tried again.
+
+    Raises:
+        StreamStateError: A write stream cannot be discarded. `errors` has the name and the code of
+            each one. Nothing was discarded.
+        ConfigError, WriterConflictError, DeliveryError, TopicError, BrokerError: As for
+            `commit_streams`.
+    """
+    names = check_stream_names(streams)
+
+    def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+        _check("discarded", catalog, names, discard_fault, staging_retention_s * 1_000_000)
+        entries = {
+            name: replace(catalog.streams[name], state=StreamState.DISCARDED)
+            for name in names
+            if catalog.streams[name].state is not StreamState.DISCARDED
+        }
+        return 0, _records(catalog_topic, entries)
+
+    _transact(kafka, topic, max_retry_s, prepare)
+
+
+def release_again(
+    kafka: KafkaConfig,
+    topic: str,
+    ranges: Iterable[OffsetRange],
+    commit_timestamp: int,
+    *,
+    registry: RegistryConfig | None = None,
+    max_retry_s: float = 300.0,
+) -> int:
+    """Release rows again, with the present time as their commit timestamp (WRS-20).
+
+    It is for a release that was too late. If its rows were released meanwhile, this has no effect.
+
+    Args:
+        kafka: The brokers and client settings.
+        topic: The name of the change topic.
+        ranges: The ranges of the release that was too late.
+        commit_timestamp: The commit timestamp (µs) of that release.
+        registry: The schema registry.
+        max_retry_s: How long it is tried again.
+
+    Returns:
+        The new commit timestamp (µs). If one of the pending write streams has another one than
+        `commit_timestamp` already, it is that one, and nothing is sent.
+
+    Raises:
+        StreamStateError: The catalog does not have one of the write streams.
+        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+            `commit_streams`.
+    """
+    wanted = tuple(ranges)
+    names = sorted({one.stream for one in wanted})
+    encoding = Encoding(topics.describe(kafka, topic), registry, 2**31 - 1)
+    place = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
+
+    def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+        if missing := {name: Fault.NOT_FOUND for name in names if name not in catalog.streams}:
+            raise refused("released", missing)
+        pending = {
+            name: catalog.streams[name]
+            for name in names
+            if catalog.streams[name].kind is StreamKind.PENDING
+        }
+        others = {one.commit_timestamp for one in pending.values()} - {commit_timestamp}
+        if others:
+            return max(others), []
+        entries = {
+            name: replace(one, commit_timestamp=place.commit_timestamp)
+            for name, one in pending.items()
+        }
+        released = _release(encoding, place, list(wanted), is_own=True)
+        return place.commit_timestamp, [*released, *_records(catalog_topic, entries)]
+
+    return _transact(kafka, topic, max_retry_s, prepare)
+
+
+def _check_as_of(as_of: int, horizon: int | None, through: ChangeProducer | None) -> None:
+    now = now_us()
+    if type(as_of) is not int or not 0 < as_of <= now:
+        raise argument_invalid("as_of", as_of, "a time in microseconds that is not in the future")
+    if through is not None:
+        raise argument_invalid("through", through, "left out with as_of, which is the time")
+    if horizon is not None and as_of < horizon:
+        allowed = f"at or after the horizon {horizon}. Export the rows again"
+        raise argument_invalid("as_of", as_of, allowed)
+
+
+def _check(
+    action: str,
+    catalog: Catalog,
+    names: list[str],
+    fault_of: Callable[..., object],
+    retention: int,
+) -> None:
+    now = now_us()
+    faults = {name: fault_of(catalog.streams.get(name), now, retention) for name in names}
+    if found := {name: fault for name, fault in faults.items() if fault is not None}:
+        raise refused(action, found)  # type: ignore[arg-type]
+
+
+def _release(
+    encoding: Encoding, place: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
+) -> list[Message]:
+    """Return the messages of a release. `is_own`: its stream partition begins and ends with it."""
+    if not ranges:
+        return []
+    name, time_ = place.stream_partition, place.commit_timestamp
+    release = Release(name, time_, tuple(ranges))
+    if not is_own:
+        return encoding.everywhere(release, place.headers)
+    headers = ProducerEpoch(now_us()).on([])
+    begin = ChildPartitions(name, max(1, time_ - 1), 0, (ChildPartition(name),))
+    end = ChildPartitions(name, time_ + 1, 0, ())
+    return [
+        message for one in (begin, release, end) for message in encoding.everywhere(one, headers)
+    ]
+
+
+def _records(catalog_topic: str, entries: dict[str, StreamEntry]) -> list[Message]:
+    return [
+        Message(catalog_topic, name.encode(), to_value(entry), 0) for name, entry in entries.items()
+    ]
+
+
+def _transact(
+    kafka: KafkaConfig,
+    topic: str,
+    max_retry_s: float,
+    prepare: Callable[[Catalog, str], _Prepared],
+) -> int:
+    """Read the catalog, and commit what `prepare` makes of it, until it is committed.
+
+    `prepare` decides again for each attempt, so an unknown outcome is read from the catalog.
+    """
+    catalog_facts = catalogs.describe(kafka, topic)
+    facts = topics.describe(kafka, topic)
+    client = TransactionClient(kafka, commit_id(topic), facts.max_message_bytes)
+    deadline, pause_s = time.monotonic() + max_retry_s, 0.05
+    is_unknown = False
+    try:
+        while True:
+            failure: Failure | None
+            try:
+                client.start()
+                catalog = catalogs.read(kafka, catalog_facts, is_complete=True)
+            except BrokerError as error:
+                if not is_unknown:
+                    raise
+                failure = Failure(str(error), is_unknown=True)
+            else:
+                is_unknown = False
+                answer, messages = prepare(catalog, catalog_facts.topic)
+                failure = client.commit(messages) if messages else None
+                if failure is None:
+                    return answer
+                is_unknown = failure.is_unknown
+            is_hopeless = failure.is_permanent and not is_unknown
+            if is_hopeless or time.monotonic() > deadline:
+                raise _not_committed(topic, failure, is_unknown=is_unknown)
+            # Another committer may be between its start and its commit.
+            time.sleep(pause_s * (1 + random.random()))
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+    finally:
+        client.close()
+
+
+def _not_committed(topic: str, failure: Failure, *, is_unknown: bool) -> ConnectorError:
+    if failure.is_shut_out and not is_unknown:
+        return WriterConflictError(
+            ErrorCode.COMMITTER_BUSY,
+            f"Other programs commit write streams of {topic} all the time",
+            failure.cause,
+            "Try again. Nothing was committed",
+            topic=topic,
+        )
+    outcome = "unknown" if is_unknown else "not taken"
+    return DeliveryError(
+        ErrorCode.COMMIT_OUTCOME_UNKNOWN,
+        f"A commit of write streams of {topic} failed. Its outcome: {outcome}",
+        failure.cause,
+        "Commit the same write streams again. If they are committed, the answer is the same commit"
+        " timestamp",
+        topic=topic,
+        outcome=outcome,
+    )

@@ -1,0 +1,159 @@
+"""May these rows be loaded into this table? (PUB-6, WRS-15)"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from connector import warehouse as places
+from connector.errors import ConnectorError, ErrorCode, TableError
+from connector.records.model import DataChange, Release
+from connector.records.rejection import Position, Rejection
+from connector.records.views import view_of_time
+from connector.validation import KafkaRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.lake.plain_table import PlainTable
+    from connector.tables.definition import TableDefinition
+
+
+def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> int | None:
+    """Return the horizon of a stream (µs), or None. Raises `ConnectorError` if `as_of` is below
+    it, and `TableError` if the changelog cannot be read.
+    """
+    from connector.lake.state_reader import progress_of
+
+    horizon = progress_of(config.warehouse, stream.name).horizon
+    if horizon is not None and as_of < horizon:
+        raise ConnectorError(
+            ErrorCode.AS_OF_TOO_OLD,
+            f"The rows are of {view_of_time(as_of)}, which is below the horizon of {stream.name}",
+            f"The horizon is {view_of_time(horizon)}. Deletes before it may be forgotten, so rows"
+            " that were deleted since the export could come back",
+            "Export the rows again, and load them before the horizon passes the new time",
+            stream=stream.name,
+        )
+    return horizon
+
+
+def check_empty(
+    config: ConnectorConfig, stream: StreamConfig, definition: TableDefinition, write_stream: str
+) -> None:
+    """Raise `ConnectorError` if a table has rows, or if changes of it wait in the changelog or in
+    the topic. Rows of `write_stream` do not count.
+
+    Also raises `TableError`, `TopicError`, `BrokerError` and `RegistryError`.
+    """
+    from connector.lake.state_reader import progress_of, table_state_of
+
+    table = _opened(places.table(config.warehouse, definition.name))
+    if table is not None and next(iter(table.query("SELECT 1 FROM t LIMIT 1")), None):
+        raise _not_empty(definition, "It has rows")
+    changelog = _opened(places.changelog(config.warehouse, stream.name))
+    applied_to = table_state_of(config.warehouse, definition.name).complete_to_batch
+    if changelog is not None and _has_changes(changelog, definition.source, applied_to):
+        raise _not_empty(definition, "The changelog has changes that are not applied yet")
+    staged, released, has_changes = _unread(config, stream, definition.source)
+    if has_changes:
+        raise _not_empty(definition, "The topic has changes that are not ingested yet")
+    progress = progress_of(config.warehouse, stream.name)
+    waiting = {one.stream for release in progress.releases.open for one in release.ranges}
+    waiting = (waiting | released) - {write_stream}
+    if waiting and changelog is not None:
+        staged |= _staged_streams(changelog, definition.source)
+    if waiting & staged:
+        raise _not_empty(definition, f"The rows of {min(waiting & staged)} are about to be visible")
+
+
+def _not_empty(definition: TableDefinition, cause: str) -> ConnectorError:
+    return ConnectorError(
+        ErrorCode.TABLE_NOT_EMPTY,
+        f"{definition.name} is not empty, and the time of the rows is not given",
+        f"{cause}. Without the time of the export, the rows would replace newer changes",
+        "Give the time at which the rows were exported",
+        table=definition.name,
+    )
+
+
+def _opened(path: str) -> PlainTable | None:
+    """The newest version of a Delta table, or None if it does not exist."""
+    from connector.lake.plain_table import open_table
+
+    try:
+        return open_table(path)
+    except TableError as error:
+        if error.code != ErrorCode.TABLE_MISSING:
+            raise
+        return None
+
+
+def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
+    from connector.lake.visible_changes import visible_changes
+
+    found = visible_changes(changelog, "1", source, f"ingest_batch > {after}")
+    return next(iter(found), None) is not None
+
+
+def _staged_streams(changelog: PlainTable, source: str) -> set[str]:
+    """The write streams with rows of a source table that the changelog has."""
+    from connector.lake.small_tables import quoted
+    from connector.state.changelog_slots import STAGED_SLOT
+
+    if "write_stream" not in changelog.types:
+        return set()
+    query = (
+        f"SELECT DISTINCT write_stream['stream'] FROM t WHERE slot = {STAGED_SLOT}"  # noqa: S608
+        f" AND kind = 'staged' AND \"table\" = {quoted(source)}"
+    )
+    return {row[0] for row in changelog.query(query)}
+
+
+def _unread(
+    config: ConnectorConfig, stream: StreamConfig, source: str
+) -> tuple[set[str], set[str], bool]:
+    """The write streams with rows of a source table, the released write streams, and whether there
+    is a change of the table, in the part of the topic that is not ingested yet.
+    """
+    staged, released = set[str](), set[str]()
+    for record in _unread_records(config, stream):
+        if isinstance(record, Release):
+            released |= {one.stream for one in record.ranges}
+        elif isinstance(record, DataChange) and record.table == source:
+            if not record.is_staged:
+                return staged, released, True
+            assert record.write_stream is not None
+            staged.add(record.write_stream.stream)
+    return staged, released, False
+
+
+def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[object]:
+    from connector.kafka import client, topics
+    from connector.kafka.bounded_read import messages_between
+    from connector.kafka.consume.decode import Decoder
+    from connector.lake.state_reader import logged_ends
+
+    facts = topics.describe(config.kafka, stream.topic)
+    logged = logged_ends(config.warehouse, stream.name)
+    begins = topics.beginning_offsets(config.kafka, facts)
+    ends = topics.end_offsets(config.kafka, facts)
+    ranges = {number: (max(begins[number], logged.get(number, 0)), ends[number]) for number in ends}
+    if all(begin >= end for begin, end in ranges.values()):
+        return
+    errors, decoder = client.LastError(), Decoder(config.registry, stream.limits)
+    consumer = client.consumer(config.kafka, errors, {"group.id": "lowmark.load"})
+    try:
+        for message in messages_between(consumer, config.kafka, errors, ranges, facts.topic):
+            key, value, headers, at = client.contents(message)
+            position = Position(
+                facts.topic, facts.topic_id, message.partition() or 0, message.offset() or 0
+            )
+            found = decoder.decode(
+                KafkaRecord(position, at, key, value, headers), facts.kafka_partitions
+            )
+            if not isinstance(found, Rejection):
+                yield found.record
+    finally:
+        consumer.close()
+        decoder.close()

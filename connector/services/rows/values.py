@@ -1,0 +1,204 @@
+"""The rows of files as upserts: the row key and the entries of a change (REC-23, PUB-6).
+
+Each reader of files gives the values of a row as it finds them. A `Convert` makes values of columns
+of them (`connector.tables.values`). Values that do not fit are `Misfit` values, never exceptions.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, timedelta
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from connector.dead_letters.filter import bytes_of_text
+from connector.errors import InvalidChangeError
+from connector.records.model import SERVER_TIME, DeleteFamily, Entry, SetCell
+from connector.records.views import view_of_bytes
+from connector.tables.column_names import UNMAPPED
+from connector.tables.definition import TableDefinition
+from connector.tables.values import DataType, Encoding, Unreadable, read_value, write_value
+
+Convert = Callable[[DataType, object], object]
+"""Returns the value of a column, or `Unreadable`. It never gets None."""
+
+_EPOCH: Final = date(1970, 1, 1)
+_JSON: Final = msgspec.json.Encoder(decimal_format="number")
+_AS_TEXT: Final = (DataType.DATE, DataType.NUMERIC, DataType.TIMESTAMP)
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a row cannot be published. `column` is empty if it is not one column alone."""
+
+    column: str
+    detail: str
+
+
+UNMAPPED_MISFIT: Final = Misfit(UNMAPPED, "cells without a column cannot be loaded")
+
+
+class RowMaker:
+    """Makes the row key and the entries of a row from its values.
+
+    - `names` are the columns: the key columns, then the others. Values come in this order.
+    - `key_names` are the key columns.
+    """
+
+    def __init__(self, definition: TableDefinition, as_of: int | None) -> None:
+        """`as_of` is the timestamp of the cells (µs). None: that of the append."""
+        self._key = definition.key
+        self._columns = definition.columns
+        self._cell_timestamp = SERVER_TIME if as_of is None else as_of
+        families = sorted({column.family for column in definition.columns})
+        self._deletes = tuple(DeleteFamily(family) for family in families)
+        self.key_names = tuple(part.name for part in definition.key.parts)
+        self.names = (*self.key_names, *(column.name for column in definition.columns))
+        self.types = (
+            *(part.type for part in definition.key.parts),
+            *(column.type for column in definition.columns),
+        )
+
+    def make(
+        self, values: Sequence[object], convert: Convert
+    ) -> tuple[bytes, list[Entry]] | Misfit:
+        """Return the row key and the entries of a row, or why it cannot be published.
+
+        The entries delete each family that the definition names, and then set each column that has
+        a value. So the row is replaced as a whole.
+        """
+        key = []
+        for name, type_, value in zip(self.key_names, self.types, values, strict=False):
+            if value is None:
+                return Misfit(name, "a key column has no value")
+            converted = convert(type_, value)
+            if isinstance(converted, Unreadable):
+                return Misfit(name, converted.detail)
+            key.append(converted)
+        entries: list[Entry] = list(self._deletes)
+        for column, value in zip(self._columns, values[len(key) :], strict=True):
+            if value is None:
+                continue
+            converted = convert(column.type, value)
+            if isinstance(converted, Unreadable):
+                return Misfit(column.name, converted.detail)
+            try:
+                cell = write_value(column.type, column.encoding, converted)
+            except InvalidChangeError as error:
+                return Misfit(column.name, error.problem)
+            entries.append(SetCell(column.family, column.qualifier, cell, self._cell_timestamp))
+        if len(entries) == len(self._deletes):
+            return Misfit("", "no column has a value, and a table has no such rows")
+        try:
+            return self._key.write_key(tuple(key)), entries
+        except InvalidChangeError as error:
+            return Misfit(", ".join(self.key_names), error.problem)
+
+    def view(self, values: Sequence[object], convert: Convert) -> dict[str, Any]:
+        """Return values as JSON that can be loaded again once it is corrected."""
+        return {
+            name: _view(type_, value, convert)
+            for name, type_, value in zip(self.names, self.types, values, strict=True)
+        }
+
+
+def of_text(type_: DataType, value: object) -> object:
+    """The value of text, as in CSV. Bytes are text or `base64:` and that."""
+    assert isinstance(value, str)
+    if type_ is DataType.STRING:
+        return value
+    if type_ is DataType.BYTES:
+        try:
+            return bytes_of_text(value)
+        except ValueError:
+            return Unreadable("text, or base64: and valid base64", _shown(value))
+    return read_value(type_, Encoding.TEXT, _shown(value))
+
+
+def of_json(type_: DataType, value: object) -> object:
+    """The value of decoded JSON, in which a number with decimals is a Decimal.
+
+    Text is read as in CSV. `{"base64": "…"}` are bytes. In a JSON column, other values than text
+    are themselves.
+    """
+    if isinstance(value, str):
+        return of_text(type_, value)
+    if type_ is DataType.JSON:
+        return _json_text(value)
+    found: object = None
+    if isinstance(value, bool):
+        found = value if type_ is DataType.BOOL else None
+    elif isinstance(value, int | Decimal):
+        found = _of_number(type_, value)
+    elif type_ is DataType.BYTES and isinstance(value, dict) and value.keys() == {"base64"}:
+        with suppress(TypeError, ValueError):
+            found = base64.b64decode(value["base64"], validate=True)
+    return _unfit(type_, value) if found is None else found
+
+
+def of_arrow(type_: DataType, value: object) -> object:
+    """The value of an Arrow column that `connector.services.rows.parquet` has checked. A DATE is
+    days, and a TIMESTAMP microseconds, since 1970-01-01 UTC.
+    """
+    if type_ is DataType.DATE and isinstance(value, int):
+        try:
+            return _EPOCH + timedelta(days=value)
+        except OverflowError:
+            return _unfit(type_, value)
+    if isinstance(value, int) and type_ in (DataType.FLOAT64, DataType.NUMERIC):
+        found = _of_number(type_, value)
+        return _unfit(type_, value) if found is None else found
+    return value
+
+
+def _of_number(type_: DataType, value: int | Decimal) -> object:
+    """The value of a number. None: the type does not have it."""
+    if type_ is DataType.INT64:
+        return value if isinstance(value, int) else None
+    if type_ is DataType.NUMERIC:
+        return Decimal(value)
+    if type_ is DataType.FLOAT64:
+        try:
+            number = float(value)
+        except OverflowError:
+            return None
+        is_exact = not isinstance(value, int) or number == value
+        return number if math.isfinite(number) and is_exact else None
+    return None
+
+
+def _json_text(value: object) -> object:
+    try:
+        return _JSON.encode(value).decode()
+    except (OverflowError, RecursionError, TypeError, ValueError) as error:
+        return Unreadable(f"JSON ({error})", _shown(value))
+
+
+def _unfit(type_: DataType, value: object) -> Unreadable:
+    return Unreadable(f"a value of the type {type_}", _shown(value))
+
+
+def _shown(value: object) -> bytes:
+    """Text as bytes. A lone surrogate becomes bytes that are not UTF-8."""
+    return str(value).encode("utf-8", "surrogatepass")
+
+
+def _view(type_: DataType, value: object, convert: Convert) -> Any:
+    if isinstance(value, str | bool | None):
+        return value
+    if isinstance(value, bytes):
+        return view_of_bytes(value)
+    if type_ in _AS_TEXT:
+        try:
+            return write_value(type_, Encoding.TEXT, convert(type_, value)).decode()
+        except InvalidChangeError:
+            return str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return write_value(DataType.FLOAT64, Encoding.TEXT, value).decode()
+    return value if isinstance(value, int | float) else str(_json_text(value))

@@ -1,0 +1,369 @@
+"""List the write streams of a stream; finalize, commit, discard and release them as an operator
+(WRS-23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.clock import now_us
+from connector.config.settings import find_stream
+from connector.errors import (
+    ConfigError,
+    ErrorCode,
+    argument_invalid,
+    check_note,
+)
+from connector.records.model import OffsetRange
+from connector.records.views import view_of_time
+from connector.services.events import OnEvent, log_event
+from connector.services.load_config import who
+from connector.services.write_stream_wait import wait_for_rows
+from connector.state.write_stream_status import (
+    ReleaseStatus,
+    SessionStatus,
+    WriteStreamStatus,
+    dead_sessions,
+    release_status,
+    write_stream_statuses,
+)
+from connector.text import nearest, one_of
+from connector.write_streams.model import StreamKind, StreamState, check_stream_names
+from connector.write_streams.problems import state_error
+from connector.write_streams.releases import ReleaseProgress, ReleaseRows, Withheld
+from connector.write_streams.rules import Fault
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.state.stream_progress import Progress
+    from connector.write_streams.model import Catalog
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStreamList:
+    """The write streams of a stream.
+
+    Attributes:
+        stream: The name of the stream.
+        now: The time of the report, in microseconds.
+        ingest_batch: The batch that ingest is at. 0: nothing was ingested yet.
+        write_streams: One status for each write stream, by name.
+        sessions: The sessions that have probably died, because their stream partition delays the
+            low watermark.
+        releases: The releases that are not complete, the oldest commit timestamp first. They may be
+            of write streams that the catalog does not have any more.
+    """
+
+    stream: str
+    now: int
+    ingest_batch: int
+    write_streams: dict[str, WriteStreamStatus]
+    sessions: list[SessionStatus]
+    releases: list[ReleaseStatus]
+
+
+def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> WriteStreamList:
+    """List the write streams of the catalog, with what ingest knows of them.
+
+    For example: `[one.name for one in list_write_streams(config, "orders").write_streams.values()
+    if one.state == "open"]`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream. None: the only one of the configuration.
+
+    Returns:
+        The write streams, without the changes of open transactions.
+
+    Raises:
+        ConfigError: There is no such stream.
+        TopicError: There is no catalog, or it cannot be read.
+        BrokerError: No broker answers.
+        TableError: The warehouse cannot be read.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import progress_of
+
+    of, now = find_stream(config, stream), now_us()
+    catalog = _catalog(config, of, is_complete=False)
+    progress = progress_of(config.warehouse, of.name, with_frontier=True)
+    asked = Overrides(config.warehouse).row_releases(of.name, above=progress.releases.requests_to)
+    releases = progress.releases.requested(asked)
+    statuses = write_stream_statuses(catalog, releases, now, _retention(of))
+    return WriteStreamList(
+        of.name,
+        now,
+        progress.ingest_batch,
+        {one.name: one for one in statuses},
+        dead_sessions(catalog, progress.frontier, now, of.stall_after_s * 1_000_000),
+        [release_status(one) for one in releases.open],
+    )
+
+
+def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> int:
+    """Finalize a write stream whose session is lost. This ends the session: if its process is still
+    alive, its next call raises `WriterConflictError`. The stream partitions of the session end,
+    too, so they no longer delay the low watermark.
+
+    This may take a transaction time-out (60 s). For example:
+    `finalize_write_stream(config, "orders", "job-7/rows")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        name: The name of the write stream, such as `job/rows`.
+
+    Returns:
+        The number of rows. A repeated call returns it, too. It does nothing if the session has no
+        live stream partition.
+
+    Raises:
+        StreamStateError: There is no such write stream, or it is discarded or expired.
+        ConfigError: There is no such stream, or the name cannot be one.
+        WriterConflictError: The session is opened again at the same time.
+        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+    """
+    from connector.kafka.write_streams.session import WriteSession
+
+    of, (name,) = find_stream(config, stream), _names(name)
+    catalog = _catalog(config, of, is_complete=True)
+    entry = catalog.streams.get(name)
+    if entry is None:
+        raise state_error(Fault.NOT_FOUND, name)
+    session, _, short = name.partition("/")
+    known = catalog.sessions.get(session)
+    if entry.state is not StreamState.OPEN and (known is None or not known.announced):
+        if entry.state is StreamState.DISCARDED:
+            raise state_error(Fault.DISCARDED, name)
+        return entry.end
+    with WriteSession(
+        config.kafka,
+        of.topic,
+        session,
+        registry=config.registry,
+        staging_retention_s=of.staging_retention_s,
+    ) as opened:
+        return opened.stream(short, kind=entry.kind).finalize()
+
+
+def commit_write_streams(
+    config: ConnectorConfig,
+    stream: str,
+    names: Iterable[str],
+    *,
+    as_of: int | None = None,
+    wait: bool = False,
+    timeout_s: float | None = None,
+    on_event: OnEvent = log_event,
+) -> int:
+    """Commit finalized pending write streams: all their rows become visible together, or none.
+
+    For example: `commit_write_streams(config, "orders", ["w1/rows", "w2/rows"], wait=True)`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        names: 1 to 1,000 names of write streams, such as `job/rows`.
+        as_of: The commit timestamp (µs) of a backfill, at most the time of its export. Changes that
+            are newer keep their values. None: now.
+        wait: Whether to wait until every table of the stream shows the rows.
+        timeout_s: How long to wait. None: for ever.
+        on_event: Receives what is waited for.
+
+    Returns:
+        The commit timestamp (µs). If exactly these write streams were committed before, that of
+        this commit.
+
+    Raises:
+        StreamStateError: A write stream cannot be committed, and nothing was committed. Or, with
+            `wait`, the rows are committed, and their release is withheld (`RELEASE_WITHHELD`,
+            `RELEASE_TOO_LATE`), or not shown after `timeout_s` (`ROWS_NOT_SHOWN`).
+        ConfigError: There is no such stream, or an argument is not allowed, for example an `as_of`
+            below the horizon.
+        TableError: The warehouse cannot be read.
+        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+            `commit_streams`.
+    """
+    from connector.kafka.write_streams.commit import commit_streams
+    from connector.lake.state_reader import progress_of
+
+    of, names = find_stream(config, stream), check_stream_names(names)
+    horizon = None if as_of is None else progress_of(config.warehouse, of.name).horizon
+    commit_timestamp = commit_streams(
+        config.kafka,
+        of.topic,
+        names,
+        as_of=as_of,
+        horizon=horizon,
+        registry=config.registry,
+        staging_retention_s=of.staging_retention_s,
+    )
+    if wait:
+        catalog = _catalog(config, of, is_complete=True)
+        entries = {name: catalog.streams[name] for name in names}
+        wait_for_rows(config, of, entries, commit_timestamp, timeout_s, on_event)
+    return commit_timestamp
+
+
+def discard_write_streams(config: ConnectorConfig, stream: str, names: Iterable[str]) -> None:
+    """Discard pending or buffered write streams: their rows without a release never become visible.
+    They must be finalized or expired. A repeated discard changes nothing.
+
+    For example: `discard_write_streams(config, "orders", ["w1/rows"])`.
+
+    Raises:
+        StreamStateError: A write stream cannot be discarded. Nothing was discarded.
+        ConfigError: There is no such stream, or a name cannot be one.
+        WriterConflictError, DeliveryError, TopicError, BrokerError: As for `discard_streams`.
+    """
+    from connector.kafka.write_streams.commit import discard_streams
+
+    of = find_stream(config, stream)
+    discard_streams(config.kafka, of.topic, names, staging_retention_s=of.staging_retention_s)
+
+
+def release_rows(
+    config: ConnectorConfig, stream: str, commit_timestamp: int, *, why: str, by: str | None = None
+) -> ReleaseRows:
+    """Release the rows of a withheld release that are there, without those that were rejected.
+
+    Ingest takes the request within ten seconds, or when it runs again. A rejected row of the
+    release that is replayed later never becomes visible. For example:
+    `release_rows(config, "orders", 1714500000000000, why="row 12 has no valid key")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        commit_timestamp: That of the release, in microseconds.
+        why: The reason. It is kept with the request.
+        by: The person or program that asks. None: the user and the host of this process.
+
+    Returns:
+        The request.
+
+    Raises:
+        ConfigError: There is no such stream, or no release with this commit timestamp that is
+            withheld because rows were rejected, or an argument is not allowed.
+        TableError: The warehouse cannot be read or written.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import progress_of
+
+    by = who() if by is None else by
+    _check_commit_timestamp(commit_timestamp)
+    check_note("why", why)
+    check_note("by", by)
+    of = find_stream(config, stream)
+    known = progress_of(config.warehouse, of.name).releases
+    _find_withheld(of.name, known, commit_timestamp, Withheld.ROWS)
+    request = ReleaseRows(known.requests_to + 1, of.name, commit_timestamp, why, now_us(), by)
+    Overrides(config.warehouse).add_row_release(request)
+    return request
+
+
+def release_again(config: ConnectorConfig, stream: str, commit_timestamp: int) -> int:
+    """Give the rows of a release that was too late a new commit timestamp: the present time.
+
+    It is for a release that is withheld because it is too late, and for a commit whose release
+    became a dead letter for that reason. The rows then win over changes that are older than now.
+    For example: `release_again(config, "orders", 1714500000000000)`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        commit_timestamp: That of the release, in microseconds.
+
+    Returns:
+        The new commit timestamp (µs).
+
+    Raises:
+        ConfigError: There is no such stream, or no release with this commit timestamp that is too
+            late.
+        TableError: The warehouse cannot be read.
+        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+            `commit_streams`.
+    """
+    from connector.kafka.write_streams import commit
+    from connector.lake.state_reader import progress_of
+
+    _check_commit_timestamp(commit_timestamp)
+    of = find_stream(config, stream)
+    progress = progress_of(config.warehouse, of.name)
+    ranges = _rejected_commit(config, of, progress, commit_timestamp)
+    if not ranges:
+        found = _find_withheld(of.name, progress.releases, commit_timestamp, Withheld.TOO_LATE)
+        ranges = found
+    return commit.release_again(
+        config.kafka, of.topic, ranges, commit_timestamp, registry=config.registry
+    )
+
+
+def _find_withheld(
+    stream: str, releases: ReleaseProgress, commit_timestamp: int, reason: Withheld
+) -> tuple[OffsetRange, ...]:
+    """Return the ranges of the releases that are withheld for a reason. Raises `ConfigError` for
+    a commit timestamp without one.
+    """
+    withheld = [one for one in releases.withheld if one.withheld is reason]
+    found = [one for one in withheld if one.commit_timestamp == commit_timestamp]
+    if found:
+        return tuple(dict.fromkeys(range_ for one in found for range_ in one.ranges))
+    times = {str(view_of_time(one.commit_timestamp)) for one in withheld}
+    asked = str(view_of_time(commit_timestamp))
+    problem = "because rows were rejected" if reason is Withheld.ROWS else "because it is too late"
+    raise ConfigError(
+        ErrorCode.RELEASE_UNKNOWN,
+        f"Stream {stream} has no release of {asked} that is withheld {problem}",
+        f"Such releases are of these times: {one_of(times)}",
+        nearest(asked, times) or "List the write streams of the stream",
+        stream=stream,
+    )
+
+
+def _rejected_commit(
+    config: ConnectorConfig, of: StreamConfig, progress: Progress, commit_timestamp: int
+) -> tuple[OffsetRange, ...]:
+    """Return the ranges of a commit whose release became a dead letter, because it was below the
+    horizon. Empty: there is no such commit.
+    """
+    if progress.horizon is None or commit_timestamp >= progress.horizon:
+        return ()
+    if any(one.commit_timestamp == commit_timestamp for one in progress.releases.open):
+        return ()
+    catalog = _catalog(config, of, is_complete=True)
+    committed = {
+        name: one.end
+        for name, one in sorted(catalog.streams.items())
+        if one.kind is StreamKind.PENDING and one.commit_timestamp == commit_timestamp
+    }
+    known = progress.releases.streams
+    are_released = all(name in known and known[name].released for name in committed)
+    if are_released:
+        return ()
+    return tuple(OffsetRange(name, 0, end) for name, end in committed.items() if end)
+
+
+def _catalog(config: ConnectorConfig, of: StreamConfig, *, is_complete: bool) -> Catalog:
+    from connector.kafka.write_streams import catalog
+
+    facts = catalog.describe(config.kafka, of.topic)
+    return catalog.read(config.kafka, facts, is_complete=is_complete)
+
+
+def _names(name: str) -> list[str]:
+    if not isinstance(name, str):
+        raise argument_invalid("name", name, "the name of a write stream, such as job/rows")
+    return check_stream_names([name])
+
+
+def _retention(of: StreamConfig) -> int:
+    return of.staging_retention_s * 1_000_000
+
+
+def _check_commit_timestamp(commit_timestamp: object) -> None:
+    if type(commit_timestamp) is not int or not 0 < commit_timestamp < 2**63:
+        raise argument_invalid(
+            "commit_timestamp", commit_timestamp, "the commit timestamp of a release (µs)"
+        )

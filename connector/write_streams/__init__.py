@@ -1,0 +1,1 @@
+"""Write streams: names, kinds, states, and the decisions about appends and releases (WRS)."""

@@ -1,0 +1,366 @@
+"""Staged rows and their releases, as ingest sees them (WRS-17, WRS-18, WRS-20).
+
+Theory. A release gives ranges of offsets one commit timestamp. The rows of these offsets arrived
+before it in Kafka, but ingest may read them later: a batch ends anywhere in each Kafka partition.
+So a release is *open* until the changelog has every offset of its ranges. Then it is *complete*,
+and the batch that completed it makes all its rows visible. Offsets are counted inside the ranges.
+A count of all rows of a write stream would be wrong: five rows may be the offsets 0, 1, 2, 5, 6.
+
+All rows of a release are below the end offsets of the topic at the time when its first copy was
+read. Once ingest has read up to there, a row that is still absent was rejected. Then the release is
+*withheld*, until a replay brings the row.
+
+A row is released once. Later releases of it have no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from connector.records.model import OffsetRange, Release
+
+
+class Withheld(StrEnum):
+    """Why a release is withheld. `NO`: it is not."""
+
+    NO = ""
+    ROWS = "rows"
+    """A row was rejected, or never existed."""
+    TOO_LATE = "too late"
+    """Its commit timestamp is below the horizon."""
+
+
+@dataclass(frozen=True, slots=True)
+class StagedStream:
+    """A write stream with staged rows.
+
+    - `first_batch` is the first ingest batch with one of its rows.
+    - `read_at` is when its newest row was read, in microseconds.
+    - `released` are the ranges of offsets that were released: sorted, and none touches another.
+    - `last_release` is the commit timestamp of the newest release, in microseconds.
+    """
+
+    first_batch: int
+    read_at: int
+    released: tuple[tuple[int, int], ...] = ()
+    last_release: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRelease:
+    """A release that was logged and is not complete.
+
+    - `since_batch` is the ingest batch of its first copy, and `since` when it was read (µs).
+    - `rows_end` are the end offsets of the topic at that time, by Kafka partition.
+    - `is_late`: it was below the low watermark then.
+    - `without_rejected`: an operator releases the rows that are there (WRS-18).
+    """
+
+    stream_partition: str
+    commit_timestamp: int
+    ranges: tuple[OffsetRange, ...]
+    since_batch: int
+    rows_end: Mapping[int, int]
+    is_late: bool = False
+    withheld: Withheld = Withheld.NO
+    without_rejected: bool = False
+    since: int = 0
+
+    @property
+    def id(self) -> tuple[int, tuple[OffsetRange, ...]]:
+        """It is equal for all copies of a release."""
+        return self.commit_timestamp, self.ranges
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseRows:
+    """An operator's request to release the rows of a withheld release that are there, without those
+    that were rejected (WRS-18).
+
+    `commit_timestamp` (µs) identifies the release in its `stream`. In a warehouse, numbers increase
+    in the order in which they were made. `made_at` is in microseconds.
+    """
+
+    number: int
+    stream: str
+    commit_timestamp: int
+    reason: str
+    made_at: int
+    made_by: str
+
+
+class ReleasedRange(NamedTuple):
+    """Offsets `[first, upto)` of a write stream that became visible with `commit_timestamp` (µs).
+
+    Their rows are in the ingest batches from `first_batch` on. They belong to the stream partition
+    of the release.
+    """
+
+    stream: str
+    first: int
+    upto: int
+    commit_timestamp: int
+    first_batch: int
+    stream_partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseProgress:
+    """The staged rows and releases of a stream up to a batch.
+
+    - `streams` are the write streams with staged rows, by name.
+    - `open` are the releases that are not complete, in the order of their commit timestamps.
+    - `released_to` is the newest batch that completed a release. 0: no batch did.
+    - `repeated` counts releases of rows that were released before.
+    - `requests_to` is the greatest number of an operator's request that was taken.
+    - `expired` counts the rows that were never released and whose payload is removed (WRS-21).
+    - `late` counts the releases that were below the low watermark when they arrived (WMK-11).
+    """
+
+    streams: Mapping[str, StagedStream] = field(default_factory=dict)
+    open: tuple[OpenRelease, ...] = ()
+    released_to: int = 0
+    repeated: int = 0
+    requests_to: int = 0
+    expired: int = 0
+    late: int = 0
+
+    @property
+    def withheld(self) -> tuple[OpenRelease, ...]:
+        """The releases that only a replay or an operator completes."""
+        return tuple(one for one in self.open if one.withheld is not Withheld.NO)
+
+    def forgettable(self, before: int) -> dict[str, StagedStream]:
+        """Return the write streams without a row since `before` (µs), except those of an open
+        release (WRS-21).
+        """
+        held = {one.stream for release in self.open for one in release.ranges}
+        return {
+            name: stream
+            for name, stream in self.streams.items()
+            if stream.read_at < before and name not in held
+        }
+
+    def without(self, streams: Iterable[str], expired: int) -> ReleaseProgress:
+        """Return the progress without write streams, of which `expired` rows were not released."""
+        gone = frozenset(streams)
+        left = {name: stream for name, stream in self.streams.items() if name not in gone}
+        return replace(self, streams=left, expired=self.expired + expired)
+
+    def requested(self, requests: Iterable[ReleaseRows]) -> ReleaseProgress:
+        """Return the progress with the requests of operators. A request counts for the releases
+        that are withheld now.
+        """
+        requests = list(requests)
+        times = {request.commit_timestamp for request in requests}
+        return replace(
+            self,
+            requests_to=max((self.requests_to, *(request.number for request in requests))),
+            open=tuple(
+                replace(one, without_rejected=True)
+                if one.commit_timestamp in times and one.withheld is Withheld.ROWS
+                else one
+                for one in self.open
+            ),
+        )
+
+    def logged(
+        self,
+        batch: int,
+        read_at: int,
+        staged: Iterable[str],
+        releases: Iterable[Release],
+        rows_end: Mapping[int, int],
+        low_watermark: int | None,
+    ) -> ReleaseProgress:
+        """Return the progress with the staged rows and releases of a batch.
+
+        Args:
+            batch: Its number.
+            read_at: When it was read (µs).
+            staged: The write streams of its staged rows.
+            releases: Its releases, in any order. They may be copies of known ones.
+            rows_end: The end offsets of the topic, asked after the batch was planned.
+            low_watermark: That of the batch before.
+        """
+        streams = dict(self.streams)
+        for name in staged:
+            known = streams.get(name)
+            streams[name] = (
+                StagedStream(batch, read_at) if known is None else replace(known, read_at=read_at)
+            )
+        open_, repeated, late = {one.id: one for one in self.open}, self.repeated, self.late
+        for release in sorted(set(releases), key=_in_order):
+            new = OpenRelease(
+                release.stream_partition,
+                release.commit_timestamp,
+                release.ranges,
+                batch,
+                rows_end,
+                low_watermark is not None and release.commit_timestamp < low_watermark,
+                since=read_at,
+            )
+            if new.id in open_:
+                continue
+            if _unreleased(new.ranges, streams):
+                open_[new.id] = new
+                late += new.is_late
+            elif any(
+                release.commit_timestamp > streams[one.stream].last_release
+                for one in release.ranges
+            ):
+                repeated += 1
+                streams |= _passed(release, streams)
+        in_order = sorted(open_.values(), key=lambda one: one.id)
+        return replace(self, streams=streams, open=tuple(in_order), repeated=repeated, late=late)
+
+    def wanted(self) -> list[list[OffsetRange]]:
+        """Return the offsets that each open release lacks or has, without those that were released
+        before, in the order of `open`.
+        """
+        return [_unreleased(one.ranges, self.streams) for one in self.open]
+
+    def first_batch(self) -> int | None:
+        """Return the first batch with rows of an open release. None: there are no such rows."""
+        names = {one.stream for release in self.open for one in release.ranges}
+        return min(
+            (self.streams[name].first_batch for name in names if name in self.streams),
+            default=None,
+        )
+
+    def completed(
+        self,
+        batch: int,
+        found: Mapping[int, int] | None,
+        end: Mapping[int, int],
+        horizon: int | None,
+    ) -> tuple[ReleaseProgress, list[ReleasedRange]]:
+        """Return the progress after the offsets of the open releases were counted, and the ranges
+        that became visible.
+
+        Args:
+            batch: The newest batch.
+            found: How many different offsets of `wanted` the changelog has, by the number of the
+                release in `open`. One that is absent has none. None: there is no new row and no
+                new release, so nothing was counted.
+            end: Up to where the batch was read.
+            horizon: That of the batch before (µs). A release below it stays withheld (WRS-20).
+        """
+        streams, open_, ranges = dict(self.streams), list[OpenRelease](), list[ReleasedRange]()
+        repeated = self.repeated
+        for n, (release, wanted) in enumerate(zip(self.open, self.wanted(), strict=True)):
+            left = _unreleased(wanted, streams)
+            is_read = all(end.get(k, 0) >= of_one for k, of_one in release.rows_end.items())
+            if found is None:
+                is_new = is_read and release.withheld is Withheld.NO
+                open_.append(replace(release, withheld=Withheld.ROWS) if is_new else release)
+                continue
+            has_all = found.get(n, 0) >= sum(one.upto - one.first for one in wanted)
+            if not left:
+                repeated += 1
+                streams |= _passed(release, streams)
+            elif not has_all and not (release.without_rejected and is_read):
+                withheld = Withheld.ROWS if is_read else release.withheld
+                open_.append(replace(release, withheld=withheld))
+            elif horizon is not None and release.commit_timestamp < horizon:
+                open_.append(replace(release, withheld=Withheld.TOO_LATE))
+            else:
+                for one in left:
+                    known = streams.get(one.stream) or StagedStream(batch, 0)
+                    ranges.append(
+                        ReleasedRange(
+                            *_fields(one),
+                            release.commit_timestamp,
+                            known.first_batch,
+                            release.stream_partition,
+                        )
+                    )
+                    released = _joined(known.released, (one.first, one.upto))
+                    streams[one.stream] = replace(known, released=released)
+                streams |= _passed(release, streams)
+        # A release of the same rows, with another commit timestamp, may have been completed.
+        left_open = [one for one in open_ if _unreleased(one.ranges, streams)]
+        return (
+            replace(
+                self,
+                streams=streams,
+                open=tuple(left_open),
+                released_to=batch if ranges else self.released_to,
+                repeated=repeated + len(open_) - len(left_open),
+            ),
+            ranges,
+        )
+
+    def waits_below(self, low_watermark: int) -> int:
+        """Return the time below which no release waits for rows. It is at most the low watermark.
+
+        A release that is withheld, or that was late when it arrived, holds nothing.
+        """
+        waiting = (
+            one.commit_timestamp
+            for one in self.open
+            if one.withheld is Withheld.NO and not one.is_late
+        )
+        return min((low_watermark, *waiting))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a release lacks rows that are still to be read."""
+        return any(one.withheld is Withheld.NO for one in self.open)
+
+
+NO_RELEASES: Final = ReleaseProgress()
+
+
+def _in_order(release: Release) -> tuple[int, tuple[OffsetRange, ...], str]:
+    return release.commit_timestamp, release.ranges, release.stream_partition
+
+
+def _passed(
+    release: Release | OpenRelease, streams: Mapping[str, StagedStream]
+) -> dict[str, StagedStream]:
+    """The write streams of a release whose rows are all released, so that copies of it that are
+    read later are not counted as repeated.
+    """
+    known = {one.stream: streams[one.stream] for one in release.ranges}
+    return {
+        name: replace(one, last_release=max(one.last_release, release.commit_timestamp))
+        for name, one in known.items()
+    }
+
+
+def _fields(one: OffsetRange) -> tuple[str, int, int]:
+    return one.stream, one.first, one.upto
+
+
+def _unreleased(
+    ranges: Iterable[OffsetRange], streams: Mapping[str, StagedStream]
+) -> list[OffsetRange]:
+    """The ranges without what was released."""
+    left = []
+    for one in ranges:
+        first = one.first
+        known = streams.get(one.stream)
+        for start, end in known.released if known else ():
+            if start > first and first < one.upto:
+                left.append(OffsetRange(one.stream, first, min(start, one.upto)))
+            first = max(first, end)
+        if first < one.upto:
+            left.append(OffsetRange(one.stream, first, one.upto))
+    return [one for one in left if one.first < one.upto]
+
+
+def _joined(
+    released: Iterable[tuple[int, int]], new: tuple[int, int]
+) -> tuple[tuple[int, int], ...]:
+    """The union of disjoint ranges, sorted. Ranges that touch become one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted([*released, new]):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        else:
+            joined.append((start, end))
+    return tuple(joined)

@@ -1,0 +1,167 @@
+"""`connector write-streams`: requests of an operator, without Kafka (WRS-18, WRS-23)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from connector import cli
+from connector.cli.parameters import MOMENT
+from connector.errors import ConfigError, ErrorCode, StreamStateError
+from connector.lake.overrides import Overrides
+from connector.records.model import OffsetRange, Release
+from connector.services import load_config, release_rows
+from connector.services.write_stream_wait import check_not_withheld, is_released
+from connector.state.stream_progress import Progress
+from connector.write_streams.model import StreamEntry, StreamKind, StreamState
+from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
+from tests.unit.warehouses import log_progress
+
+SETTINGS = """
+warehouse = "w"
+[kafka]
+bootstrap_servers = "127.0.0.1:1"
+[streams.s]
+"""
+C = 1_714_500_000_000_000
+TIME = "2024-04-30T18:00:00.000000Z"
+
+
+def releases(found: int, horizon: int | None = None, *, is_read: bool = True) -> ReleaseProgress:
+    """A release of ten rows, of which `found` are in the changelog."""
+    release = Release("p", C, (OffsetRange("w/a", 0, 10),))
+    known = NO_RELEASES.logged(1, C, ("w/a",), (release,), {0: 5}, None)
+    return known.completed(1, {0: found}, {0: 5 if is_read else 4}, horizon)[0]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "connector.toml").write_text(SETTINGS)
+    return tmp_path / "w"
+
+
+def log(folder: Path, known: ReleaseProgress, **others: int) -> None:
+    log_progress(folder, "s", Progress(ingest_batch=1, staged=10, releases=known, **others))  # type: ignore[arg-type]
+
+
+def test_a_request_is_kept_for_ingest_with_who_when_and_why(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-18, WMK-8: with the commit timestamp as the list shows it."""
+    log(folder, releases(9))
+    why = ["--why", "row 3 has no key"]
+    assert cli.invoke(["write-streams", "release", "s", TIME, "--without-rejected", *why]) == 0
+    (request,) = Overrides(str(folder)).row_releases("s", above=0)
+    assert (request.number, request.stream, request.commit_timestamp) == (1, "s", C)
+    assert (request.reason, bool(request.made_by), request.made_at > C) == (why[1], True, True)
+    assert MOMENT.convert(TIME, None, None) == C
+    assert release_rows(load_config(), "s", C, why="again", by="ann").made_by == "ann"
+    numbers = [one.number for one in Overrides(str(folder)).row_releases("s", above=0)]
+    assert numbers == [1, 2]
+    assert Overrides(str(folder)).row_releases("s", above=2) == []
+    assert Overrides(str(folder)).row_releases("other", above=0) == []
+    assert "connector write-streams list s" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("known", [NO_RELEASES, releases(9, is_read=False), releases(10, C + 1)])
+def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
+    folder: Path, known: ReleaseProgress, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-18: not one that still waits for ingest, and not one that is too late."""
+    log(folder, known)
+    code = cli.invoke(["write-streams", "release", "s", TIME, "--without-rejected", "--why", "x"])
+    assert code == 1
+    said = capsys.readouterr().err
+    assert "RELEASE_UNKNOWN" in said
+    assert "connector write-streams list s" in said
+    assert Overrides(str(folder)).row_releases("s", above=0) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--again", "--without-rejected", "--why", "x"],
+        ["--without-rejected"],
+        ["--without-rejected", "--why", " "],
+        ["--again", "--why", "x"],
+    ],
+)
+def test_a_release_says_how_and_why(folder: Path, options: list[str]) -> None:
+    assert cli.invoke(["write-streams", "release", "s", TIME, *options]) == 2
+    assert not folder.exists()
+
+
+def test_a_wait_needs_no_timeout_and_a_timeout_a_wait(folder: Path) -> None:
+    assert cli.invoke(["write-streams", "commit", "s", "w/a", "--timeout", "5s"]) == 2
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("commit_timestamp", [0, -1, "1", 1.5, True, None, 2**63])
+def test_a_commit_timestamp_is_a_number(folder: Path, commit_timestamp: object) -> None:
+    log(folder, releases(9))
+    with pytest.raises(ConfigError) as caught:
+        release_rows(load_config(), "s", commit_timestamp, why="x")  # type: ignore[arg-type]
+    assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+
+
+def test_the_status_is_not_complete_with_a_withheld_release(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-18, DLQ-7: for people and programs, without Kafka."""
+    log(folder, releases(9))
+    assert cli.invoke(["status", "--json"]) == 0
+    stream = json.loads(capsys.readouterr().out)["streams"]["s"]
+    assert (stream["withheld_releases"], stream["open_dead_letters"]) == (1, 0)
+    assert stream["write_streams"]["releases"][0]["commit_timestamp"] == TIME
+    assert cli.invoke(["status"]) == 0
+    shown = capsys.readouterr().out
+    assert "withheld" in shown
+    assert "run: connector write-streams list s" in shown
+
+
+# ── --wait ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def entry(end: int = 10, changed_at: int = C) -> StreamEntry:
+    return StreamEntry(StreamKind.PENDING, StreamState.COMMITTED, end, end, changed_at)
+
+
+def test_a_commit_is_shown_once_all_its_rows_are_released() -> None:
+    """WRS-23: an empty write stream has no rows, and ingest forgets old ones."""
+    assert is_released(releases(10), {"w/a": entry(), "w/empty": entry(0)}, C)
+    assert not is_released(releases(9), {"w/a": entry()}, C)
+    assert not is_released(releases(10), {"w/a": entry(), "w/b": entry()}, C)
+    assert is_released(releases(10), {"w/a": entry(), "w/b": entry(changed_at=C - 1)}, C)
+    requested = releases(9).requested([ReleaseRows(1, "s", C, "x", C, "ann")])
+    assert is_released(requested.completed(2, {0: 9}, {0: 5}, None)[0], {"w/a": entry()}, C)
+
+
+@pytest.mark.parametrize(
+    ("known", "horizon", "is_read", "code"),
+    [
+        (releases(9), None, False, ErrorCode.RELEASE_WITHHELD),
+        (releases(10, C + 1), C + 1, False, ErrorCode.RELEASE_TOO_LATE),
+        (NO_RELEASES, C + 1, True, ErrorCode.RELEASE_TOO_LATE),
+        (NO_RELEASES, C + 1, False, None),
+        (NO_RELEASES, C, True, None),
+        (releases(9, is_read=False), None, True, None),
+        (releases(9).requested([ReleaseRows(1, "s", C, "x", C, "ann")]), None, True, None),
+    ],
+)
+def test_a_withheld_release_ends_the_waiting(
+    folder: Path, known: ReleaseProgress, horizon: int | None, is_read: bool, code: ErrorCode | None
+) -> None:
+    """WRS-18, WRS-20, WRS-23: one below the horizon that ingest does not know is a dead letter."""
+    assert folder.name == "w"
+    stream = load_config().streams["s"]
+    progress = Progress(ingest_batch=1, releases=known, horizon=horizon)
+    try:
+        check_not_withheld(stream, progress, {"w/a": entry()}, C, is_read=is_read)
+    except StreamStateError as error:
+        assert (error.code, error.fields["stream"]) == (code, "s")
+    else:
+        assert code is None

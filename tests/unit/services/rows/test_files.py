@@ -1,0 +1,245 @@
+"""Files of rows: each place that cannot be read is named, and each row has its number (PUB-6)."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from connector.errors import ConnectorError, ErrorCode
+from connector.services.rows.files import (
+    FileFormat,
+    FileRow,
+    RowFile,
+    check_unchanged,
+    csv_columns,
+    csv_rows,
+    describe_file,
+    json_rows,
+)
+from connector.services.rows.parquet import check_types, parquet_columns, parquet_rows
+from connector.services.rows.values import UNMAPPED_MISFIT, Misfit
+from connector.tables.values import DataType
+
+NAMES, KEYS = ("id", "name", "n"), ("id",)
+TYPES = (DataType.STRING, DataType.STRING, DataType.INT64)
+
+
+def written(folder: Path, name: str, content: bytes) -> RowFile:
+    path = folder / name
+    path.write_bytes(content)
+    return describe_file(path, None)
+
+
+def of_csv(file: RowFile, null: str = "") -> list[FileRow]:
+    return list(csv_rows(file, NAMES, KEYS, null))
+
+
+# ── CSV ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_csv_rows_have_the_numbers_of_their_first_lines(tmp_path: Path) -> None:
+    content = b'\xef\xbb\xbfn,id\r\n1,a\r\n\r\n2,"b\nc"\r\n,"d""e"\r\n'
+    file = written(tmp_path, "a.csv", content)
+    assert csv_columns(file) == ["n", "id"]
+    assert of_csv(file) == [
+        (2, ["a", None, "1"]),
+        (4, ["b\nc", None, "2"]),
+        (6, ['d"e', None, None]),
+    ]
+
+
+def test_the_text_of_a_csv_field_without_a_value_can_be_chosen(tmp_path: Path) -> None:
+    file = written(tmp_path, "a.csv", b"id,name\na,\nb,\\N\n")
+    assert of_csv(file, "\\N") == [(2, ["a", "", None]), (3, ["b", None, None])]
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        (b"id,n\na,1\nb\n", "line 3: there are 1 fields, but the first line names 2"),
+        (b"id,n\na,1\nb,1,2\n", "line 3: there are 3 fields"),
+        (b'id,n\na,"1\nb,2\n', "line 2: it is not CSV"),
+        (b'id,n\na,"1"x\n', "line 2: it is not CSV"),
+        (b"id,n\na,1\nb,\xff\n", "line 3: byte 3 is not UTF-8"),
+        (b"", "line 1: there are no column names"),
+    ],
+)
+def test_csv_that_cannot_be_read_is_named_by_its_line(
+    content: bytes, where: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "a.csv", content)
+    with pytest.raises(ConnectorError) as caught:
+        csv_columns(file)
+        of_csv(file)
+    assert caught.value.code == ErrorCode.FILE_MALFORMED
+    assert caught.value.problem.startswith(f"{file.path}, {where}")
+
+
+@pytest.mark.parametrize(
+    ("header", "problem", "cause"),
+    [
+        (b"id,n,id\n", "'id' more than once", ""),
+        (b"id,nane\n", "'nane', which the table does not have", "did you mean name?"),
+        (b"n,name\n", "does not have the key column 'id'", ""),
+    ],
+)
+def test_columns_that_are_not_those_of_the_table_are_refused(
+    header: bytes, problem: str, cause: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "a.csv", header)
+    with pytest.raises(ConnectorError) as caught:
+        of_csv(file)
+    assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
+    assert problem in caught.value.problem
+    assert cause in caught.value.cause
+
+
+# ── JSON lines ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_json_rows(tmp_path: Path) -> None:
+    """Rows that `connector read --json` prints are read. Cells without a column are refused."""
+    content = (
+        b'{"id": "a", "n": 1.5, "_unmapped": {}}\n\n{"n": null, "id": "b"}\n'
+        b'{"id": "c", "id": "d"}\n{"id": "e", "nane": 1}\n{"id": "f", "_unmapped": {"f:x": "1"}}\n'
+    )
+    assert list(json_rows(written(tmp_path, "a.jsonl", content), NAMES)) == [
+        (1, ["a", None, Decimal("1.5")]),
+        (3, ["b", None, None]),
+        (4, Misfit("id", "the name is there more than once")),
+        (5, Misfit("nane", "the table has no such column; did you mean name?")),
+        (6, UNMAPPED_MISFIT),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [
+        (b'{"id": ', "it is not JSON"),
+        (b'{"id": NaN}', "it is not JSON (NaN is not a number; write it as text)"),
+        (b"[1]", "it is not a JSON object"),
+        (b'{"id": "\xff"}', "byte 9 is not UTF-8"),
+        (b"[" * 100_000, "it is not JSON"),
+    ],
+)
+def test_json_that_cannot_be_read_is_named_by_its_line(
+    line: bytes, where: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, "a.ndjson", b'{"id": "a"}\n' + line + b"\n")
+    rows = json_rows(file, NAMES)
+    assert next(rows).number == 1
+    with pytest.raises(ConnectorError) as caught:
+        next(rows)
+    assert caught.value.code == ErrorCode.FILE_MALFORMED
+    assert caught.value.problem.startswith(f"{file.path}, line 2: {where}")
+
+
+def test_a_number_with_thousands_of_digits_is_read_at_once(tmp_path: Path) -> None:
+    file = written(tmp_path, "a.jsonl", b'{"id": "a", "n": ' + b"9" * 100_000 + b"}")
+    assert list(json_rows(file, NAMES)) == [(1, ["a", None, Decimal("9" * 100_000)])]
+
+
+# ── Parquet ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def parquet(folder: Path, columns: dict[str, Any], **options: Any) -> RowFile:
+    path = folder / "a.parquet"
+    pq.write_table(pa.table(columns), path, **options)
+    return describe_file(path, None)
+
+
+def test_parquet_rows_are_numbered_over_row_groups(tmp_path: Path) -> None:
+    ids = pa.array([f"r{n}" for n in range(12_000)]).dictionary_encode()
+    file = parquet(tmp_path, {"n": list(range(12_000)), "id": ids}, row_group_size=700)
+    assert parquet_columns(file) == ["n", "id"]
+    check_types(file, NAMES, TYPES, KEYS)
+    rows = list(parquet_rows(file, NAMES, TYPES, KEYS))
+    assert [row.number for row in rows] == list(range(1, 12_001))
+    assert tuple(rows[0].values) == ("r0", None, 0)
+    assert tuple(rows[-1].values) == ("r11999", None, 11_999)
+
+
+def test_times_of_parquet_are_integers(tmp_path: Path) -> None:
+    moment = datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC)
+    columns = {
+        "day": pa.array([date(1970, 1, 2), None]),
+        "at": pa.array([moment, None], pa.timestamp("us", "Europe/Rome")),
+        "ns": pa.array([-1, 1_001], pa.timestamp("ns", "UTC")),
+        "ms": pa.array([2**53, None], pa.timestamp("ms", "UTC")),
+    }
+    file = parquet(tmp_path, columns)
+    types = (DataType.DATE, DataType.TIMESTAMP, DataType.TIMESTAMP, DataType.TIMESTAMP)
+    check_types(file, list(columns), types, ("day",))
+    rows = list(parquet_rows(file, list(columns), types, ("day",)))
+    assert [tuple(row.values) for row in rows] == [(1, -1, -1, 2**53 * 1000), (None, None, 1, None)]
+
+
+@pytest.mark.parametrize(
+    ("type_", "column", "wanted"),
+    [
+        (DataType.TIMESTAMP, pa.array([datetime(2024, 1, 1)]), "a timestamp with a time zone"),  # noqa: DTZ001
+        (DataType.TIMESTAMP, pa.array([5]), "a timestamp with a time zone"),
+        (DataType.INT64, pa.array(["5"]), "an integer"),
+        (DataType.NUMERIC, pa.array([5.5]), "a decimal or an integer"),
+        (DataType.STRING, pa.array([b"5"]), "text"),
+        (DataType.JSON, pa.array([["5"]]), "text"),
+    ],
+)
+def test_a_parquet_column_of_another_type_is_refused(
+    type_: DataType, column: Any, wanted: str, tmp_path: Path
+) -> None:
+    file = parquet(tmp_path, {"id": ["a"], "c": column})
+    with pytest.raises(ConnectorError, match=wanted) as caught:
+        check_types(file, ("id", "c"), (DataType.STRING, type_), KEYS)
+    assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
+
+
+@pytest.mark.parametrize("damage", ["footer", "data"])
+def test_parquet_that_cannot_be_read_is_an_error_with_the_place(
+    damage: str, tmp_path: Path
+) -> None:
+    file = parquet(tmp_path, {"id": [f"r{n}" for n in range(20_000)]}, compression="none")
+    content = bytearray(file.path.read_bytes())
+    if damage == "footer":
+        content = content[:-100]
+    else:
+        content[4:2_000] = bytes(1_996)
+    file.path.write_bytes(content)
+    with pytest.raises(ConnectorError, match="it is not Parquet that can be read") as caught:
+        list(parquet_rows(file, NAMES, TYPES, KEYS))
+    assert caught.value.code == ErrorCode.FILE_MALFORMED
+    where = "the footer" if damage == "footer" else "the rows from 1 on"
+    assert f"{file.path}, {where}: " in caught.value.problem
+
+
+# ── files ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_name_of_a_file_says_its_format_unless_you_do(tmp_path: Path) -> None:
+    assert written(tmp_path, "a.CSV", b"id\n").format is FileFormat.CSV
+    assert written(tmp_path, "a.json", json.dumps({}).encode()).format is FileFormat.JSONL
+    (tmp_path / "a.dat").write_bytes(b"id\n")
+    assert describe_file(tmp_path / "a.dat", FileFormat.CSV).format is FileFormat.CSV
+    with pytest.raises(ConnectorError) as caught:
+        describe_file(tmp_path / "a.dat", None)
+    assert caught.value.code == ErrorCode.FILE_FORMAT_UNKNOWN
+    with pytest.raises(ConnectorError) as caught:
+        describe_file(tmp_path / "none.csv", None)
+    assert caught.value.code == ErrorCode.FILE_UNREADABLE
+
+
+def test_a_file_that_grows_is_noticed(tmp_path: Path) -> None:
+    file = written(tmp_path, "a.csv", b"id\na\n")
+    check_unchanged(file)
+    with file.path.open("ab") as more:
+        more.write(b"b\n")
+    with pytest.raises(ConnectorError) as caught:
+        check_unchanged(file)
+    assert caught.value.code == ErrorCode.FILE_CHANGED

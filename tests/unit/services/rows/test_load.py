@@ -1,0 +1,117 @@
+"""The name of a load, and what is refused before Kafka is asked (PUB-6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from connector import cli
+from connector.config.parse import parse
+from connector.config.settings import ConnectorConfig
+from connector.errors import ConfigError, ConnectorError, ErrorCode
+from connector.records.ordering import OrderBy
+from connector.services import load
+from connector.services.events import Event
+from connector.services.rows.files import describe_file
+from connector.services.rows.load import name_of
+from connector.services.rows.load_report import RejectedRow, place_of
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ConnectorConfig:
+    document: dict[str, Any] = {
+        "warehouse": str(tmp_path / "w"),
+        "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+        "streams": {"s": {}},
+        "tables": {
+            "t": {
+                "stream": "s",
+                "key": {"columns": [{"name": "id", "type": "INT64"}], "form": "delimited"},
+                "columns": [{"name": "name", "family": "f", "type": "STRING"}],
+            }
+        },
+    }
+    return parse(document, {})
+
+
+def test_the_name_follows_from_what_the_rows_are(config: ConnectorConfig, tmp_path: Path) -> None:
+    """PUB-6: the contents of the files in their order, the table, its columns and the time."""
+    for name, text in (("a", "id\n1\n"), ("copy", "id\n1\n"), ("b", "id\n2\n")):
+        (tmp_path / f"{name}.csv").write_text(text)
+    a, copy, b = (describe_file(tmp_path / f"{name}.csv", None) for name in ("a", "copy", "b"))
+    table = config.tables["t"]
+    name = name_of(table, [a, b], 5, "")
+    assert name_of(table, [copy, b], 5, "") == name
+    assert name_of(replace(table, max_staleness_s=60), [a, b], 5, "") == name
+    others = [
+        name_of(table, [b, a], 5, ""),
+        name_of(table, [a], 5, ""),
+        name_of(table, [a, b], 6, ""),
+        name_of(table, [a, b], None, ""),
+        name_of(table, [a, b], 5, "NULL"),
+        name_of(replace(table, name="u"), [a, b], 5, ""),
+        name_of(replace(table, columns=()), [a, b], 5, ""),
+    ]
+    assert len({name, *others}) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"files": []},
+        {"files": "a.csv"},
+        {"files": [5]},
+        {"as_of": 0},
+        {"as_of": True},
+        {"as_of": 2**62},
+        {"file_format": "xml"},
+        {"max_changes_per_s": 0},
+        {"session": "a/b"},
+        {"null": None},
+    ],
+)
+def test_arguments_are_checked_first(arguments: dict[str, Any], config: ConnectorConfig) -> None:
+    with pytest.raises(ConfigError, match="The argument") as caught:
+        load(config, "t", **{"files": ["none.csv"], **arguments})
+    assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+
+
+def test_a_table_ordered_by_sequence_number_is_refused(
+    config: ConnectorConfig, tmp_path: Path
+) -> None:
+    table = replace(config.tables["t"], order=OrderBy.SEQUENCE_NUMBER)
+    with pytest.raises(ConnectorError) as caught:
+        load(replace(config, tables={"t": table}), "t", [tmp_path / "none.csv"])
+    assert caught.value.code == ErrorCode.TABLE_NOT_LOADABLE
+
+
+def test_the_columns_of_all_files_are_checked_before_kafka_is_asked(
+    config: ConnectorConfig, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    (tmp_path / "b.csv").write_text("id,nome\n1,a\n")
+    events: list[Event] = []
+    with pytest.raises(ConnectorError) as caught:
+        load(config, "t", [tmp_path / "a.csv", tmp_path / "b.csv"], on_event=events.append)
+    assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
+    assert [(event.code, event.fields) for event in events] == [
+        ("COLUMNS_ABSENT", {"columns": ["name"]})
+    ]
+
+
+def test_a_wrong_call_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.invoke(["load", "t", "a.csv", "--wait", "--no-commit"]) == 2
+    assert "do not use --wait with --no-commit" in capsys.readouterr().err
+    assert cli.invoke(["load", "t"]) == 2
+
+
+def test_the_place_of_a_rejected_row() -> None:
+    row = RejectedRow("a.csv", 7, "id", "no value", None)
+    assert place_of(row) == "a.csv, line 7, column id: no value"
+    assert (
+        place_of(replace(row, file="a.parquet", column="", unit="row"))
+        == "a.parquet, row 7: no value"
+    )
