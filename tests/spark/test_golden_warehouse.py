@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.records.model import WriteStreamOffset
 from connector.spark.apply.rebuild import rebuild
 from connector.spark.reader import read_snapshot, read_table
 from tests.golden.make_warehouse import EXPECTED, FOLDER, TABLE, as_json
@@ -42,12 +44,21 @@ def test_it_is_read_as_applied_and_merged(stream: Stream) -> None:
 
 
 def test_apply_and_ingest_go_on(stream: Stream) -> None:
-    """TBL-9, MRG-11: what was deleted before stays deleted."""
+    """TBL-9, MRG-11: what was deleted before stays deleted. WRS-17: a changelog of an earlier
+    release gets the columns of write streams when ingest starts, and staged rows.
+    """
     later = stream.clock + stream.config.stall_after_s * 1_000_000
     stream.apply(stream.table(TABLE), now=later)
     assert as_json(shown(stream.table(TABLE))) == KEPT["merged"]
+    before = stream.changelog().progress()
+    stream.changelog().declare()
+    assert stream.changelog().progress() == before
     stream.topic.send(account("c", 51, name="older"), account("z", 90, name="z"))
-    stream.ingest()
+    row = replace(
+        account("staged", 1, name="x"), commit_timestamp=0, write_stream=WriteStreamOffset("w/p", 0)
+    )
+    stream.topic.send(row)
+    assert stream.ingest().staged == 1
     stream.apply(stream.table(TABLE), now=later + 10_000_000)
     rows = shown(stream.table(TABLE))
     assert "c" not in rows
