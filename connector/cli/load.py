@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
 import click
 
@@ -107,6 +107,8 @@ def command(
                 on_progress=shown.progress,
                 on_rejected=_rejections(rejected, shown, stack),
             )
+        if rejected is not None and shown.has_read and not report.rejected:
+            rejected.write_text("")
     finally:
         shown.clear()
     _say(report, time.monotonic() - began)
@@ -119,8 +121,10 @@ class _Shown:
         self._bar = Progress("rows")
         self._began = self._said_at = time.monotonic()
         self._rejected = 0
+        self.has_read = False
 
     def progress(self, progress: LoadProgress) -> None:
+        self.has_read = True
         now = time.monotonic()
         self._bar.show(progress.rows, now)
         if not a_person_watches() and now - self._said_at > SAY_EVERY_S:
@@ -143,13 +147,21 @@ class _Shown:
 def _rejections(
     file: Path | None, shown: _Shown, stack: ExitStack
 ) -> Callable[[RejectedRow], None]:
-    """Where rejected rows go. The file has each of them before the commit."""
+    """Where rejected rows go. The file has each of them before the commit.
+
+    A file of an earlier call is replaced by the first row. A load that was committed before reads
+    no rows, and leaves the file as it is.
+    """
     if file is None:
         return shown.rejected
-    written = stack.enter_context(file.open("w", buffering=1, encoding="utf-8"))
+    file.open("a").close()  # an error of the path comes before the load
+    opened: list[TextIO] = []
 
     def reject(row: RejectedRow) -> None:
         shown.rejected(row)
+        if not opened:
+            opened.append(stack.enter_context(file.open("w", buffering=1, encoding="utf-8")))
+        (written,) = opened
         view = {
             "file": row.file,
             "line": row.line,

@@ -57,9 +57,9 @@ def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
 
 
 def _print(found: WriteStreamList) -> None:
-    right = frozenset({"end", "visible"})
+    right = frozenset({"end", "released"})
     shown = table(
-        "write stream", "kind", "state", "end", "visible", "last append", "expires", right=right
+        "write stream", "kind", "state", "end", "released", "last append", "expires", right=right
     )
     for one in found.write_streams.values():
         entry = one.entry
@@ -68,16 +68,16 @@ def _print(found: WriteStreamList) -> None:
             str(entry.kind),
             one.state,
             f"{entry.end:,}",
-            _visible(one),
+            _released(one),
             "" if entry.last is None else _ago(found.now, entry.last.at),
             "" if one.expires_at is None else _in(found.now, one.expires_at),
         )
     console().print(shown)
 
 
-def _visible(one: WriteStreamStatus) -> str:
-    """How many rows are visible, as far as ingest knows. All rows of a committed write stream are,
-    once they are ingested.
+def _released(one: WriteStreamStatus) -> str:
+    """How many rows are released, as far as ingest knows. Rows of a committed write stream need no
+    release.
     """
     return "" if one.entry.kind is StreamKind.COMMITTED else f"{one.released_rows:,}"
 
@@ -186,7 +186,7 @@ def commit(
         on_event=tell,
     )
     out(str(view_of_time(commit_timestamp)))
-    shown = f", and every table of {stream} shows the rows" if wait else ""
+    shown = f", and applied to every table of {stream}" if wait else ""
     say(f"{counted(len(set(names)), 'write stream')} committed{shown}")
 
 

@@ -177,6 +177,13 @@ def test_rejected_rows_are_named_and_nothing_is_committed_until_you_skip_them(
     records = read(kafka, topic_of(config))
     assert list(offsets(records).values()) == [[0, 1]]
     assert [len(part) for part in of_kind(records, Release)] == [1, 1]
+    written = (tmp_path / "bad.jsonl").read_bytes()
+    assert cli.invoke([*call, "--skip-rejected"]) == 0
+    assert "these rows were committed before" in capsys.readouterr().err
+    assert (tmp_path / "bad.jsonl").read_bytes() == written
+    (tmp_path / "none.csv").write_text("id,name\n")
+    assert cli.invoke(["load", "accounts", "none.csv", "--as-of", as_of]) == 0
+    assert "the files have no rows" in capsys.readouterr().err
 
 
 def test_a_place_that_cannot_be_read_commits_nothing(

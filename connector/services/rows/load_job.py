@@ -190,6 +190,8 @@ class LoadJob:
         session.flush()
         for file in self.files:
             check_unchanged(file)
+        if not self.rows and not self.rejected:
+            self.on_event(warning("FILES_EMPTY", "the files have no rows: nothing is loaded"))
         if self.rejected and not self.skip_rejected:
             raise self._rows_rejected()
         stream.finalize()
