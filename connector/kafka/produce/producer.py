@@ -132,7 +132,7 @@ class ChangeProducer:
             spool_after_s: How long a record may be unacknowledged before it moves to the spool.
                 At most 60 seconds.
             spool_full: With `block`, `send` waits for space for at most `queue_timeout_s`. With
-                `raise`, it raises at once.
+                `raise`, it raises at once, and waits only for a slow disk.
             spool_sync: With `full`, records in the spool survive a power loss, not only SIGKILL.
 
         Raises:

@@ -241,23 +241,24 @@ class SpoolQueue(SendQueue[Sent]):
                         return None
         return None
 
-    def _is_full(self, size: int) -> bool:
-        return (
-            self._writer.count >= MAX_BUFFERED
-            or self._rows.size + self._writer.size + size > self._max_bytes
-        )
+    def _no_space(self, size: int) -> str:
+        """Say why the file does not take a record of this size. Empty: it takes it."""
+        if self._rows.size + self._writer.size + size > self._max_bytes:
+            return (
+                f"It has {self.backlog:,} records, and at most {self._max_bytes:,} bytes are"
+                f" allowed. {self._queue.complaint}"
+            )
+        return self._writer.error
 
     def _wait_for_space(self, entry: Entry, record: SpooledRecord) -> None:
         deadline = time.monotonic() + self._queue_timeout_s
         while self.is_spooling:
-            error = self._writer.error
-            if not error and not self._is_full(record.size):
+            is_behind = self._writer.count >= MAX_BUFFERED
+            cause = self._no_space(record.size)
+            if not cause and not is_behind:
                 return
-            if self._when_full == "raise" or time.monotonic() > deadline:
-                cause = error or (
-                    f"It has {self.backlog:,} records, and at most {self._max_bytes:,} bytes are"
-                    f" allowed. {self._queue.complaint}"
-                )
+            if (cause and self._when_full == "raise") or time.monotonic() > deadline:
+                cause = cause or f"{self._writer.count:,} records wait for a slow disk"
                 assert entry.sent is not None
                 self._results.conclude(entry.sent, cause)
                 raise SpoolFullError(
@@ -344,7 +345,9 @@ class SpoolQueue(SendQueue[Sent]):
             except SpoolError as error:
                 self.trouble = error
                 raise
-            if is_at_end:
+            # Records that cannot be written are sent to find out whether Kafka answers.
+            is_stuck = bool(self._writer.error) and not self._queue.items
+            if is_at_end and (self._sender.has_acknowledged or is_stuck):
                 self._send_directly_again()
         self._rows.find_repaired()
 
@@ -409,7 +412,7 @@ class SpoolQueue(SendQueue[Sent]):
 
     # ── writing ───────────────────────────────────────────────────────────────────────────────────
 
-    def tick(self, now: float) -> float:
+    def tick(self, _now: float) -> float:
         """Write what is new, and move records, if no call of the application does it now. Returns
         the time of the next tick.
         """
@@ -423,7 +426,11 @@ class SpoolQueue(SendQueue[Sent]):
                     self.trouble = error
         if self._is_dropped:
             self.drop()
-        return now + (COMMIT_EVERY_S if self.is_spooling else min(self._after_s / 4, 0.25))
+        # A write that fails slowly must leave time for records to leave the spool between writes.
+        if self._writer.error:
+            return time.monotonic() + LONGEST_WAIT_S
+        wait_s = COMMIT_EVERY_S if self.is_spooling else min(self._after_s / 4, LONGEST_WAIT_S)
+        return time.monotonic() + wait_s
 
     def is_safe(self) -> bool:
         """Whether each record of the application has a result or is in the file."""

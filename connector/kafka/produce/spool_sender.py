@@ -58,7 +58,7 @@ class SpoolSender:
 
     def send(self) -> bool:
         """Send what can be sent now, without waiting. Returns True if all records of the file are
-        at the client, and Kafka answers.
+        at the client.
         """
         if self.must_go_back:
             if self._client.items:
@@ -73,7 +73,7 @@ class SpoolSender:
             if len(self._client.items) >= self._window:
                 return False
             if not self._read and not self._read_on():
-                return self.has_acknowledged
+                return True
             number, record = self._read[0]
             if number > self._next or record is None:
                 self._lose(number, record)

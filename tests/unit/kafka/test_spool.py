@@ -30,7 +30,7 @@ from connector.errors import (
     SpoolFullError,
 )
 from connector.kafka import topics
-from connector.kafka.produce import spool_file, spool_repair
+from connector.kafka.produce import spool_file, spool_queue, spool_repair
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.produce.spool_file import Loss, SpoolFile, Write
 from connector.records.codec import ChangeRecord, Schemas, decode
@@ -415,6 +415,44 @@ def test_a_disk_that_is_full_loses_nothing(cluster: MockCluster, path: Path) -> 
         changes = int(process.stdout.readline().removeprefix("sent "))
     assert process.returncode == 0
     check_topic(cluster, changes)
+
+
+def test_writes_that_fail_slowly_do_not_keep_records_from_kafka(
+    cluster: MockCluster, new: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PUB-3, nothing_lost: each write takes longer than the time between two writes."""
+
+    def write(_file: SpoolFile, _write: Write) -> None:
+        time.sleep(2 * spool_queue.COMMIT_EVERY_S)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(SpoolFile, "write", write)
+    with new(announce=False) as producer:
+        cluster.stop()
+        for number in range(10):
+            producer.send(change(number))
+        until(lambda: producer.poll(0.05) >= 0 and bool(producer._queue._writer.error))  # type: ignore[attr-defined]
+        cluster.start()
+        producer.flush(20)
+    check_topic(cluster, 10)
+
+
+def test_records_that_wait_for_a_slow_disk_are_no_full_spool(
+    cluster: MockCluster, new: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PUB-3: with `spool_full="raise"`, `send` waits for the disk, up to `queue_timeout_s`."""
+    written = SpoolFile.write
+    monkeypatch.setattr(spool_queue, "MAX_BUFFERED", 5)
+    monkeypatch.setattr(SpoolFile, "write", lambda *given: (time.sleep(0.02), written(*given)))
+    with new(spool_full="raise", queue_timeout_s=20, announce=False) as producer:
+        cluster.stop()
+        number = 0
+        while spooled(producer) < 50:
+            producer.send(change(number))
+            number += 1
+        cluster.start()
+        producer.flush(20)
+    check_topic(cluster, number)
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(new: Open, tmp_path: Path) -> None:
