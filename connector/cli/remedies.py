@@ -86,6 +86,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.RELEASE_TOO_LATE: _LIST_WRITE_STREAMS,
     ErrorCode.RELEASE_UNKNOWN: _LIST_WRITE_STREAMS,
     ErrorCode.RELEASE_WITHHELD: _LIST_WRITE_STREAMS,
+    ErrorCode.ROWS_NOT_SHOWN: _STATUS,
     ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,

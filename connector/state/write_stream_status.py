@@ -141,7 +141,7 @@ class WriteStreamStatus:
                 view_of_time(entry.commit_timestamp) if entry.commit_timestamp else None
             ),
             "first_batch": self.first_batch,
-            "released_rows": self.released_rows,
+            "released_rows": None if entry.kind is StreamKind.COMMITTED else self.released_rows,
             "releases": [one.to_json() for one in self.releases],
         }
 

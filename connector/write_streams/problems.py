@@ -87,11 +87,12 @@ def refused(action: str, faults: Mapping[str, Fault]) -> StreamStateError:
     """Return the error for several write streams: the fault of each one (WRS-14)."""
     shown = ", ".join(f"{name}: {fault}" for name, fault in list(faults.items())[:5])
     further = f", and {len(faults) - 5} more" if len(faults) > 5 else ""
+    are_open = set(faults.values()) == {Fault.NOT_FINALIZED}
     return StreamStateError(
         ErrorCode.WRITE_STREAMS_REFUSED,
         f"{len(faults)} write streams cannot be {action}, so none was {action}",
         f"{shown}{further}",
-        "Correct them, or leave them out",
+        "Finalize them, then try again" if are_open else "Correct them, or leave them out",
         errors=tuple((name, str(fault)) for name, fault in faults.items()),
     )
 

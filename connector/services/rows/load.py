@@ -134,7 +134,7 @@ def _checked(
     if not paths or not all(isinstance(path, str | Path) for path in paths):
         raise argument_invalid("files", paths, "a list of one or more paths")
     if as_of is not None and not (type(as_of) is int and 0 < as_of <= now_us()):
-        allowed = "a time in microseconds that is not in the future, or None"
+        allowed = "a time in microseconds that is not in the future"
         raise argument_invalid("as_of", as_of, allowed)
     if file_format is not None and file_format not in list(FileFormat):
         raise argument_invalid("file_format", file_format, f"one of {one_of(FileFormat)}, or None")

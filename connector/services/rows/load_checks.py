@@ -72,7 +72,7 @@ def _not_empty(definition: TableDefinition, cause: str) -> ConnectorError:
         ErrorCode.TABLE_NOT_EMPTY,
         f"{definition.name} is not empty, and the time of the rows is not given",
         f"{cause}. Without the time of the export, the rows would replace newer changes",
-        "Give the time at which the rows were exported",
+        "Give the time at which the rows were exported (`as_of`)",
         table=definition.name,
     )
 

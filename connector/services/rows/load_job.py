@@ -305,7 +305,7 @@ class LoadJob:
             f"{counted(self.rejected, 'row')} cannot be published. Nothing was committed",
             f"{shown}{f'; and {further:,} more' if further else ''}",
             "Correct these rows in the files and load all of it again. Or load the same files"
-            " without these rows: skip them, and load them later once they are corrected",
+            " without these rows (`skip_rejected`), and load them later once they are corrected",
             table=self.definition.name,
             rejected=self.rejected,
         )

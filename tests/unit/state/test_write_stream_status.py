@@ -65,6 +65,7 @@ def test_a_write_stream_has_its_catalog_record_and_what_ingest_knows() -> None:
     assert first.expires_at == NOW + DAY
     assert (old.state, old.first_batch, old.releases) == ("expired", None, ())
     assert (done.state, done.expires_at) == ("finalized", None)
+    assert done.to_json()["released_rows"] is None
     assert first.to_json() == {
         "write_stream": "w/a",
         "kind": "pending",
