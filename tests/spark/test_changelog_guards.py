@@ -4,6 +4,7 @@ noticed, and nothing is lost by it.
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -93,6 +94,22 @@ def test_a_second_ingest_writes_nothing(
         stream.ingest(stream.process(), offsets)
     assert stream.logged_offsets() == stream.topic.offsets()
     assert stream.changelog().progress().changes == 8
+
+
+def test_a_changelog_that_vanishes_during_a_batch_is_no_second_ingest(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TBL-5: its folder is removed between the commit of a batch and the look at it."""
+    commit = Transaction.commit
+
+    def commit_and_remove(self: Transaction, *args: object, **how: object) -> None:
+        commit(self, *args, **how)  # type: ignore[arg-type]
+        shutil.rmtree(stream.path)
+
+    stream.topic.send(account("e", 3, name="x"))
+    monkeypatch.setattr(Transaction, "commit", commit_and_remove)
+    with pytest.raises(TableError, match="was removed while batch 3 was written"):
+        stream.ingest()
 
 
 @pytest.mark.parametrize("step", ["logged", "letters published"])

@@ -231,10 +231,17 @@ class Changelog:
                 stored if settled is None else {**stored, **self._metadata_of(settled, transaction)}
             )
             transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
-        if (newest := self.newest()) is None or (newest.ingest_batch, newest.writer) != (
-            batch.ingest_batch,
-            batch.writer,
-        ):
+        newest = self.newest()
+        if newest is None:
+            raise TableError(
+                ErrorCode.TABLE_MISSING,
+                f"The changelog {self._path} was removed while batch {batch.ingest_batch} was"
+                " written",
+                "Another program removed its folder, or the file system is not mounted any more",
+                "Restore the folder, then start ingest again",
+                path=self._path,
+            )
+        if (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise WriterConflictError(
                 ErrorCode.BATCH_OF_ANOTHER_PROCESS,
                 f"Another process wrote batch {batch.ingest_batch} of stream {self._stream}",
