@@ -155,13 +155,13 @@ def _rejections(
     if file is None:
         return shown.rejected
     file.open("a").close()  # an error of the path comes before the load
-    opened: list[TextIO] = []
+    written: TextIO | None = None
 
     def reject(row: RejectedRow) -> None:
+        nonlocal written
         shown.rejected(row)
-        if not opened:
-            opened.append(stack.enter_context(file.open("w", buffering=1, encoding="utf-8")))
-        (written,) = opened
+        if written is None:
+            written = stack.enter_context(file.open("w", buffering=1, encoding="utf-8"))
         view = {
             "file": row.file,
             "line": row.line,

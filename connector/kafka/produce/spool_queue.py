@@ -243,12 +243,14 @@ class SpoolQueue(SendQueue[Sent]):
 
     def _no_space(self, size: int) -> str:
         """Say why the file does not take a record of this size. Empty: it takes it."""
-        if self._rows.size + self._writer.size + size > self._max_bytes:
-            return (
-                f"It has {self.backlog:,} records, and at most {self._max_bytes:,} bytes are"
-                f" allowed. {self._queue.complaint}"
-            )
-        return self._writer.error
+        if self._writer.error:
+            return self._writer.error
+        if self._rows.size + self._writer.size + size <= self._max_bytes:
+            return ""
+        return (
+            f"It has {self.backlog:,} records, and at most {self._max_bytes:,} bytes are"
+            f" allowed. {self._queue.complaint}"
+        )
 
     def _wait_for_space(self, entry: Entry, record: SpooledRecord) -> None:
         deadline = time.monotonic() + self._queue_timeout_s

@@ -234,7 +234,7 @@ class Changelog:
         newest = self.newest()
         if newest is None:
             raise TableError(
-                ErrorCode.TABLE_MISSING,
+                ErrorCode.WAREHOUSE_UNUSABLE,
                 f"The changelog {self._path} was removed while batch {batch.ingest_batch} was"
                 " written",
                 "Another program removed its folder, or the file system is not mounted any more",
