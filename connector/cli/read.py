@@ -58,9 +58,7 @@ View = Callable[[Any], Any]
 @click.option(
     "--memory",
     type=MEMORY,
-    default="2g",
-    show_default=True,
-    help="Heap of the local Spark, if a merge is needed.",
+    help="Heap of the Spark driver, if a merge is needed. Default: as in [spark].",
 )
 @click.pass_context
 def command(
@@ -72,7 +70,7 @@ def command(
     bound_s: int | None,
     allow_stale: bool,
     snapshot: bool,
-    memory: str,
+    memory: str | None,
 ) -> None:
     """Print the rows of TABLE. If the last apply is too old, the rows are merged with the changes
     that are not applied yet.

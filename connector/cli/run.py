@@ -20,15 +20,13 @@ from connector.services.run import run
 @click.option(
     "--cores",
     type=CORES,
-    default="*",
-    show_default=True,
-    help="Threads of a local Spark. * means one per processor.",
+    help="Threads of a local Spark; * means one per processor. Default: as in [spark].",
 )
 @click.option(
-    "--memory", type=MEMORY, default="2g", show_default=True, help="Heap of a local Spark driver."
+    "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
 )
 @click.pass_context
-def command(ctx: click.Context, *, once: bool, cores: str, memory: str) -> None:
+def command(ctx: click.Context, *, once: bool, cores: str | None, memory: str | None) -> None:
     """Ingest all streams and apply them to their tables. SIGTERM or Ctrl-C stops the command after
     the current batch.
 

@@ -149,15 +149,13 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 @click.option(
     "--cores",
     type=CORES,
-    default="*",
-    show_default=True,
-    help="Threads of a local Spark. * means one per processor.",
+    help="Threads of a local Spark; * means one per processor. Default: as in [spark].",
 )
 @click.option(
-    "--memory", type=MEMORY, default="2g", show_default=True, help="Heap of a local Spark driver."
+    "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
 )
 @click.pass_context
-def rebuild(ctx: click.Context, name: str, *, cores: str, memory: str) -> None:
+def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | None) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.
 
     Stop `connector run` first. Readers see the old table until the new one is complete. If you kill

@@ -39,6 +39,14 @@ from connector.config.settings_reader import (
     is_plain,
     written,
 )
+from connector.config.spark_settings import (
+    DEFAULT_DRIVER_MEMORY,
+    LOCAL_MASTER,
+    MEMORY_PATTERN,
+    SparkConfig,
+    conf_fault,
+)
+from connector.config.storage import StorageConfig, spelled, warehouse_fault
 from connector.dead_letters.envelope import change_topic, dead_letter_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
@@ -53,6 +61,8 @@ from connector.write_streams.model import catalog_topic, topic_of_catalog
 _Built = TypeVar("_Built")
 _BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
+_MASTER = r"local(\[(\*|[1-9][0-9]*)(,[ 0-9]+)?\])?|local-cluster\[.+\]|yarn|[a-z0-9+]+://\S+"
+
 
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
     """The configuration from a document and an environment. Raises `ConfigError`, which lists every
@@ -60,9 +70,7 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
     """
     faults: list[ConfigError] = []
     root = Section("", apply_environment(document, environment, faults), faults)
-    warehouse = root.text(
-        "warehouse", allowed="a path or a URI", remedy='write warehouse = "./warehouse"'
-    )
+    warehouse = _warehouse(root)
     kafka = _kafka(
         root.section("kafka", remedy='write [kafka] and below it bootstrap_servers = "host:port"')
     )
@@ -74,6 +82,7 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
     tables = {
         name: _table(name, section, streams) for name, section in root.named("tables", NAME_PATTERN)
     }
+    spark, storage = _spark(root.section("spark")), _storage(root.section("storage"))
     root.finish()
     if faults:
         raise all_in_one(faults)
@@ -83,7 +92,89 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
         registry,
         streams,
         {name: table for name, table in tables.items() if table},
+        spark,
+        storage,
     )
+
+
+def _warehouse(root: Section) -> str:
+    remedy = 'write warehouse = "./warehouse"'
+    written_as = root.text("warehouse", allowed="a path or a URI", remedy=remedy)
+    if allowed := warehouse_fault(written_as):
+        shown = re.sub(r"//[^/@]*@", "//***@", written_as)
+        root.fault("warehouse", shown, allowed, 'write warehouse = "s3a://bucket/prefix"')
+    return spelled(written_as)
+
+
+def _spark(section: Section) -> SparkConfig:
+    spark = SparkConfig(
+        master=section.text("master", LOCAL_MASTER),
+        driver_memory=_memory(section, "driver_memory", DEFAULT_DRIVER_MEMORY),
+        executor_memory=_memory(section, "executor_memory", ""),
+        executor_cores=section.number("executor_cores", 0, 1, 1024) or None,
+        extra_jars=section.texts("extra_jars"),
+        conf=_conf(section.section("conf")),
+    )
+    if not re.fullmatch(_MASTER, spark.master):
+        section.fault(
+            "master",
+            spark.master,
+            "local[*], local[N], yarn, or a URL such as spark://host:7077",
+            f'write master = "{LOCAL_MASTER}"',
+        )
+    section.finish()
+    return spark
+
+
+def _memory(section: Section, key: str, default: str) -> str:
+    value = section.text(key, default)
+    if value and not re.fullmatch(MEMORY_PATTERN, value):
+        section.fault(key, value, "a number with m or g, for example 2g", f'write {key} = "2g"')
+    return value
+
+
+def _conf(section: Section) -> dict[str, str]:
+    settings = _passed_on(section)
+    for name, value in settings.items():
+        allowed, remedy = conf_fault(name, value)
+        if allowed:
+            section.fault(name, value, allowed, remedy)
+    return settings
+
+
+def _storage(section: Section) -> StorageConfig:
+    storage = StorageConfig(
+        endpoint=section.text("endpoint", "").rstrip("/"),
+        region=section.text("region", ""),
+        path_style=section.flag("path_style", False) if section.has("path_style") else None,
+        access_key=section.text("access_key", ""),
+        secret_key=section.text("secret_key", ""),
+        session_token=section.text("session_token", ""),
+        shared_folder=section.flag("shared_folder", False),
+        options=_passed_on(section.section("options")),
+    )
+    if storage.endpoint and not re.fullmatch(r"https?://[^\s/@?#]+", storage.endpoint):
+        allowed = "http:// or https:// with a host, without credentials and without a path"
+        shown = re.sub(r"//[^/@]*@", "//***@", storage.endpoint)
+        section.fault("endpoint", shown, allowed, 'write endpoint = "http://127.0.0.1:8333"')
+    if bool(storage.access_key) != bool(storage.secret_key):
+        lacking = "secret_key" if storage.access_key else "access_key"
+        section.fault(lacking, "", "both keys, or none of them", f"set {lacking}, or remove both")
+    section.finish()
+    return storage
+
+
+def _passed_on(section: Section) -> dict[str, str]:
+    """The settings of a section whose names lowmark does not know."""
+    settings: dict[str, str] = {}
+    for name, value in flat(dict(section.rest())).items():
+        if isinstance(value, bool):
+            settings[name] = str(value).lower()
+        elif isinstance(value, str | int | float) and is_plain(written(value)):
+            settings[name] = written(value)
+        else:
+            section.fault(name, value, "text, a number, true or false", "put it in quotes")
+    return settings
 
 
 def _kafka(section: Section) -> KafkaConfig:

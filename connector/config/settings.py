@@ -16,6 +16,8 @@ from connector.config.retention import (
     LEAST_DEFAULT_SNAPSHOT_RETENTION_S,
     VersionRetention,
 )
+from connector.config.spark_settings import SparkConfig
+from connector.config.storage import StorageConfig
 from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.records.field_types import check_arguments
 from connector.tables.definition import TableDefinition
@@ -159,8 +161,8 @@ class StreamConfig:
 
 @dataclass(frozen=True, slots=True)
 class ConnectorConfig:
-    """All settings of a user. `warehouse` is a path or a URI as written. The reader of the file
-    resolves a relative path.
+    """All settings of a user. `warehouse` is a path, or a URI such as `s3a://bucket/prefix`. The
+    reader of the file resolves a relative path.
     """
 
     warehouse: str
@@ -168,6 +170,8 @@ class ConnectorConfig:
     registry: RegistryConfig | None = None
     streams: Mapping[str, StreamConfig] = field(default_factory=dict)
     tables: Mapping[str, TableDefinition] = field(default_factory=dict)
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
         check_arguments(self)

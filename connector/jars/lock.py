@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
 
-Lock = Literal["broker", "spark"]
+Lock = Literal["broker", "s3", "spark"]
 
 
 @dataclass(frozen=True, slots=True)

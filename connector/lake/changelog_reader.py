@@ -16,6 +16,7 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.checks import check_missing, trouble
 from connector.lake.plain_table import batches, rows_in, stored_in
+from connector.lake.stores import opened
 from connector.state.audit import Run, digest
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
@@ -137,15 +138,14 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
     Raises `TableError` if it is not a changelog of this stream or cannot be read.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     path = places.changelog(warehouse, stream)
     try:
-        newest, foreign_commits = _newest_of_lowmark(DeltaTable(path), stream)
+        newest, foreign_commits = _newest_of_lowmark(opened(path), stream)
         # Opened after the commit was read, so it contains all that the commit describes. Later
         # batches are excluded by their number.
-        delta = DeltaTable(path)
+        delta = opened(path)
     except TableNotFoundError:
         check_missing(path)
         return None

@@ -7,6 +7,7 @@ from tempfile import TemporaryFile
 from typing import Final
 
 from connector.errors import ErrorCode, TableError
+from connector.lake.stores import options_of
 from connector.state.damage import explained, log_missing, or_move_away
 
 PROBE_BYTES: Final = 64 * 1024
@@ -43,7 +44,7 @@ def check_missing(path: str) -> None:
             path=path,
         )
     # Another process may have made the table meanwhile.
-    if has_files and not DeltaTable.is_deltatable(path):
+    if has_files and not DeltaTable.is_deltatable(path, options_of(path)):
         raise log_missing(path)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 from connector.errors import ErrorCode, TableError
 from connector.lake.checks import check_missing, trouble
+from connector.lake.stores import options_of
 from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
-        return stored_of(delta_table(path))
+        return stored_of(delta_table(path, storage_options=options_of(path)))
     except not_found:
         check_missing(path)
         return None
@@ -176,7 +177,7 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     """
     delta_table, not_found, unreadable = _deltalake()
     try:
-        delta = delta_table(path, version=version)
+        delta = delta_table(path, version=version, storage_options=options_of(path))
         stored = stored_of(delta)
         fields = delta.schema().fields
     except not_found as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.lake.checks import check_missing, check_writable, trouble
 from connector.lake.plain_table import batches, rows_in, stored_of
+from connector.lake.stores import opened, options_of
 from connector.state.damage import foreign_table
 
 if TYPE_CHECKING:
@@ -39,27 +40,27 @@ def append(
     Columns that the table lacks are added. After every `TIDY_EVERY` commits, `tidy` runs. Then the
     rows are removed for which the SQL condition from `forget` is true (TBL-23).
     """
-    from deltalake import DeltaTable, write_deltalake
+    from deltalake import write_deltalake
     from deltalake.exceptions import DeltaError
 
     check_writable(path)
     try:
-        table = _opened(path) or _made(path, types, configuration=_KEPT)
+        table = _existing(path) or _made(path, types, configuration=_KEPT)
         known = {field.name for field in table.schema().fields}
         if known.isdisjoint(types):
             raise foreign_table(path, f"It has none of the columns {', '.join(types)}")
         write_deltalake(table, as_arrow(rows, types), mode="append", schema_mode="merge")
-        table = DeltaTable(path)
+        table = opened(path)
         if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
             tidy(table, forget())
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "written", error) from error
 
 
-def _opened(path: str) -> DeltaTable | None:
+def _existing(path: str) -> DeltaTable | None:
     from deltalake import DeltaTable
 
-    return DeltaTable(path) if DeltaTable.is_deltatable(path) else None
+    return opened(path) if DeltaTable.is_deltatable(path, options_of(path)) else None
 
 
 def _made(
@@ -84,10 +85,11 @@ def _made(
             path,
             Schema(columns),
             configuration=dict(configuration or {}),
+            storage_options=options_of(path),
             commit_properties=None if metadata is None else _with_metadata(metadata),
         )
     except DeltaError:
-        made = _opened(path)
+        made = _existing(path)
         if made is None:
             raise
         return made
@@ -121,12 +123,11 @@ def delete(path: str, condition: str) -> None:
     """Remove the rows for which an SQL condition is true, if there is a table. Raises
     `TableError`.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     check_writable(path)
     try:
-        DeltaTable(path).delete(condition)
+        opened(path).delete(condition)
     except TableNotFoundError:
         return
     except (DeltaError, OSError, ValueError) as error:
@@ -147,7 +148,7 @@ def append_next(
     check_writable(path)
     for attempt in range(ATTEMPTS):
         try:
-            table = _opened(path) or _made(path, types, metadata=empty)
+            table = _existing(path) or _made(path, types, metadata=empty)
             row, metadata = following(stored_of(table))
             # A table of an earlier release gets the columns that it lacks.
             write_deltalake(
@@ -172,11 +173,10 @@ def select(
 
     Raises `TableError`, also if only the log of the table is missing.
     """
-    from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
     try:
-        delta = DeltaTable(path)
+        delta = opened(path)
     except TableNotFoundError:
         check_missing(path)
         return []

@@ -14,6 +14,7 @@ from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TopicError
 from connector.records.rejection import Position
 from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.warehouses import warehouse_of
 from connector.state.audit import (
     LettersAudit,
     PartitionAudit,
@@ -182,7 +183,7 @@ def _of_stream(
     from connector.lake.audit_log import AuditLog
     from connector.lake.changelog_reader import open_logged
 
-    logged = open_logged(config.warehouse, of.name)
+    logged = open_logged(warehouse_of(config), of.name)
     if logged is None:
         return None
     if logged.foreign_commits:
@@ -191,7 +192,9 @@ def _of_stream(
             " its changelog"
         )
         on_event(warning("FOREIGN_COMMITS", text, stream=of.name))
-    audit_log = AuditLog(config.warehouse, of.name, of.topic, logged.changelog_id, logged.topic_id)
+    audit_log = AuditLog(
+        warehouse_of(config), of.name, of.topic, logged.changelog_id, logged.topic_id
+    )
     kafka = _kafka(config.kafka, of.topic, logged.topic_id, on_event)
     found = audit_stream(of.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
     streams = logged.write_streams()

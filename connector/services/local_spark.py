@@ -12,51 +12,84 @@ from pathlib import Path
 from sys import __stderr__, __stdout__
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConnectorError, ErrorCode
+from connector.config.storage import is_s3
+from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
 from connector.services.events import OnEvent, info
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from connector.config.settings import ConnectorConfig
+
 _STARTING: Final = threading.Lock()
 
 
 def session_of(
+    config: ConnectorConfig,
     spark: SparkSession | None,
     stack: ExitStack,
     on_event: OnEvent,
     *,
-    cores: str,
-    memory: str,
+    cores: str | None = None,
+    memory: str | None = None,
     for_writing: bool = False,
 ) -> SparkSession:
-    """Your session, checked and otherwise untouched; without one a local session, which ends with
-    `stack`.
+    """Your session, checked and otherwise untouched; without one a session as the configuration
+    says (SCL-1), which ends with `stack`.
 
-    A local session uses the locked jars. They are fetched first where they are missing. A process
-    has room for one session: `ConnectorError` if there is one already, because it would be yours.
+    `cores` are the threads of a local master, `memory` is the heap of the driver; None: as
+    configured. The session uses the locked jars. They are fetched first where they are missing. A
+    process has room for one session: `ConnectorError` if there is one already, because it would be
+    yours.
     """
-    from connector import jars
     from connector.spark.jvm import stop_session
     from connector.spark.session import check_session, start_session
 
+    warehouse = config.warehouse
     if spark is not None:
-        check_session(spark, for_writing=for_writing)
+        check_session(spark, for_writing=for_writing, warehouse=warehouse)
         return spark
-    paths = jars.fetch(
-        "spark",
-        jars.JarStore.from_environment(os.environ),
-        lambda text: on_event(info("JARS", text)),
-    )
+    settings = {**config.spark.settings(), **config.storage.spark_settings()}
+    if cores is not None:
+        if not config.spark.is_local:
+            allowed = f"None: the cores are those of the master, {config.spark.master}"
+            raise argument_invalid("cores", cores, allowed)
+        settings["spark.master"] = f"local[{cores}]"
+    if memory is not None:
+        settings["spark.driver.memory"] = memory
+    paths = _jars(config, on_event)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     with _STARTING, _output_is_ours():
         _check_that_there_is_none()
-        started = start_session(
-            paths, scratch=scratch, cores=cores, settings={"spark.driver.memory": memory}
-        )
+        started = start_session(paths, scratch=scratch, settings=settings)
     stack.callback(stop_session, started)
+    check_session(started, for_writing=for_writing, warehouse=warehouse)
     return started
+
+
+def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
+    """The locked jars that the warehouse needs, and those of the user."""
+    from connector.jars import JarStore, fetch
+
+    store = JarStore.from_environment(os.environ)
+
+    def say(text: str) -> None:
+        on_event(info("JARS", text))
+
+    locked = fetch("spark", store, say)
+    if is_s3(config.warehouse):
+        locked += fetch("s3", store, say)
+    extra = [Path(jar) for jar in config.spark.extra_jars]
+    for jar in extra:
+        if not jar.is_file():
+            raise ConfigError(
+                ErrorCode.SETTING_INVALID,
+                f"spark.extra_jars has {jar}",
+                "There is no such file",
+                "Correct the path, or remove it",
+            )
+    return [*locked, *extra]
 
 
 def _check_that_there_is_none() -> None:

@@ -12,6 +12,7 @@ from connector.config.settings import find_stream
 from connector.errors import ConfigError, ErrorCode, argument_invalid, check_note
 from connector.records.views import view_of_time
 from connector.services.load_config import who
+from connector.services.warehouses import warehouse_of
 from connector.state.overrides import ClosePartition
 from connector.state.stream_status import PartitionStatus, partition_statuses
 from connector.text import nearest
@@ -60,7 +61,7 @@ def partitions(config: ConnectorConfig, stream: str | None = None) -> PartitionL
     from connector.lake.state_reader import progress_of
 
     of, now = find_stream(config, stream), now_us()
-    progress = progress_of(config.warehouse, of.name, with_frontier=True)
+    progress = progress_of(warehouse_of(config), of.name, with_frontier=True)
     found = partition_statuses(progress.frontier, now, of.stall_after_s)
     return PartitionList(of.name, now, progress.low_watermark, progress.ingest_batch, found)
 
@@ -98,8 +99,8 @@ def close_partition(
         raise argument_invalid("name", name, "the name of a stream partition")
     check_note("why", why)
     check_note("by", by)
-    of, overrides = find_stream(config, stream), Overrides(config.warehouse)
-    progress = progress_of(config.warehouse, of.name, with_frontier=True)
+    of, overrides = find_stream(config, stream), Overrides(warehouse_of(config))
+    progress = progress_of(warehouse_of(config), of.name, with_frontier=True)
     frontier = progress.frontier
     known = {*frontier.partitions, *of.partitions} - frontier.ended.keys()
     if name not in known:

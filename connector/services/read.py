@@ -17,6 +17,7 @@ from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
+from connector.services.warehouses import warehouse_of
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.overrides import bound_in_force, check_bound
@@ -80,7 +81,7 @@ def read(
     allow_stale: bool = False,
     snapshot: bool = False,
     on_event: OnEvent = log_event,
-    memory: str = "2g",
+    memory: str | None = None,
 ) -> TableRead:
     """Read a table. Only a merge needs Java: it starts a local Spark session, unless you pass your
     own.
@@ -97,7 +98,7 @@ def read(
         allow_stale: Return the rows also if they are older than the bound.
         snapshot: Return the newest state at which all tables of the stream are a consistent cut.
         on_event: Receives warnings, and an event before a merge.
-        memory: Heap of a local session.
+        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
 
     Returns:
         The rows, which are read while you iterate over them.
@@ -113,7 +114,7 @@ def read(
     definition = find_table(config, table)
     check_bound(max_staleness_s)
     bound = (
-        bound_in_force(definition, Overrides(config.warehouse).bounds())
+        bound_in_force(definition, Overrides(warehouse_of(config)).bounds())
         if max_staleness_s is None
         else max_staleness_s
     )
@@ -137,12 +138,12 @@ def _as_applied(
     from connector.lake.state_reader import check_owner, logged_progress_of
 
     now = now_us()
-    path = places.table(config.warehouse, name)
+    path = places.table(warehouse_of(config), name)
     found = open_table(path, table=name)
     check_owner(path, "table", name, found.stored)
     with reading(path):
         before = TableState.from_json(found.stored)
-    logged = logged_progress_of(config.warehouse, config.tables[name].stream)
+    logged = logged_progress_of(warehouse_of(config), config.tables[name].stream)
     try:
         progress = logged.of_table(name, before)
     except TableError as error:  # a table may be read where its changelog is not
@@ -189,7 +190,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     cut = next(
         (
             cut
-            for cut in History(config.warehouse).cuts(config.tables[name].stream)
+            for cut in History(warehouse_of(config)).cuts(config.tables[name].stream)
             if name in cut.versions
         ),
         None,
@@ -204,7 +205,7 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
             table=name,
         )
     try:
-        path = places.table(config.warehouse, name)
+        path = places.table(warehouse_of(config), name)
         found = open_table(path, version=cut.versions[name], table=name)
     except TableError as error:
         raise TableError(
@@ -232,7 +233,7 @@ def _merged(
     on_event: OnEvent,
     *,
     allow_stale: bool,
-    memory: str,
+    memory: str | None,
 ) -> TableRead:
     """The table merged with everything that was ingested, by Spark; the merge is kept in the job
     history (TBL-16, TBL-19).
@@ -247,13 +248,13 @@ def _merged(
         )
     )
     with ExitStack() as stack:
-        started = session_of(spark, stack, on_event, cores="*", memory=memory)
+        started = session_of(config, spark, stack, on_event, memory=memory)
         jobs: list[Job] = []
         # The job ends when the rows have been read.
-        stack.callback(lambda: _keep(History(config.warehouse), jobs, on_event))
+        stack.callback(lambda: _keep(History(warehouse_of(config)), jobs, on_event))
         with failures.reading(name):
             found = read_table(
-                *(started, config.warehouse, name),
+                *(started, warehouse_of(config), name),
                 max_staleness_s=bound or 0,
                 allow_stale=allow_stale,
                 add_job=jobs.append,
@@ -294,8 +295,8 @@ def _missing(config: ConnectorConfig, name: str) -> OpenLetters:
 
     stream = config.streams[config.tables[name].stream]
     try:
-        table = table_state_of(config.warehouse, name)
-        progress = logged_progress_of(config.warehouse, stream.name).of_table(name, table)
+        table = table_state_of(warehouse_of(config), name)
+        progress = logged_progress_of(warehouse_of(config), stream.name).of_table(name, table)
         return open_letters_of(config, stream, progress, {name: table})[1][name]
     except TableError:
         return OpenLetters(is_known=False)

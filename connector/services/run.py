@@ -15,6 +15,7 @@ from connector.errors import ConfigError, ConnectorError, ErrorCode, TableError
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
+from connector.services.warehouses import warehouse_of
 from connector.state.jobs import Job, JobKind
 from connector.state.table_status import is_at_low_watermark, text_of_waiting
 
@@ -62,8 +63,8 @@ def run(
     once: bool = False,
     stop: threading.Event | None = None,
     on_event: OnEvent = log_event,
-    cores: str = "*",
-    memory: str = "2g",
+    cores: str | None = None,
+    memory: str | None = None,
 ) -> RunReport:
     """Ingest all streams of a configuration and apply them to their tables.
 
@@ -78,8 +79,9 @@ def run(
             `stop` is set.
         stop: Set it from another thread or from a signal handler: the batch in flight ends first.
         on_event: Receives warnings and progress.
-        cores: Threads of a local session; `*` for as many as there are processors.
-        memory: Heap of a local session, for example `2g`.
+        cores: Threads of a local session; `*` for as many as there are processors. None: as
+            configured in [spark].
+        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
 
     Returns:
         The work that was done.
@@ -106,7 +108,7 @@ def run(
         before, started = _ingest_batches(config), None
         try:
             started = session_of(
-                spark, stack, on_event, cores=cores, memory=memory, for_writing=True
+                config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
             )
             _run_pipeline(config, started, ports, stop, on_event, counts, once=once)
         except Exception as error:
@@ -128,7 +130,7 @@ def _ingest_batches(config: ConnectorConfig) -> int:
     found = 0
     for stream in config.streams:
         with suppress(TableError):  # the stream has no changelog yet, or Spark finds the damage
-            found += progress_of(config.warehouse, stream).ingest_batch
+            found += progress_of(warehouse_of(config), stream).ingest_batch
     return found
 
 
@@ -160,7 +162,7 @@ def _run_pipeline(
     from connector.spark.apply_loop import JobLog
     from connector.spark.pipeline import Pipeline
 
-    history, overrides = History(config.warehouse), Overrides(config.warehouse)
+    history, overrides = History(warehouse_of(config)), Overrides(warehouse_of(config))
 
     def add_job(job: Job) -> None:
         history.add_job(job)
@@ -196,11 +198,11 @@ def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:
 
     for name, definition in config.tables.items():
         with suppress(TableError):
-            table = table_state_of(config.warehouse, name)
-            waiting = waiting_changes(config.warehouse, definition, table)
+            table = table_state_of(warehouse_of(config), name)
+            waiting = waiting_changes(warehouse_of(config), definition, table)
             if not waiting:
                 continue
-            progress = progress_of(config.warehouse, definition.stream, with_frontier=True)
+            progress = progress_of(warehouse_of(config), definition.stream, with_frontier=True)
             late = progress.frontier.lagging_partition
             if late is not None and is_at_low_watermark(table, progress):
                 text = f"table {name}: {text_of_waiting(waiting, late.stream_partition)}"
@@ -231,6 +233,7 @@ def ports_of(
     for problem in topics.check(facts):
         on_event(warning("TOPIC_SETTING", problem, stream=stream.name))
     topics.create_dead_letter_topics(config.kafka, facts)
+    overrides = Overrides(warehouse_of(config))
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
     one_at_a_time = threading.Lock()
 
@@ -249,11 +252,9 @@ def ports_of(
             config.kafka, topics.describe(config.kafka, stream.topic)
         ),
         schema_by_id=_registry(config, stack),
-        ends=lambda taken_to: Overrides(config.warehouse).ends(stream.name, above=taken_to),
-        releases=lambda taken_to: Overrides(config.warehouse).releases(stream.name, above=taken_to),
-        row_releases=lambda taken_to: Overrides(config.warehouse).row_releases(
-            stream.name, above=taken_to
-        ),
+        ends=lambda taken_to: overrides.ends(stream.name, above=taken_to),
+        releases=lambda taken_to: overrides.releases(stream.name, above=taken_to),
+        row_releases=lambda taken_to: overrides.row_releases(stream.name, above=taken_to),
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
         outside=lambda known, published: external_dead_letters(
             config.kafka, stream.topic, known, published

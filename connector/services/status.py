@@ -13,6 +13,7 @@ from connector.clock import now_us
 from connector.errors import TableError, check_time
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
+from connector.services.warehouses import warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.open_dead_letters import OpenLetters
 from connector.state.overrides import bound_in_force, pace_in_force
@@ -45,16 +46,16 @@ class StatusReport:
         from connector.lake.state_reader import logged_progress_of, table_state_of
 
         found = StatusReport(at)
-        bounds = found._try("settings", Overrides(config.warehouse).bounds) or {}
-        paces = found._try("settings", Overrides(config.warehouse).paces) or {}
+        bounds = found._try("settings", Overrides(warehouse_of(config)).bounds) or {}
+        paces = found._try("settings", Overrides(warehouse_of(config)).paces) or {}
         tables = {
-            name: found._try(f"tables.{name}", partial(table_state_of, config.warehouse, name))
+            name: found._try(f"tables.{name}", partial(table_state_of, warehouse_of(config), name))
             for name in config.tables
         }
         for name, stream in config.streams.items():
             logged = found._try(
                 f"streams.{name}",
-                partial(logged_progress_of, config.warehouse, name, with_frontier=True),
+                partial(logged_progress_of, warehouse_of(config), name, with_frontier=True),
             )
             if logged is None:
                 continue
@@ -108,7 +109,7 @@ class StatusReport:
         from connector.lake.changelog_changes import waiting_changes
         from connector.lake.jobs import History
 
-        history, definition = History(config.warehouse), config.tables[name]
+        history, definition = History(warehouse_of(config)), config.tables[name]
         jobs = (
             self._try(
                 f"tables.{name}",
@@ -136,7 +137,7 @@ class StatusReport:
             waiting_changes=0
             if progress is None
             else self._try(
-                f"tables.{name}", partial(waiting_changes, config.warehouse, definition, book)
+                f"tables.{name}", partial(waiting_changes, warehouse_of(config), definition, book)
             )
             or 0,
         )
@@ -149,7 +150,9 @@ class StatusReport:
         if not progress.unknown_tables:
             return ()
         defined = [table.source for table in config.tables.values() if table.stream == stream]
-        read = partial(undefined_sources, config.warehouse, stream, defined, progress.ingest_batch)
+        read = partial(
+            undefined_sources, warehouse_of(config), stream, defined, progress.ingest_batch
+        )
         return self._try(f"streams.{stream}", read) or ()
 
     def _maintenance(
@@ -158,7 +161,7 @@ class StatusReport:
         from connector.lake.jobs import History
 
         found = self._try(
-            path, partial(History(config.warehouse).maintenance, table=table, stream=stream)
+            path, partial(History(warehouse_of(config)).maintenance, table=table, stream=stream)
         )
         return list(found.values()) if found else []
 

@@ -18,6 +18,7 @@ from connector.services.events import OnEvent, log_event
 from connector.services.in_use import only_use
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
+from connector.services.warehouses import warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
 from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
 
@@ -53,8 +54,8 @@ def rebuild(
     *,
     spark: SparkSession | None = None,
     on_event: OnEvent = log_event,
-    cores: str = "*",
-    memory: str = "2g",
+    cores: str | None = None,
+    memory: str | None = None,
 ) -> RebuildReport:
     """Make a table again from the whole changelog, with the columns that are declared now, and put
     it in the place of the old one.
@@ -67,8 +68,9 @@ def rebuild(
         table: The name of the table.
         spark: Your own session, which is neither changed nor stopped. None: a local session.
         on_event: Receives events.
-        cores: Threads of a local session; `*` for as many as there are processors.
-        memory: Heap of a local session, for example `2g`.
+        cores: Threads of a local session; `*` for as many as there are processors. None: as
+            configured in [spark].
+        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
 
     Returns:
         The result. The rebuild is in the history of the table, also if it failed.
@@ -82,7 +84,7 @@ def rebuild(
     find_table(config, table)
     from connector.lake.jobs import History
 
-    history, started_at = History(config.warehouse), now_us()
+    history, started_at = History(warehouse_of(config)), now_us()
     job = Job(JobKind.REBUILD, table, started_at, started_at)
     with only_use(config, [config.tables[table].stream], table), ExitStack() as stack:
         try:
@@ -114,7 +116,7 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
     is_number = isinstance(limit, int) and not isinstance(limit, bool)
     if limit is not None and not (is_number and 0 < limit <= MAX_LONG):
         raise argument_invalid("limit", limit, "a whole number above 0, or None for all jobs")
-    return History(config.warehouse).jobs(table, limit=limit)
+    return History(warehouse_of(config)).jobs(table, limit=limit)
 
 
 def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
@@ -125,7 +127,7 @@ def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
 
     find_table(config, table)
     return p95_s(
-        History(config.warehouse).durations_us(
+        History(warehouse_of(config)).durations_us(
             table, since=now_us() - RECOMMENDED_OVER_S * 1_000_000
         )
     )
@@ -160,7 +162,7 @@ def unset(config: ConnectorConfig, table: str) -> None:
     from connector.lake.overrides import Overrides
 
     set_max_staleness(config, table, None)
-    if table in Overrides(config.warehouse).paces():
+    if table in Overrides(warehouse_of(config)).paces():
         set_apply_every(config, table, None)
 
 
@@ -170,7 +172,7 @@ def apply_every_s(config: ConnectorConfig, table: str) -> float:
     """
     from connector.lake.overrides import Overrides
 
-    overrides = Overrides(config.warehouse)
+    overrides = Overrides(warehouse_of(config))
     return pace_in_force(find_table(config, table), overrides.bounds(), overrides.paces())
 
 
@@ -178,7 +180,7 @@ def _set(config: ConnectorConfig, override: _Override) -> _Override:
     from connector.lake.overrides import Overrides
 
     find_table(config, override.table)
-    Overrides(config.warehouse).set(override)
+    Overrides(warehouse_of(config)).set(override)
     return override
 
 
@@ -189,8 +191,8 @@ def _rebuild(
     stack: ExitStack,
     on_event: OnEvent,
     *,
-    cores: str,
-    memory: str,
+    cores: str | None,
+    memory: str | None,
 ) -> Rebuilt:
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
@@ -201,11 +203,13 @@ def _rebuild(
     stream = config.streams[definition.stream]
     # Kafka is needed for letters only.
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
-    session = session_of(spark, stack, on_event, cores=cores, memory=memory, for_writing=True)
-    changelog = Changelog(session, places.changelog(config.warehouse, stream.name), stream.name)
+    session = session_of(
+        config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
+    )
+    changelog = Changelog(session, places.changelog(warehouse_of(config), stream.name), stream.name)
     cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
     return rebuild_table(
-        *(session, places.table_folder(config.warehouse, name), definition, changelog, cut),
+        *(session, places.table_folder(warehouse_of(config), name), definition, changelog, cut),
         publish=publisher.publish,
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
     )

@@ -10,6 +10,7 @@ from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.errors import ConfigError, ErrorCode, argument_invalid, check_note
 from connector.services.load_config import who
+from connector.services.warehouses import warehouse_of
 from connector.state.incomplete_transactions import IncompleteTransaction, ReleaseTransaction
 from connector.text import nearest
 
@@ -38,7 +39,7 @@ def incomplete_transactions(
     from connector.lake.state_reader import progress_of
 
     of = find_stream(config, stream)
-    return list(progress_of(config.warehouse, of.name).transactions.incomplete)
+    return list(progress_of(warehouse_of(config), of.name).transactions.incomplete)
 
 
 def release_transaction(
@@ -81,7 +82,7 @@ def release_transaction(
     check_note("why", why)
     check_note("by", by)
     of = find_stream(config, stream)
-    known = progress_of(config.warehouse, of.name).transactions
+    known = progress_of(warehouse_of(config), of.name).transactions
     ids = {one.server_transaction_id for one in known.incomplete}
     if server_transaction_id not in ids:
         raise ConfigError(
@@ -94,5 +95,5 @@ def release_transaction(
     request = ReleaseTransaction(
         known.released_to + 1, of.name, server_transaction_id, why, now_us(), by
     )
-    Overrides(config.warehouse).add_release(request)
+    Overrides(warehouse_of(config)).add_release(request)
     return request

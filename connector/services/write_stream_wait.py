@@ -10,6 +10,7 @@ from connector.clock import now_us
 from connector.errors import ErrorCode, StreamStateError
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, info
+from connector.services.warehouses import warehouse_of
 from connector.write_streams.releases import ReleaseProgress, Withheld
 
 if TYPE_CHECKING:
@@ -58,15 +59,17 @@ def wait_for_rows(
         waits_for = "ingest; check that the pipeline runs"
         if batch is None:
             # In this order: the progress has everything that the batch has.
-            is_read = batch_with(config.warehouse, of.name, ends) is not None
-            progress = progress_of(config.warehouse, of.name)
+            is_read = batch_with(warehouse_of(config), of.name, ends) is not None
+            progress = progress_of(warehouse_of(config), of.name)
             forgotten = now_us() - 2 * of.staging_retention_s * 1_000_000 if is_read else 0
             if is_released(progress.releases, entries, forgotten):
                 batch = progress.ingest_batch
-            elif not requested(Overrides(config.warehouse), of.name, progress, commit_timestamp):
+            elif not requested(
+                Overrides(warehouse_of(config)), of.name, progress, commit_timestamp
+            ):
                 check_not_withheld(of, progress, entries, commit_timestamp, is_read=is_read)
         if batch is not None:
-            states = {name: table_state_of(config.warehouse, name) for name in tables}
+            states = {name: table_state_of(warehouse_of(config), name) for name in tables}
             behind = [
                 name for name, state in states.items() if not _has(state, batch, commit_timestamp)
             ]

@@ -20,6 +20,7 @@ from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, log_event
 from connector.services.load_config import who
+from connector.services.warehouses import warehouse_of
 from connector.services.write_stream_wait import wait_for_rows
 from connector.state.write_stream_status import (
     ReleaseStatus,
@@ -88,8 +89,10 @@ def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> Wr
 
     of, now = find_stream(config, stream), now_us()
     catalog = _catalog(config, of, is_complete=False)
-    progress = progress_of(config.warehouse, of.name, with_frontier=True)
-    asked = Overrides(config.warehouse).row_releases(of.name, above=progress.releases.requests_to)
+    progress = progress_of(warehouse_of(config), of.name, with_frontier=True)
+    asked = Overrides(warehouse_of(config)).row_releases(
+        of.name, above=progress.releases.requests_to
+    )
     releases = progress.releases.requested(asked)
     statuses = write_stream_statuses(catalog, releases, now, _retention(of))
     return WriteStreamList(
@@ -190,7 +193,7 @@ def commit_write_streams(
     from connector.lake.state_reader import progress_of
 
     of, names = find_stream(config, stream), check_stream_names(names)
-    horizon = None if as_of is None else progress_of(config.warehouse, of.name).horizon
+    horizon = None if as_of is None else progress_of(warehouse_of(config), of.name).horizon
     commit_timestamp = commit_streams(
         config.kafka,
         of.topic,
@@ -256,10 +259,10 @@ def release_rows(
     check_note("why", why)
     check_note("by", by)
     of = find_stream(config, stream)
-    known = progress_of(config.warehouse, of.name).releases
+    known = progress_of(warehouse_of(config), of.name).releases
     _find_withheld(of.name, known, commit_timestamp, Withheld.ROWS)
     request = ReleaseRows(known.requests_to + 1, of.name, commit_timestamp, why, now_us(), by)
-    Overrides(config.warehouse).add_row_release(request)
+    Overrides(warehouse_of(config)).add_row_release(request)
     return request
 
 
@@ -290,7 +293,7 @@ def release_again(config: ConnectorConfig, stream: str, commit_timestamp: int) -
 
     _check_commit_timestamp(commit_timestamp)
     of = find_stream(config, stream)
-    progress = progress_of(config.warehouse, of.name)
+    progress = progress_of(warehouse_of(config), of.name)
     ranges = _rejected_commit(config, of, progress, commit_timestamp)
     if not ranges:
         found = _find_withheld(of.name, progress.releases, commit_timestamp, Withheld.TOO_LATE)

@@ -16,6 +16,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, ErrorCode, argument_invalid
+from connector.text import is_secret
 
 GONE: Final = (Py4JNetworkError, ConnectionError, AttributeError)
 """The errors of calls to a JVM that has died, or to the JVM objects of a session that was stopped:
@@ -31,7 +32,9 @@ def launch(settings: Mapping[str, str]) -> None:
     """
     if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
-    conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+    # Every user of the machine can read the command line of a process.
+    shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
+    conf = SparkConf(loadDefaults=False).setAll(shown)
     gateway: Any = launch_gateway(  # type: ignore[no-untyped-call]
         conf, popen_kwargs={"start_new_session": True}
     )

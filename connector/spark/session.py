@@ -14,14 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from py4j.protocol import Py4JJavaError
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
+from connector.config.storage import is_s3
 from connector.errors import ConnectorError, ErrorCode
-from connector.jars import JarStore, fetch
+from connector.jars import JarStore, Lock, fetch
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 
+_S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_OF_SUBMIT: Final = {"spark.master", "spark.jars", "spark.local.dir"}
+"""Settings that only `spark-submit` can make, where it started the process."""
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _AVRO_LIMITS: Final = " ".join(
     f"-Dorg.apache.avro.limits.{limit}"
@@ -144,7 +150,9 @@ def configure_session(
     return builder
 
 
-def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
+def check_session(
+    spark: SparkSession, *, for_writing: bool = False, warehouse: str | None = None
+) -> None:
     """Check that lowmark can use a session.
 
     Example:
@@ -154,31 +162,23 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         spark: A session that you started. It is not changed.
         for_writing: Check also what `run` and `rebuild` need: the limits on the memory that a
             damaged record can use (TBL-3).
+        warehouse: Check also what Spark needs for this warehouse (STO-1).
 
     Returns:
         Nothing, if the session is suitable.
 
     Raises:
         ConfigError: It is not a session, or a session of Spark Connect.
-        ConnectorError: The session has ended, or Delta's jars or its extension are missing. With
-            `for_writing`, also if the limits are not set. The remedy names the settings.
-            `configure_session` sets all of them.
+        ConnectorError: The session has ended, or Delta's jars or its extension are missing, or,
+            for a warehouse in S3, the jars of its client. With `for_writing`, also if the limits
+            are not set. The remedy names the settings. `configure_session` sets all of them, but
+            not the jars for S3.
     """
     check_live(spark)
     jvm: Any = spark._jvm
-    try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(
-            "io.delta.tables.DeltaTable"
-        )
-    except Py4JJavaError:
-        jars = ",".join(map(str, fetch("spark", JarStore.from_environment(os.environ))))
-        raise ConnectorError(
-            ErrorCode.SPARK_WITHOUT_DELTA_JARS,
-            "Spark runs without Delta's jars",
-            "Spark loads jars only when it starts, and it was started before lowmark, for example"
-            " by spark-submit",
-            f"Start Spark with these jars (`spark.jars`): {jars}",
-        ) from None
+    _check_jars(jvm, "spark", "io.delta.tables.DeltaTable", ErrorCode.SPARK_WITHOUT_DELTA_JARS)
+    if warehouse is not None and is_s3(warehouse):
+        _check_jars(jvm, "s3", _S3_CLIENT, ErrorCode.SPARK_WITHOUT_S3_JARS)
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
         raise ConnectorError(
@@ -202,6 +202,20 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
         )
 
 
+def _check_jars(jvm: Any, lock: Lock, of_lock: str, code: ErrorCode) -> None:
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(of_lock)
+    except Py4JJavaError:
+        jars = ",".join(map(str, fetch(lock, JarStore.from_environment(os.environ))))
+        raise ConnectorError(
+            code,
+            f"Spark runs without {'Delta' if lock == 'spark' else 'the S3 client'}'s jars",
+            "Spark loads jars only when it starts, and it was started before lowmark, for example"
+            " by spark-submit",
+            f"Start Spark with these jars (`spark.jars`): {jars}",
+        ) from None
+
+
 def start_session(
     jars: Iterable[Path],
     *,
@@ -213,15 +227,23 @@ def start_session(
     session, it is started.
 
     `scratch` is a local folder for Spark's temporary files, and for the files that configure its
-    logging and pools. `settings` have priority over those of lowmark. If `spark-submit` started the
-    process, its master is kept.
+    logging and pools. `settings` have priority over those of lowmark, and JVM options are added to
+    those of lowmark. If `spark-submit` started the process, what it was given has priority.
 
     A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
     sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.
     """
-    merged = {"spark.app.name": "lowmark", **_settings(jars, scratch), **(settings or {})}
-    if "spark.master" not in merged and "SPARK_ENV_LOADED" not in os.environ:
-        merged["spark.master"] = f"local[{cores}]"
+    given = settings or {}
+    merged = {
+        "spark.app.name": "lowmark",
+        "spark.master": f"local[{cores}]",
+        **_settings(jars, scratch),
+        **{name: value for name, value in given.items() if name not in JVM_OPTION_SETTINGS},
+    }
+    for name in JVM_OPTION_SETTINGS:
+        merged[name] = f"{merged[name]} {given.get(name, '')}".rstrip()
+    if "SPARK_ENV_LOADED" in os.environ:
+        merged = _beside_submit(merged)
     launch(merged)
     builder = SparkSession.builder
     for name, value in merged.items():
@@ -230,6 +252,16 @@ def start_session(
         spark = builder.getOrCreate()
     check_session(spark)
     return spark
+
+
+def _beside_submit(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings that do not replace what `spark-submit` was given: its master, jars, folders,
+    memory and JVM options.
+    """
+    SparkContext._ensure_initialized()
+    given = {name for name, _ in SparkConf().getAll()} | _OF_SUBMIT
+    ours = SETTINGS.keys() - {*JVM_OPTION_SETTINGS, "spark.ui.enabled"}
+    return {name: value for name, value in settings.items() if name in ours or name not in given}
 
 
 def _settings(jars: Iterable[Path], scratch: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ from connector.records.model import DataChange
 from connector.records.ordering import OrderPosition
 from connector.records.sizes import size_of
 from connector.services.events import OnEvent, log_event, warning
+from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
 from connector.tables.row import read_change, row_of
@@ -56,7 +57,9 @@ class Effects:
                 name: table for name, table in config.tables.items() if table.stream == stream.name
             }
             found = Effects(
-                config.warehouse, tables, progress_of(config.warehouse, stream.name).low_watermark
+                warehouse_of(config),
+                tables,
+                progress_of(warehouse_of(config), stream.name).low_watermark,
             )
             for name in tables:
                 found._states(name)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TopicError
+from connector.services.warehouses import warehouse_of
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters, open_letters
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -74,7 +75,7 @@ def _letters_of(
     sent = NONE_SENT if totals is None else totals.sent
     under_way = (
         sent.topic_id == facts.topic_id
-        and batch_with(config.warehouse, stream.name, sent.ends) is None
+        and batch_with(warehouse_of(config), stream.name, sent.ends) is None
     )
     return open_letters(
         rejected, letters, outside, facts.topic_id, totals, first, under_way=under_way

@@ -26,6 +26,7 @@ from connector.services.dead_letters.effects import Effects
 from connector.services.dead_letters.wait import wait_for_tables
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.load_config import who
+from connector.services.warehouses import warehouse_of
 from connector.text import truncate_utf8
 
 if TYPE_CHECKING:
@@ -290,7 +291,7 @@ def _horizon(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent) -
     try:
         from connector.lake.state_reader import progress_of
 
-        return progress_of(config.warehouse, stream.name).horizon
+        return progress_of(warehouse_of(config), stream.name).horizon
     except (ModuleNotFoundError, TableError) as error:
         text = (
             f"the horizon of {stream.name} is unknown ({error}). A replayed change that is too"

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from connector.dead_letters.envelope import replay_claim
 from connector.dead_letters.filter import LetterFilter
 from connector.services.events import OnEvent, info, log_event
+from connector.services.warehouses import warehouse_of
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -44,14 +45,14 @@ def wait_for_tables(
     batch, behind = None, list[str]()
     while True:
         if batch is None:
-            batch = batch_with(config.warehouse, stream.name, ends)
+            batch = batch_with(warehouse_of(config), stream.name, ends)
             if batch is not None and _are_rejected_again(queue, began, selection, on_event):
                 return 1
         if batch is not None:
             behind = [
                 name
                 for name in tables
-                if not has_batch(table_state_of(config.warehouse, name), batch)
+                if not has_batch(table_state_of(warehouse_of(config), name), batch)
             ]
             if not behind:
                 break

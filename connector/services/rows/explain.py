@@ -29,6 +29,7 @@ from connector.services.rows.versions import (
     first_version,
     is_applied,
 )
+from connector.services.warehouses import warehouse_of
 from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored
@@ -158,10 +159,10 @@ def explain(
 
     if not isinstance(key, bytes | tuple):
         raise argument_invalid("key", key, "bytes, or a tuple with the values of the key columns")
-    states = RowStates(config.warehouse, find_table(config, table))
+    states = RowStates(warehouse_of(config), find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
-    log = _Log.of(states.changelog, places.changelog(config.warehouse, definition.stream))
+    log = _Log.of(states.changelog, places.changelog(warehouse_of(config), definition.stream))
     accepted, refused = _changes(states, row_key)
     letters, not_looked_at = _letters(
         config, states, row_key, accepted, refused, log, ask_kafka=ask_kafka

@@ -9,6 +9,7 @@ from connector.errors import ConnectorError, ErrorCode, TableError
 from connector.records.model import DataChange, Release
 from connector.records.rejection import Position, Rejection
 from connector.records.views import view_of_time
+from connector.services.warehouses import warehouse_of
 from connector.validation import KafkaRecord
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> in
     """
     from connector.lake.state_reader import progress_of
 
-    horizon = progress_of(config.warehouse, stream.name).horizon
+    horizon = progress_of(warehouse_of(config), stream.name).horizon
     if horizon is not None and as_of < horizon:
         raise ConnectorError(
             ErrorCode.AS_OF_TOO_OLD,
@@ -48,17 +49,17 @@ def check_empty(
     """
     from connector.lake.state_reader import progress_of, table_state_of
 
-    table = _opened(places.table(config.warehouse, definition.name))
+    table = _opened(places.table(warehouse_of(config), definition.name))
     if table is not None and next(iter(table.query("SELECT 1 FROM t LIMIT 1")), None):
         raise _not_empty(definition, "It has rows")
-    changelog = _opened(places.changelog(config.warehouse, stream.name))
-    applied_to = table_state_of(config.warehouse, definition.name).complete_to_batch
+    changelog = _opened(places.changelog(warehouse_of(config), stream.name))
+    applied_to = table_state_of(warehouse_of(config), definition.name).complete_to_batch
     if changelog is not None and _has_changes(changelog, definition.source, applied_to):
         raise _not_empty(definition, "The changelog has changes that are not applied yet")
     staged, released, has_changes = _unread(config, stream, definition.source)
     if has_changes:
         raise _not_empty(definition, "The topic has changes that are not ingested yet")
-    progress = progress_of(config.warehouse, stream.name)
+    progress = progress_of(warehouse_of(config), stream.name)
     waiting = {one.stream for release in progress.releases.open for one in release.ranges}
     waiting = (waiting | released) - {write_stream}
     if waiting and changelog is not None:
@@ -135,7 +136,7 @@ def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[o
     from connector.lake.state_reader import logged_ends
 
     facts = topics.describe(config.kafka, stream.topic)
-    logged = logged_ends(config.warehouse, stream.name)
+    logged = logged_ends(warehouse_of(config), stream.name)
     begins = topics.beginning_offsets(config.kafka, facts)
     ends = topics.end_offsets(config.kafka, facts)
     ranges = {number: (max(begins[number], logged.get(number, 0)), ends[number]) for number in ends}

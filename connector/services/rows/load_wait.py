@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from connector.errors import ConnectorError, ErrorCode
 from connector.services.dead_letters.wait import LOOK_EVERY_S, SAY_EVERY_S, has_batch
 from connector.services.events import OnEvent, info
+from connector.services.warehouses import warehouse_of
 from connector.write_streams.releases import Withheld
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ def wait_for_rows(
     said_at = time.monotonic()
     while True:
         if batch is None:
-            found = batch_with(config.warehouse, stream.name, ends)
+            found = batch_with(warehouse_of(config), stream.name, ends)
             is_visible = found is not None and not _is_open(config, stream, write_stream)
             batch = found if is_visible else None
-        if batch is not None and has_batch(table_state_of(config.warehouse, table), batch):
+        if batch is not None and has_batch(table_state_of(warehouse_of(config), table), batch):
             return
         if time.monotonic() - said_at > SAY_EVERY_S:
             said_at = time.monotonic()
@@ -55,7 +56,7 @@ def _is_open(config: ConnectorConfig, stream: StreamConfig, write_stream: str) -
 
     of_stream = [
         release
-        for release in progress_of(config.warehouse, stream.name).releases.open
+        for release in progress_of(warehouse_of(config), stream.name).releases.open
         if any(one.stream == write_stream for one in release.ranges)
     ]
     if any(release.withheld is not Withheld.NO for release in of_stream):

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.spark.storage.files import newest_snapshot
 from connector.state.maintenance_schedule import CommitCount, superfluous
 
-_NAME: Final = re.compile(r"/_delta_log/([^,/}]+)(?=[,}])")
+_NAME: Final = re.compile(r"/_delta_log/([^,/;}]+)(?=;)")
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
 _DELETED_AT_ONCE: Final = 5_000
 """A log that was never cleaned is cleaned in steps, because each file is a call."""
@@ -52,7 +52,7 @@ class DeltaLog:
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        self._path_of, self._io, self._file_util, self._arrays = _classes(spark._jvm)
+        self._path_of, self._io, self._arrays = _classes(spark._jvm)
         self._spark = spark
         self._folder = self._path_of(f"{path}/_delta_log")
         self._files = self._folder.getFileSystem(
@@ -202,10 +202,9 @@ class DeltaLog:
         """The names of all files in the log."""
         if not self._files.exists(self._folder):
             return []
-        # As one text: in a long log, one call to the JVM for each name takes seconds.
-        return _NAME.findall(
-            self._arrays.toString(self._file_util.stat2Paths(self._files.listStatus(self._folder)))
-        )
+        # As one text: in a long log, one call to the JVM for each name takes seconds. It is the
+        # text of the statuses, because py4j does not see that S3's are statuses of files.
+        return _NAME.findall(self._arrays.toString(self._files.listStatus(self._folder)))
 
     def _file(self, version: int) -> Any:
         return self._path_of(self._folder, f"{version:020}.json")
@@ -252,7 +251,7 @@ def _versions_in(names: Iterable[str]) -> list[int]:
 def _classes(jvm: Any) -> tuple[Any, ...]:
     """The classes are cached, because the JVM searches all jars for each part of a class name."""
     hadoop, commons = jvm.org.apache.hadoop.fs, jvm.org.apache.commons
-    return hadoop.Path, commons.io.IOUtils, hadoop.FileUtil, commons.lang3.ArrayUtils
+    return hadoop.Path, commons.io.IOUtils, commons.lang3.ArrayUtils
 
 
 def remove_folder(spark: SparkSession, path: str) -> None:

@@ -1,0 +1,103 @@
+"""How Spark is started: where it runs, with how much memory, and settings of your own (SCL-1)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from connector.records.field_types import check_arguments
+from connector.text import is_secret
+
+LOCAL_MASTER: Final = "local[*]"
+DEFAULT_DRIVER_MEMORY: Final = "2g"
+MEMORY_PATTERN: Final = r"[1-9][0-9]{0,6}[mMgG]"
+JVM_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+"""Your value of these settings is added to that of lowmark."""
+
+_KEYS: Final = {
+    "spark.master": "master",
+    "spark.driver.memory": "driver_memory",
+    "spark.executor.memory": "executor_memory",
+    "spark.executor.cores": "executor_cores",
+    "spark.jars": "extra_jars",
+}
+"""Settings of Spark that have a key of their own."""
+
+_KEPT: Final = {
+    "spark.sql.extensions": "tables are read and written with Delta's extension alone",
+    "spark.sql.catalog.spark_catalog": "tables are found by Delta's catalog",
+    "spark.sql.session.timeZone": "times are in UTC",
+    "spark.sql.ansi.enabled": "a value that does not fit becomes a dead letter, not a failed query",
+    "spark.sql.caseSensitive": "names of columns are compared without case",
+    "spark.speculation": "two attempts at one task would write the same files",
+    "spark.serializer": "what executors send back is read by lowmark",
+    "spark.hadoop.fs.s3a.performance.flags": "a commit must never replace another one",
+    "spark.hadoop.fs.s3a.create.performance": "a commit must never replace another one",
+}
+_KEPT_PREFIXES: Final = {
+    "spark.sql.legacy.": "values are compared and converted as Spark does by default",
+    "spark.sql.parquet.": "every reader must find the same times in the files",
+    "spark.hadoop.parquet.": "every reader must find the same times in the files",
+    "spark.sql.streaming.": "a batch is repeated with exactly the same records",
+    "spark.databricks.delta.": "old versions are removed by lowmark's own rules",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkConfig:
+    """How lowmark starts Spark, where you do not give a session of your own.
+
+    - `master`: `local[*]`, or the URL of a cluster, for example `spark://host:7077`.
+    - `driver_memory`, `executor_memory`: sizes of the heaps, for example `2g`. Empty: Spark's
+      default for executors.
+    - `executor_cores`: None: all cores of a worker.
+    - `extra_jars`: jars on the class path of driver and executors, beside those of lowmark.
+    - `conf`: any other setting of Spark. Values of secrets are not shown.
+    """
+
+    master: str = LOCAL_MASTER
+    driver_memory: str = DEFAULT_DRIVER_MEMORY
+    executor_memory: str = ""
+    executor_cores: int | None = None
+    extra_jars: tuple[str, ...] = ()
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+
+    def __repr__(self) -> str:
+        shown = {name: "***" if is_secret(name) else value for name, value in self.conf.items()}
+        return f"SparkConfig(master={self.master!r}, conf={shown!r})"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs in one process of this machine."""
+        return self.master == "local" or self.master.startswith("local[")
+
+    def settings(self) -> dict[str, str]:
+        """The settings of Spark. Those that are not given are left out."""
+        given = {
+            "spark.master": self.master,
+            "spark.driver.memory": self.driver_memory,
+            "spark.executor.memory": self.executor_memory,
+            "spark.executor.cores": str(self.executor_cores or ""),
+        }
+        return {**self.conf, **{name: value for name, value in given.items() if value}}
+
+
+def conf_fault(name: str, value: str) -> tuple[str, str]:
+    """What is allowed in place of a setting in `conf`, and the remedy. Both are empty if it is
+    allowed.
+    """
+    if not re.fullmatch(r"spark\.[^\s=]+", name):
+        return "a setting of Spark, which begins with spark.", "correct its name"
+    if name in _KEYS:
+        return f"only as {_KEYS[name]}, in the section [spark]", f"write {_KEYS[name]} there"
+    if name == "spark.speculation" and value.lower() == "false":
+        return "", ""
+    why = _KEPT.get(name) or next(
+        (why for prefix, why in _KEPT_PREFIXES.items() if name.startswith(prefix)), ""
+    )
+    return (f"the value of lowmark: {why}", "remove it") if why else ("", "")

@@ -1,0 +1,113 @@
+"""The object store of a warehouse: one set of settings for Spark and for deltalake (STO-1).
+
+Where the settings leave a credential out, both clients look where AWS's own tools look: in the
+environment (`AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`), and then in the
+machine's role.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from connector.records.field_types import check_arguments
+
+DEFAULT_REGION: Final = "us-east-1"
+"""Stores other than Amazon's have no regions, but their clients want the name of one."""
+S3_SCHEME: Final = "s3a://"
+"""Spark knows S3 by this name only. deltalake knows it by `s3://`, too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageConfig:
+    """How the store of a warehouse is reached.
+
+    - `endpoint`: the URL of a store that is not Amazon's, for example `http://127.0.0.1:8333`.
+    - `region`: the region of the bucket. Empty: Amazon's default, or `us-east-1` at an endpoint.
+    - `path_style`: the bucket is in the path of a URL, not in its host. None: at an endpoint.
+    - `access_key`, `secret_key`, `session_token`: both keys or none. Empty: as AWS's tools find
+      them.
+    - `shared_folder`: the warehouse is a local folder that all hosts of the cluster have mounted
+      (SCL-7).
+    - `options`: options of deltalake, passed on unchanged, for stores other than S3 (STO-7).
+    """
+
+    endpoint: str = ""
+    region: str = ""
+    path_style: bool | None = None
+    access_key: str = field(default="", repr=False)
+    secret_key: str = field(default="", repr=False)
+    session_token: str = field(default="", repr=False)
+    shared_folder: bool = False
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+
+    @property
+    def _is_path_style(self) -> bool:
+        return bool(self.endpoint) if self.path_style is None else self.path_style
+
+    @property
+    def _region(self) -> str:
+        return self.region or (DEFAULT_REGION if self.endpoint else "")
+
+    def spark_settings(self) -> dict[str, str]:
+        """The settings of Spark's S3 client. Those that are not given are left out."""
+        given = {
+            "endpoint": self.endpoint,
+            "endpoint.region": self._region,
+            "path.style.access": "true" if self._is_path_style else "",
+            "access.key": self.access_key,
+            "secret.key": self.secret_key,
+            "session.token": self.session_token,
+        }
+        return {f"spark.hadoop.fs.s3a.{name}": value for name, value in given.items() if value}
+
+    def lake_options(self) -> dict[str, str]:
+        """The options of deltalake. Those that are not given are left out."""
+        given = {
+            "AWS_ENDPOINT_URL": self.endpoint,
+            "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http://") else "",
+            "AWS_REGION": self._region,
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self._is_path_style else "",
+            "AWS_ACCESS_KEY_ID": self.access_key,
+            "AWS_SECRET_ACCESS_KEY": self.secret_key,
+            "AWS_SESSION_TOKEN": self.session_token,
+        }
+        return {**{name: value for name, value in given.items() if value}, **self.options}
+
+
+def is_s3(warehouse: str) -> bool:
+    """Whether the warehouse is in an S3 store."""
+    return warehouse.startswith(S3_SCHEME)
+
+
+def is_local(warehouse: str) -> bool:
+    """Whether the warehouse is a folder of this machine."""
+    return "://" not in warehouse or warehouse.startswith("file://")
+
+
+def spelled(warehouse: str) -> str:
+    """The warehouse as Spark spells it: `s3a://` in place of `s3://`, and no slash at the end."""
+    if "://" not in warehouse:
+        return warehouse
+    return re.sub(r"^s3n?://", S3_SCHEME, warehouse).rstrip("/")
+
+
+def warehouse_fault(warehouse: str) -> str:
+    """What is wrong with the URI of a warehouse, as the form that is allowed. Empty: nothing."""
+    scheme, is_uri, rest = warehouse.partition("://")
+    if not is_uri:
+        return ""
+    if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        return "a path, or a URI such as s3a://bucket/prefix"
+    if "@" in rest.partition("/")[0] and not scheme.startswith(("abfs", "wasb")):
+        return "a URI without credentials"
+    if scheme in {"s3", "s3a", "s3n"} and not re.fullmatch(
+        r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[^?#]*)?", rest
+    ):
+        return "s3a:// and the name of a bucket, then a path without ? and #"
+    return ""

@@ -1,0 +1,40 @@
+"""The options with which deltalake opens the tables of a warehouse (STO-1).
+
+They belong to a warehouse, as a password belongs to a host: every function of this package takes
+the path of a table, and finds them by the start of that path. Without options, deltalake uses the
+environment.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_OPTIONS: Final = dict[str, dict[str, str]]()
+_LOCK: Final = threading.Lock()
+
+
+def remember(warehouse: str, options: Mapping[str, str]) -> None:
+    """Use these options for all tables of a warehouse, in this process, from now on."""
+    with _LOCK:
+        _OPTIONS[warehouse.rstrip("/")] = dict(options)
+
+
+def options_of(path: str) -> dict[str, str] | None:
+    """The options of the warehouse that has this path. None: none are known."""
+    if "://" not in path:
+        return None
+    with _LOCK:
+        known = [warehouse for warehouse in _OPTIONS if f"{path}/".startswith(f"{warehouse}/")]
+        return dict(_OPTIONS[max(known, key=len)]) if known else None
+
+
+def opened(path: str) -> DeltaTable:
+    """The Delta table at a path, in its newest version. Raises the errors of deltalake."""
+    from deltalake import DeltaTable
+
+    return DeltaTable(path, storage_options=options_of(path))
