@@ -229,6 +229,7 @@ class ErrorCode(StrEnum):
     SPARK_SESSION_ENDED = auto()
     SPARK_WITHOUT_DELTA_JARS = auto()
     SPARK_WITHOUT_S3_JARS = auto()
+    SPARK_WITHOUT_ATOMIC_COMMITS = auto()
     SPARK_WITHOUT_DELTA_EXTENSION = auto()
     SPARK_WITHOUT_AVRO_LIMITS = auto()
     EXTRA_MISSING = auto()

@@ -26,6 +26,7 @@ from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
 _OF_SUBMIT: Final = {"spark.master", "spark.jars", "spark.local.dir"}
 """Settings that only `spark-submit` can make, where it started the process."""
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
@@ -54,6 +55,8 @@ only interpret it.
 SETTINGS: Final = {
     "spark.sql.extensions": _DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Delta's own class would let a second writer replace a commit in S3 (STO-3).
+    S3_LOG_STORE: "io.github.lowmark.S3ConditionalLogStore",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -122,6 +125,7 @@ def configure_session(
     *,
     scratch: Path | None = None,
     jars: Iterable[Path] | None = None,
+    warehouse: str | None = None,
 ) -> SparkSession.Builder:
     """Add all settings and jars that lowmark needs to the builder of your own session.
 
@@ -136,6 +140,8 @@ def configure_session(
             logging and pools. None: a new temporary folder.
         jars: Spark's and Delta's Kafka and Avro jars. None: the locked jars, which are downloaded
             once and checked.
+        warehouse: For a warehouse in S3, the locked jars include those of Spark's S3 client. You
+            set `spark.hadoop.fs.s3a.endpoint` and the like yourself.
 
     Returns:
         The same builder.
@@ -144,8 +150,12 @@ def configure_session(
         JarError: A jar cannot be downloaded, or its hash differs from the locked one.
     """
     folder = Path(tempfile.mkdtemp(prefix="lowmark-spark-")) if scratch is None else scratch
-    paths = fetch("spark", JarStore.from_environment(os.environ)) if jars is None else jars
-    for name, value in _settings(paths, folder).items():
+    if jars is None:
+        store = JarStore.from_environment(os.environ)
+        jars = fetch("spark", store)
+        if warehouse is not None and is_s3(warehouse):
+            jars += fetch("s3", store)
+    for name, value in _settings(jars, folder).items():
         builder = builder.config(name, value)
     return builder
 
@@ -171,8 +181,8 @@ def check_session(
         ConfigError: It is not a session, or a session of Spark Connect.
         ConnectorError: The session has ended, or Delta's jars or its extension are missing, or,
             for a warehouse in S3, the jars of its client. With `for_writing`, also if the limits
-            are not set. The remedy names the settings. `configure_session` sets all of them, but
-            not the jars for S3.
+            are not set, or if commits in S3 would not be atomic (STO-3). The remedy names the
+            settings. `configure_session` sets all of them.
     """
     check_live(spark)
     jvm: Any = spark._jvm
@@ -188,6 +198,8 @@ def check_session(
             f"Set spark.sql.extensions to {_DELTA_EXTENSION}, or build the session with"
             " connector.spark.configure_session",
         )
+    if for_writing and warehouse is not None and is_s3(warehouse):
+        _check_log_store(spark)
     if (
         for_writing
         and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None
@@ -199,6 +211,19 @@ def check_session(
             " memory",
             f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with"
             " connector.spark.configure_session",
+        )
+
+
+def _check_log_store(spark: SparkSession) -> None:
+    """Another class than that of lowmark is accepted: it may commit through a lock."""
+    if not spark.sparkContext.getConf().get(S3_LOG_STORE, ""):
+        raise ConnectorError(
+            ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
+            "Spark would write to S3 without atomic commits",
+            f"{S3_LOG_STORE} is not set. With Delta's default, a second writer could replace a"
+            " commit",
+            f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, or build the"
+            " session with connector.spark.configure_session",
         )
 
 

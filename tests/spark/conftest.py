@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,8 +14,9 @@ from connector import jars
 from connector.spark.session import start_session
 from connector.state import maintenance_schedule
 from tests.broker import admin, broker, kafka, new_topic
+from tests.object_store import ObjectStore, object_store
 
-__all__ = ["admin", "broker", "kafka", "new_topic", "spark"]
+__all__ = ["admin", "broker", "kafka", "new_topic", "object_store", "spark", "store"]
 
 # A test's plans run once, over a few rows: compiling them takes longer than interpreting them.
 INTERPRETED = {
@@ -42,7 +44,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         # One for the run, not one for each conftest that imports this fixture.
         yield running
         return
-    paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ))
+    store = jars.JarStore.from_environment(os.environ)
+    paths = [*jars.fetch("spark", store), *jars.fetch("s3", store)]
     settings = {"spark.driver.memory": "2g", "spark.sql.shuffle.partitions": "2", **INTERPRETED}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JDK_JAVA_OPTIONS", JVM_OPTIONS)
@@ -51,6 +54,15 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def store(object_store: ObjectStore, spark: SparkSession) -> ObjectStore:
+    """The object store, which the session can reach."""
+    settings: Any = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
+    for name, value in object_store.storage().spark_settings().items():
+        settings.set(name.removeprefix("spark.hadoop."), value)
+    return object_store
 
 
 @pytest.fixture
