@@ -469,7 +469,7 @@ values = st.recursive(
     max_leaves=8,
 )
 names = st.sampled_from(
-    ["warehouse", "kafka", "registry", "streams", "tables", "bootstrap_servers", "x"]
+    ["warehouse", "kafka", "registry", "streams", "tables", "spark", "storage", "conf", "x"]
 )
 
 
