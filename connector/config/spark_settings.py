@@ -88,8 +88,8 @@ class SparkConfig:
 
 
 def conf_fault(name: str, value: str) -> tuple[str, str]:
-    """What is allowed in place of a setting in `conf`, and the remedy. Both are empty if it is
-    allowed.
+    """The form that a wrong setting in `conf` should have, and the remedy. Both are empty if it is
+    right.
     """
     if not re.fullmatch(r"spark\.[^\s=]+", name):
         return "a setting of Spark, which begins with spark.", "correct its name"

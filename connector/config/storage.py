@@ -98,7 +98,7 @@ def spelled(warehouse: str) -> str:
 
 
 def warehouse_fault(warehouse: str) -> str:
-    """What is wrong with the URI of a warehouse, as the form that is allowed. Empty: nothing."""
+    """The form that a wrong URI of a warehouse should have. Empty: it is right."""
     scheme, is_uri, rest = warehouse.partition("://")
     if not is_uri:
         return ""

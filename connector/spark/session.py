@@ -25,6 +25,10 @@ from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 
+_JARS_AT_START: Final = (
+    "Spark loads jars only when it starts, and it was started before lowmark, for example by"
+    " spark-submit"
+)
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
 _OF_SUBMIT: Final = {"spark.master", "spark.jars", "spark.local.dir"}
@@ -186,9 +190,20 @@ def check_session(
     """
     check_live(spark)
     jvm: Any = spark._jvm
-    _check_jars(jvm, "spark", "io.delta.tables.DeltaTable", ErrorCode.SPARK_WITHOUT_DELTA_JARS)
-    if warehouse is not None and is_s3(warehouse):
-        _check_jars(jvm, "s3", _S3_CLIENT, ErrorCode.SPARK_WITHOUT_S3_JARS)
+    if not _has_class(jvm, "io.delta.tables.DeltaTable"):
+        raise ConnectorError(
+            ErrorCode.SPARK_WITHOUT_DELTA_JARS,
+            "Spark runs without Delta's jars",
+            _JARS_AT_START,
+            _with_jars("spark"),
+        )
+    if warehouse is not None and is_s3(warehouse) and not _has_class(jvm, _S3_CLIENT):
+        raise ConnectorError(
+            ErrorCode.SPARK_WITHOUT_S3_JARS,
+            "Spark runs without the jars of its S3 client",
+            _JARS_AT_START,
+            _with_jars("s3"),
+        )
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
         raise ConnectorError(
@@ -227,18 +242,17 @@ def _check_log_store(spark: SparkSession) -> None:
         )
 
 
-def _check_jars(jvm: Any, lock: Lock, of_lock: str, code: ErrorCode) -> None:
+def _has_class(jvm: Any, name: str) -> bool:
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(of_lock)
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JJavaError:
-        jars = ",".join(map(str, fetch(lock, JarStore.from_environment(os.environ))))
-        raise ConnectorError(
-            code,
-            f"Spark runs without {'Delta' if lock == 'spark' else 'the S3 client'}'s jars",
-            "Spark loads jars only when it starts, and it was started before lowmark, for example"
-            " by spark-submit",
-            f"Start Spark with these jars (`spark.jars`): {jars}",
-        ) from None
+        return False
+    return True
+
+
+def _with_jars(lock: Lock) -> str:
+    jars = ",".join(map(str, fetch(lock, JarStore.from_environment(os.environ))))
+    return f"Start Spark with these jars (`spark.jars`): {jars}"
 
 
 def start_session(
