@@ -193,11 +193,14 @@ def check_stream_names(streams: Iterable[str]) -> list[str]:
     Raises:
         ConfigError: There are none, or more than 1,000, or one is not like `session/name`.
     """
-    names = sorted(set(streams)) if not isinstance(streams, str) else [streams]
-    for name in names:
+    if not isinstance(streams, Iterable):
+        raise argument_invalid("streams", streams, "names of write streams, such as job/rows")
+    given = [streams] if isinstance(streams, str) else list(streams)
+    for name in given:
         parts = name.split("/") if isinstance(name, str) else []
         if len(parts) != 2 or not all(map(_is_name, parts)):
             raise argument_invalid("streams", name, "names of write streams, such as job/rows")
+    names = sorted(set(given))
     if not 1 <= len(names) <= MAX_COMMIT_STREAMS:
         raise argument_invalid(
             "streams", len(names), f"1 to {MAX_COMMIT_STREAMS} names of write streams"

@@ -158,9 +158,9 @@ class LoadJob:
                     warning(
                         "LOAD_INCOMPLETE",
                         f"an earlier load of this session, {name}, is not complete, and had other"
-                        f" files or another time: if the files were changed since, its"
-                        f" {counted(entry.end, 'row')} are of before the change. They are not"
-                        " visible, and this load begins with its first row",
+                        " files, another time or other size limits: if the files were changed"
+                        f" since, its {counted(entry.end, 'row')} are of before the change. They"
+                        " are not visible, and this load begins with its first row",
                         write_stream=name,
                     )
                 )
