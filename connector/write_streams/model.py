@@ -114,12 +114,14 @@ class SessionEntry:
     """A session in the catalog: the id of its owner, and its live stream partitions.
 
     `number` is part of the names of the stream partitions. It increases when they end, because a
-    stream partition that has ended cannot begin again.
+    stream partition that has ended cannot begin again. `topic_id` is that of the change topic when
+    the session was opened, or empty.
     """
 
     owner: str
     number: int = 1
     announced: tuple[str, ...] = ()
+    topic_id: str = ""
 
 
 @dataclass(slots=True)
@@ -153,6 +155,13 @@ class Catalog:
 
     def owner_of(self, session: str) -> str:
         return self.sessions[session].owner if session in self.sessions else ""
+
+    def other_topic(self, topic_id: str) -> str | None:
+        """Return the id of an earlier change topic of this name that sessions wrote to. None: there
+        is none.
+        """
+        ids = {one.topic_id for one in self.sessions.values()} - {"", topic_id}
+        return min(ids, default=None)
 
     def open_staging(self) -> int:
         """Return the number of pending and buffered write streams that are open (WRS-4)."""

@@ -94,11 +94,16 @@ class LoadJob:
         return f"{self.session}/{self.name}"
 
     def run(self, *, commit: bool, wait: bool) -> LoadReport:
-        from connector.kafka import WriteSession
+        from connector.kafka import WriteSession, topics
         from connector.kafka.write_streams import catalog as catalogs
 
         kafka, topic = self.config.kafka, self.stream.topic
-        catalog = catalogs.read(kafka, catalogs.describe(kafka, topic), is_complete=False)
+        catalog = catalogs.read(
+            kafka,
+            catalogs.describe(kafka, topic),
+            is_complete=False,
+            topic_id=topics.describe(kafka, topic).topic_id,
+        )
         entry = catalog.streams.get(self.write_stream)
         if entry is None or entry.state is not StreamState.COMMITTED:
             self._check_may_load()
