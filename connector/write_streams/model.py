@@ -22,6 +22,7 @@ from connector.stored import from_text, to_stored
 MAX_OPEN_STREAMS: Final = 1_000
 """Open pending or buffered write streams of a topic."""
 
+MAX_OFFSET: Final = 2**63 - 1
 MAX_APPEND_ROWS: Final = 1_000
 MAX_TRANSACTION_BYTES: Final = 64 * 1024 * 1024
 MAX_COMMIT_STREAMS: Final = MAX_RANGES
@@ -143,7 +144,10 @@ class Catalog:
         """Keep a record. Raises `ValueError` if it is not one of the catalog."""
         text = value.decode()
         if "/" in key:
-            self.streams[key] = from_text(StreamEntry, text)
+            stream = from_text(StreamEntry, text)
+            if not 0 <= stream.flushed <= stream.end <= MAX_OFFSET:
+                raise ValueError(f"flushed {stream.flushed} and end {stream.end} are not offsets")
+            self.streams[key] = stream
             return
         entry = from_text(SessionEntry, text)
         self.sessions[key] = entry
