@@ -161,9 +161,7 @@ class Catalog:
         return self.sessions[session].owner if session in self.sessions else ""
 
     def other_topic(self, topic_id: str) -> str | None:
-        """Return the id of an earlier change topic of this name that sessions wrote to. None: there
-        is none.
-        """
+        """Return the id of an earlier change topic of this name that sessions wrote to, or None."""
         ids = {one.topic_id for one in self.sessions.values()} - {"", topic_id}
         return min(ids, default=None)
 
