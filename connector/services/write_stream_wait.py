@@ -129,7 +129,7 @@ def check_not_withheld(
         raise StreamStateError(
             ErrorCode.RELEASE_WITHHELD,
             f"The release of {asked} of stream {of.name} is withheld: no table shows its rows",
-            "Some of its rows were rejected. The commit itself is done",
+            "Some of its rows were rejected, or were never sent. The commit itself is done",
             "Repair and replay the dead letters, or release it without the rejected rows",
             stream=of.name,
             commit_timestamp=asked,

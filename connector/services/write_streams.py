@@ -349,10 +349,12 @@ def _rejected_commit(
 
 
 def _catalog(config: ConnectorConfig, of: StreamConfig, *, is_complete: bool) -> Catalog:
+    from connector.kafka import topics
     from connector.kafka.write_streams import catalog
 
     facts = catalog.describe(config.kafka, of.topic)
-    return catalog.read(config.kafka, facts, is_complete=is_complete)
+    topic_id = topics.describe(config.kafka, of.topic).topic_id
+    return catalog.read(config.kafka, facts, is_complete=is_complete, topic_id=topic_id)
 
 
 def _names(name: str) -> list[str]:

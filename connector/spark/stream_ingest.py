@@ -180,7 +180,9 @@ class StreamIngest:
         """
         with self._in_flight:
             if not self._stopping:
-                self.changelog.expire(before=now - 2 * self._stream.staging_retention_s * 1_000_000)
+                progress = self.changelog.progress(with_frontier=False)
+                before = progress.expires_before(now, self._stream.staging_retention_s)
+                self.changelog.expire(before=before)
 
     def trim(self, covered: int, now: int) -> None:
         """Delete the batches, up to `covered`, that are older than `changelog_retention`. This

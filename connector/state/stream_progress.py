@@ -301,6 +301,17 @@ class Progress:
             freshness=self.freshness.after(self.ingest_batch, ends, asked, is_whole=is_whole),
         )
 
+    def expires_before(self, now: int, staging_retention_s: int) -> int:
+        """Return the time (µs): the rows of a write stream without a row since then are removed, if
+        they are not released (WRS-21).
+
+        A release of these rows came to Kafka at most `staging_retention_s` after the last of them.
+        So everything must be read that had arrived by then. Otherwise, an ingest that starts again
+        after a long stop would remove rows whose release it has not read yet.
+        """
+        read_to = min(now, self.freshness.of(self.ingest_batch) or 0)
+        return read_to - 2 * staging_retention_s * 1_000_000
+
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values without the frontier. The frontier may be large and is stored in a
         separate row.

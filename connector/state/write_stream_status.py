@@ -54,7 +54,7 @@ class ReleaseStatus:
         """Why its rows are not visible."""
         match self.withheld:
             case Withheld.ROWS:
-                return "some of its rows were rejected"
+                return "some of its rows were rejected, or were never sent"
             case Withheld.TOO_LATE:
                 return "its commit timestamp is below the horizon"
         return "ingest has not read all its rows"

@@ -22,6 +22,7 @@ from connector.stored import from_text, to_stored
 MAX_OPEN_STREAMS: Final = 1_000
 """Open pending or buffered write streams of a topic."""
 
+MAX_OFFSET: Final = 2**63 - 1
 MAX_APPEND_ROWS: Final = 1_000
 MAX_TRANSACTION_BYTES: Final = 64 * 1024 * 1024
 MAX_COMMIT_STREAMS: Final = MAX_RANGES
@@ -114,12 +115,14 @@ class SessionEntry:
     """A session in the catalog: the id of its owner, and its live stream partitions.
 
     `number` is part of the names of the stream partitions. It increases when they end, because a
-    stream partition that has ended cannot begin again.
+    stream partition that has ended cannot begin again. `topic_id` is that of the change topic when
+    the session was opened, or empty.
     """
 
     owner: str
     number: int = 1
     announced: tuple[str, ...] = ()
+    topic_id: str = ""
 
 
 @dataclass(slots=True)
@@ -141,7 +144,10 @@ class Catalog:
         """Keep a record. Raises `ValueError` if it is not one of the catalog."""
         text = value.decode()
         if "/" in key:
-            self.streams[key] = from_text(StreamEntry, text)
+            stream = from_text(StreamEntry, text)
+            if not 0 <= stream.flushed <= stream.end <= MAX_OFFSET:
+                raise ValueError(f"flushed {stream.flushed} and end {stream.end} are not offsets")
+            self.streams[key] = stream
             return
         entry = from_text(SessionEntry, text)
         self.sessions[key] = entry
@@ -153,6 +159,11 @@ class Catalog:
 
     def owner_of(self, session: str) -> str:
         return self.sessions[session].owner if session in self.sessions else ""
+
+    def other_topic(self, topic_id: str) -> str | None:
+        """Return the id of an earlier change topic of this name that sessions wrote to, or None."""
+        ids = {one.topic_id for one in self.sessions.values()} - {"", topic_id}
+        return min(ids, default=None)
 
     def open_staging(self) -> int:
         """Return the number of pending and buffered write streams that are open (WRS-4)."""
@@ -193,11 +204,14 @@ def check_stream_names(streams: Iterable[str]) -> list[str]:
     Raises:
         ConfigError: There are none, or more than 1,000, or one is not like `session/name`.
     """
-    names = sorted(set(streams)) if not isinstance(streams, str) else [streams]
-    for name in names:
+    if not isinstance(streams, Iterable):
+        raise argument_invalid("streams", streams, "names of write streams, such as job/rows")
+    given = [streams] if isinstance(streams, str) else list(streams)
+    for name in given:
         parts = name.split("/") if isinstance(name, str) else []
         if len(parts) != 2 or not all(map(_is_name, parts)):
             raise argument_invalid("streams", name, "names of write streams, such as job/rows")
+    names = sorted(set(given))
     if not 1 <= len(names) <= MAX_COMMIT_STREAMS:
         raise argument_invalid(
             "streams", len(names), f"1 to {MAX_COMMIT_STREAMS} names of write streams"

@@ -14,6 +14,7 @@ from connector.errors import (
     RowErrors,
     StreamStateError,
 )
+from connector.text import counted
 from connector.write_streams.rules import Fault, Placing
 
 _NEW_STREAM = "Use a write stream with another name"
@@ -90,7 +91,7 @@ def refused(action: str, faults: Mapping[str, Fault]) -> StreamStateError:
     are_open = set(faults.values()) == {Fault.NOT_FINALIZED}
     return StreamStateError(
         ErrorCode.WRITE_STREAMS_REFUSED,
-        f"{len(faults)} write streams cannot be {action}, so none was {action}",
+        f"{counted(len(faults), 'write stream')} cannot be {action}, so none was {action}",
         f"{shown}{further}",
         "Finalize them, then try again" if are_open else "Correct them, or leave them out",
         errors=tuple((name, str(fault)) for name, fault in faults.items()),
@@ -156,8 +157,8 @@ def row_errors(stream: str, errors: Mapping[int, InvalidChangeError]) -> RowErro
     index, first = next(iter(errors.items()))
     return RowErrors(
         ErrorCode.ROWS_INVALID,
-        f"{len(errors)} rows of an append to the write stream {stream} are not valid. Nothing was"
-        " sent",
+        f"{counted(len(errors), 'row')} of an append to the write stream {stream} cannot be"
+        " published. Nothing was sent",
         f"Row {index}: {first.problem}",
         "Correct these rows, or store them as dead letters, and append again",
         stream=stream,

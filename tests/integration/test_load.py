@@ -186,6 +186,54 @@ def test_rejected_rows_are_named_and_nothing_is_committed_until_you_skip_them(
     assert "the files have no rows" in capsys.readouterr().err
 
 
+def test_rows_that_were_left_out_before_are_named_again_before_the_commit(
+    config: ConnectorConfig, kafka: KafkaConfig, tmp_path: Path
+) -> None:
+    """PUB-6: an earlier call finalized the write stream, and it was killed or had no commit."""
+    file, as_of = tmp_path / "a.csv", now_us() - 60_000_000
+    file.write_text(f"id,name\n1,a\nx,b\n3,{'c' * 2_000}\n4,d\n")
+    part = load(config, "accounts", [file], as_of=as_of, skip_rejected=True, commit=False)
+    assert (part.rows, part.rejected) == (2, 2)
+    with pytest.raises(ConnectorError) as caught:
+        load(config, "accounts", [file], as_of=as_of)
+    assert caught.value.code == ErrorCode.ROWS_REJECTED
+    assert of_kind(read(kafka, topic_of(config)), Release) == [[], []]
+    lines: list[int] = []
+    report = load(
+        config,
+        "accounts",
+        [file],
+        as_of=as_of,
+        skip_rejected=True,
+        on_rejected=lambda row: lines.append(row.line),
+    )
+    assert (report.rows, report.repeated, report.rejected, lines) == (2, 2, 2, [3, 4])
+    assert [len(one) for one in of_kind(read(kafka, topic_of(config)), Release)] == [1, 1]
+
+
+def test_a_row_that_was_too_large_is_there_after_the_limit_is_increased(
+    config: ConnectorConfig, kafka: KafkaConfig, tmp_path: Path
+) -> None:
+    """PUB-6, `nothing_lost`: the rows behind it have other offsets now, so it is another load."""
+    file, as_of = tmp_path / "a.csv", now_us() - 60_000_000
+    file.write_text(f"id,name\n1,a\n2,{'b' * 2_000}\n3,c\n4,d\n")
+    with pytest.raises(ConnectorError) as caught:
+        load(config, "accounts", [file], as_of=as_of)
+    assert caught.value.code == ErrorCode.ROWS_REJECTED
+    stream = config.streams["s"]
+    limits = replace(stream.limits, max_record_bytes=10_000)
+    larger = replace(config, streams={"s": replace(stream, limits=limits)})
+    report = load(larger, "accounts", [file], as_of=as_of)
+    assert (report.rows, report.repeated, report.rejected) == (4, 0, 0)
+    rows = {
+        one.row_key
+        for part in of_kind(read(kafka, topic_of(config)), DataChange)
+        for one in part
+        if one.write_stream.stream == report.write_stream  # type: ignore[union-attr]
+    }
+    assert rows == {b"1", b"2", b"3", b"4"}
+
+
 def test_a_place_that_cannot_be_read_commits_nothing(
     config: ConnectorConfig, kafka: KafkaConfig, tmp_path: Path
 ) -> None:
@@ -200,7 +248,7 @@ def test_a_place_that_cannot_be_read_commits_nothing(
     events: list[Event] = []
     assert load(config, "accounts", [file], as_of=as_of, on_event=events.append).repeated == 0
     assert [event.code for event in events] == ["LOAD_INCOMPLETE"]
-    assert "1,000 rows are of before the change" in events[0].text
+    assert "it has 1,000 rows of before the change" in events[0].text
     releases = of_kind(read(kafka, topic_of(config)), Release)
     assert [len(part) for part in releases] == [1, 1]
 

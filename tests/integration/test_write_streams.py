@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka.admin import AdminClient
 
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig, RegistryConfig
@@ -837,3 +838,31 @@ def test_the_catalog_has_the_outcome_of_a_transaction_without_an_answer(
         assert len(calls) >= 2
         assert stream.finalize() == 30
     assert offsets(read(kafka, "t")) == {"job/p": list(range(30))}
+
+
+def test_the_catalog_of_a_topic_that_was_deleted_and_created_again_is_refused(
+    kafka: KafkaConfig, admin: AdminClient, new_topic: NewTopic
+) -> None:
+    """REC-4, `nothing_lost`: the catalog has rows that are in no topic. They are neither `repeated`
+    nor committed.
+    """
+    topic = new_topic().topic
+    with WriteSession(kafka, topic, "job") as session:
+        stream = session.stream("rows", kind="pending")
+        stream.append(rows(stream, 0, 5), offset=0)
+        stream.finalize()
+    admin.delete_topics([topic])[topic].result(30)
+    topics.create_topic(kafka, topic, kafka_partitions=1)
+    for call in (
+        lambda: WriteSession(kafka, topic, "job"),
+        lambda: WriteSession(kafka, topic, "another"),
+        lambda: commit_streams(kafka, topic, ["job/rows"]),
+    ):
+        with pytest.raises(TopicError, match="of an earlier topic") as caught:
+            call()
+        assert caught.value.code == ErrorCode.TOPIC_REPLACED
+    assert of_kind(read(kafka, topic), Release) == [[]]
+    admin.delete_topics([catalog_topic(topic)])[catalog_topic(topic)].result(30)
+    topics.create_topic(kafka, topic, kafka_partitions=1)
+    with WriteSession(kafka, topic, "job") as session:
+        assert session.stream("rows", kind="pending").next_offset() == 0

@@ -305,6 +305,25 @@ def test_rows_that_nobody_releases_expire(spark: SparkSession, tmp_path: Path) -
     assert set(names_of(stream)) == {"a0", "a1", "live"}
 
 
+def test_a_release_that_ingest_reads_after_a_long_stop_finds_its_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """WRS-21, `nothing_lost`: the release came in time, and ingest stood still for a month."""
+    stream, days, retention_s = begun(spark, tmp_path), 86_400_000_000, 7 * 86_400
+    stream.topic.send(staged("a0", 0), staged("b", 0, "w2/p"))
+    stream.ingest()
+    stream.topic.send_everywhere(release(C, ("w1/p", 0, 1)), Heartbeat("p", C))
+    stream.clock += 30 * days
+    before = stream.changelog().progress().expires_before(stream.clock, retention_s)
+    assert stream.changelog().expire(before=before) == 0
+    read = stream.ingest(stream.process())
+    stream.apply(stream.table())
+    assert set(names_of(stream)) == {"a0"}
+    before = read.expires_before(stream.clock, retention_s)
+    assert stream.changelog().expire(before=before) == 1
+    assert set(fresh(stream)) == {"a0"}
+
+
 def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-21 and TBL-15: they leave the changelog after their write stream has expired."""
     stream = begun(spark, tmp_path)

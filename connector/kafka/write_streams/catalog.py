@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
-from connector.write_streams.model import Catalog, catalog_topic
+from connector.write_streams.model import Catalog, catalog_topic, topic_of_catalog
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -39,7 +39,9 @@ def describe(kafka: KafkaConfig, topic: str) -> topics.TopicFacts:
             f"{name} cannot be a catalog of write streams",
             f"It has cleanup.policy={facts.cleanup_policy} and {facts.kafka_partitions} Kafka"
             " partitions, but a catalog has cleanup.policy=compact and one Kafka partition",
-            "Set cleanup.policy=compact on it, or delete it and create the topics of the stream",
+            "If it has never had write streams, delete it and create the topics of the stream."
+            " Otherwise set cleanup.policy=compact on it: without the catalog, rows may be in the"
+            " topic twice",
             topic=topic,
         )
     return facts
@@ -50,6 +52,7 @@ def read(
     facts: topics.TopicFacts,
     *,
     is_complete: bool,
+    topic_id: str = "",
     session: str = "",
     owner: str = "",
 ) -> Catalog:
@@ -60,11 +63,13 @@ def read(
         facts: The result of `describe`.
         is_complete: Read up to the high watermark, and wait for the end of the transactions that
             are open now. Otherwise, read what can be read at once.
+        topic_id: The id of the change topic. Empty: it is not compared.
         session: As in `Catalog`.
         owner: As in `Catalog`.
 
     Raises:
-        TopicError: A record is not one of the catalog.
+        TopicError: A record is not one of the catalog, or sessions wrote to an earlier change topic
+            with another id.
         BrokerError: No broker answers, or an open transaction does not end.
     """
     catalog = Catalog(session, owner)
@@ -94,4 +99,19 @@ def read(
                 ) from None
     finally:
         consumer.close()
+    if topic_id and (other := catalog.other_topic(topic_id)):
+        raise _of_another_topic(facts.topic, other, topic_id)
     return catalog
+
+
+def _of_another_topic(name: str, other: str, topic_id: str) -> TopicError:
+    topic = topic_of_catalog(name)
+    return TopicError(
+        ErrorCode.TOPIC_REPLACED,
+        f"The catalog {name} has write streams of an earlier topic {topic}",
+        f"{topic} was deleted and created again: its id was {other} and is {topic_id}. The rows of"
+        " these write streams are gone",
+        f"Delete {name} and create the topics of the stream. Then send the rows again, from the"
+        " offset 0",
+        topic=topic,
+    )

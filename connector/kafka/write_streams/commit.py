@@ -286,7 +286,9 @@ def _transact(
             failure: Failure | None
             try:
                 client.start()
-                catalog = catalogs.read(kafka, catalog_facts, is_complete=True)
+                catalog = catalogs.read(
+                    kafka, catalog_facts, is_complete=True, topic_id=facts.topic_id
+                )
             except BrokerError as error:
                 if not is_unknown:
                     raise

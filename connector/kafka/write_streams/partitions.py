@@ -130,7 +130,7 @@ class SessionPartitions:
             at = max(times) + 1 if any(times) else now_us()
             messages += self._everywhere(ChildPartitions(name, at, 0, ()))
         if messages:
-            self.entry = SessionEntry(self.entry.owner, self.entry.number + 1)
+            self.entry = replace(self.entry, number=self.entry.number + 1, announced=())
         return messages
 
     def _announced(self, record: Record) -> list[Message]:

@@ -215,6 +215,7 @@ class Sender:
             self._kafka,
             self._catalog_facts,
             is_complete=is_complete,
+            topic_id=self._facts.topic_id,
             session=self._session,
             owner=self._owner,
         )
@@ -270,15 +271,19 @@ class Sender:
             self._queue.settled([*now.jobs, *later])
 
     def _refresh(self) -> None:
-        """Once a minute, ask for the number of Kafka partitions, as a `ChangeProducer` does."""
+        """Once a minute, ask for the number of Kafka partitions, as a `ChangeProducer` does, and
+        whether the topics are still the same.
+        """
         if time.monotonic() - self._refreshed_at < REFRESH_S:
             return
         self._refreshed_at = time.monotonic()
         try:
             facts = topics.describe(self._kafka, self._facts.topic)
+            catalog_facts = topics.describe(self._kafka, self._catalog_facts.topic)
         except (BrokerError, TopicError):
             return  # the next transaction fails, if it is no small trouble
         topics.check_identity(self._facts.topic_id, facts)
+        topics.check_identity(self._catalog_facts.topic_id, catalog_facts)
         self._encoding.kafka_partitions = max(
             self._encoding.kafka_partitions, facts.kafka_partitions
         )

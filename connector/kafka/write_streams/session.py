@@ -109,7 +109,8 @@ class WriteSession:
             settings: Client settings for this session only.
 
         Raises:
-            TopicError: There is no such topic or no catalog, or the topic is compacted.
+            TopicError: There is no such topic or no catalog, or the topic is compacted, or it was
+                deleted and created again.
             BrokerError: No broker answers.
             RegistryError: The registry does not answer, or does not have the schemas.
             ConfigError: A client setting or another argument is not allowed.
@@ -121,7 +122,7 @@ class WriteSession:
         )
         facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
         self.warnings = topics.check(facts)
-        self.topic = facts.topic
+        self.topic, self._topic_id = facts.topic, facts.topic_id
         self._catalog_facts = catalogs.describe(self._kafka, facts.topic)
         self.encoding = Encoding(facts, registry, max_record_bytes, min_commit_timestamp)
         self.staging_retention = staging_retention_s * 1_000_000
@@ -303,7 +304,9 @@ class WriteSession:
         earlier: str | None = None
         while True:
             client.start()
-            catalog = catalogs.read(self._kafka, self._catalog_facts, is_complete=True)
+            catalog = catalogs.read(
+                self._kafka, self._catalog_facts, is_complete=True, topic_id=self._topic_id
+            )
             owner = catalog.owner_of(self.name)
             if owner == self._owner:  # the outcome of the transaction was unknown
                 return catalog
@@ -319,7 +322,11 @@ class WriteSession:
                     outcome="not taken",
                 )
             earlier = owner
-            entry = replace(catalog.sessions.get(self.name, SessionEntry("")), owner=self._owner)
+            entry = replace(
+                catalog.sessions.get(self.name, SessionEntry("")),
+                owner=self._owner,
+                topic_id=self._topic_id,
+            )
             failure = client.commit(
                 [Message(self._catalog_facts.topic, self.name.encode(), to_value(entry), 0)]
             )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -76,6 +77,8 @@ def describe_file(path: Path, file_format: FileFormat | None) -> RowFile:
         )
     digest = hashlib.blake2b(digest_size=16)
     try:
+        if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            raise unreadable(path, "It is a pipe or a device, and a file is read more than once")
         with path.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
@@ -107,7 +110,7 @@ def unreadable(path: Path, cause: str) -> ConnectorError:
         ErrorCode.FILE_UNREADABLE,
         f"{path} cannot be read",
         cause,
-        "Check that the file exists and that you can read it",
+        "Check that it is a file, and that you can read it",
         path=str(path),
     )
 

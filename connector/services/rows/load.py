@@ -22,7 +22,7 @@ from connector.text import one_of
 from connector.write_streams.model import check_name
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig
+    from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.tables.definition import TableDefinition
 
 _NAME_LENGTH: Final = 64
@@ -91,15 +91,16 @@ def load(
     ]
     maker = RowMaker(definition, as_of)
     _check_columns(found, maker, on_event)
+    stream = config.streams[definition.stream]
     job = LoadJob(
         config,
-        config.streams[definition.stream],
+        stream,
         definition,
         found,
         maker,
         as_of,
         session,
-        name_of(definition, found, as_of, null),
+        name_of(definition, found, as_of, null, _size_limits(config, stream)),
         null,
         None if max_changes_per_s is None else RateLimit(max_changes_per_s),
         skip_rejected,
@@ -111,17 +112,32 @@ def load(
 
 
 def name_of(
-    definition: TableDefinition, files: Sequence[RowFile], as_of: int | None, null: str
+    definition: TableDefinition,
+    files: Sequence[RowFile],
+    as_of: int | None,
+    null: str,
+    size_limits: tuple[int, int],
 ) -> str:
     """Return the name of the write stream of a load within its session.
 
-    It follows from the table and its columns, the contents of the files in their order, and
-    `as_of`. The names of the files do not matter.
+    It follows from the table and its columns, the contents of the files in their order, `as_of`,
+    and all else that decides which rows are rejected: a row that an earlier call left out has no
+    offset. The names of the files do not matter.
     """
     columns = [repr(definition.key), *map(repr, definition.columns)]
     contents = [[file.format, file.size, file.digest] for file in files]
-    text = json.dumps([1, definition.name, definition.source, columns, contents, as_of, null])
+    text = json.dumps(
+        [2, definition.name, definition.source, columns, contents, as_of, null, size_limits]
+    )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _size_limits(config: ConnectorConfig, stream: StreamConfig) -> tuple[int, int]:
+    """The limits of the bytes of a record: that of the stream, and that of its topic."""
+    from connector.kafka import topics
+
+    facts = topics.describe(config.kafka, stream.topic)
+    return stream.limits.max_record_bytes, facts.max_message_bytes
 
 
 def _checked(

@@ -94,11 +94,16 @@ class LoadJob:
         return f"{self.session}/{self.name}"
 
     def run(self, *, commit: bool, wait: bool) -> LoadReport:
-        from connector.kafka import WriteSession
+        from connector.kafka import WriteSession, topics
         from connector.kafka.write_streams import catalog as catalogs
 
         kafka, topic = self.config.kafka, self.stream.topic
-        catalog = catalogs.read(kafka, catalogs.describe(kafka, topic), is_complete=False)
+        catalog = catalogs.read(
+            kafka,
+            catalogs.describe(kafka, topic),
+            is_complete=False,
+            topic_id=topics.describe(kafka, topic).topic_id,
+        )
         entry = catalog.streams.get(self.write_stream)
         if entry is None or entry.state is not StreamState.COMMITTED:
             self._check_may_load()
@@ -113,7 +118,7 @@ class LoadJob:
                 min_commit_timestamp=self.stream.limits.min_commit_timestamp,
                 staging_retention_s=self.stream.staging_retention_s,
             ) as session:
-                entry = self._append_all(session)
+                entry = self._append_all(session, commit=commit)
         timestamp = entry.commit_timestamp or None
         was_committed = entry.state is StreamState.COMMITTED
         if was_committed:
@@ -158,17 +163,20 @@ class LoadJob:
                     warning(
                         "LOAD_INCOMPLETE",
                         f"an earlier load of this session, {name}, is not complete, and had other"
-                        f" files or another time: if the files were changed since, its"
-                        f" {counted(entry.end, 'row')} are of before the change. They are not"
-                        " visible, and this load begins with its first row",
+                        " files, another time or other size limits: if the files were changed"
+                        f" since, it has {counted(entry.end, 'row')} of before the change. They are"
+                        " not visible, and this load begins with its first row",
                         write_stream=name,
                     )
                 )
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _append_all(self, session: WriteSession) -> StreamEntry:
-        """Append the rows that the write stream lacks, and finalize it. Return its record."""
+    def _append_all(self, session: WriteSession, *, commit: bool) -> StreamEntry:
+        """Append the rows that the write stream lacks, and finalize it. Return its record.
+
+        If an earlier call finalized it, the rows are only checked before the `commit`.
+        """
         for text in session.warnings:
             self.on_event(warning("TOPIC_SETTING", text))
         stream = session.stream(self.name, kind=StreamKind.PENDING)
@@ -178,6 +186,8 @@ class LoadJob:
         ):
             raise self._ended(stream.state)
         if stream.state is not StreamState.OPEN:
+            if stream.state is StreamState.FINALIZED and commit:
+                self._check_rows(session, stream)
             self.rows = self.repeated = stream.entry.end
             return stream.entry
         self.repeated = stream.next_offset()
@@ -196,6 +206,19 @@ class LoadJob:
             raise self._rows_rejected()
         stream.finalize()
         return stream.entry
+
+    def _check_rows(self, session: WriteSession, stream: WriteStream) -> None:
+        """Tell the rows that an earlier call left out. Raise if they may not be left out."""
+        for chunk in self._chunks(stream):
+            for one in chunk:
+                try:
+                    session.encoding.row(one.change, self.rows, now_us())
+                except InvalidChangeError as error:
+                    self._reject(one.file, one.row, one.convert, Misfit("", error.problem))
+                else:
+                    self.rows += 1
+        if self.rejected and not self.skip_rejected:
+            raise self._rows_rejected()
 
     def _chunks(self, stream: WriteStream) -> Iterator[list[_Row]]:
         """The rows in appends. Rows behind a rejected one are appended, too: so all are checked,

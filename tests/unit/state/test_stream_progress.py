@@ -69,6 +69,15 @@ def test_a_table_is_as_old_as_is_known_today_or_was_at_its_apply() -> None:
     assert Progress().as_of(TableState()) is None
 
 
+def test_rows_expire_only_once_everything_was_read_that_could_release_them() -> None:
+    """WRS-21: batch 2 was read up to offset 4 of 9, so only what arrived before 100 s is known."""
+    assert TWO.expires_before(500 * S, 20) == (100 - 2 * 20) * S
+    quiet = TWO.renewed({0: 9}, EndOffsets(300 * S, {0: 9}))
+    assert quiet.expires_before(500 * S, 20) == (300 - 2 * 20) * S
+    assert quiet.expires_before(250 * S, 20) == (250 - 2 * 20) * S
+    assert Progress().expires_before(500 * S, 20) < 0
+
+
 def test_who_is_behind_is_said() -> None:
     """TBL-16: the error names the lag and who causes it."""
     TWO.check_age("accounts", 100 * S, 60, 160 * S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from connector.services.events import Event
 from connector.services.rows.files import describe_file
 from connector.services.rows.load import name_of
 from connector.services.rows.load_report import RejectedRow, place_of
+
+LIMITS = (10_000, 1_000_000)
 
 
 @pytest.fixture
@@ -38,24 +41,36 @@ def config(tmp_path: Path) -> ConnectorConfig:
 
 
 def test_the_name_follows_from_what_the_rows_are(config: ConnectorConfig, tmp_path: Path) -> None:
-    """PUB-6: the contents of the files in their order, the table, its columns and the time."""
+    """PUB-6: the contents of the files in their order, the table, its columns, the time, and the
+    limits of the size of a record: they decide which rows have an offset.
+    """
     for name, text in (("a", "id\n1\n"), ("copy", "id\n1\n"), ("b", "id\n2\n")):
         (tmp_path / f"{name}.csv").write_text(text)
     a, copy, b = (describe_file(tmp_path / f"{name}.csv", None) for name in ("a", "copy", "b"))
     table = config.tables["t"]
-    name = name_of(table, [a, b], 5, "")
-    assert name_of(table, [copy, b], 5, "") == name
-    assert name_of(replace(table, max_staleness_s=60), [a, b], 5, "") == name
+    name = name_of(table, [a, b], 5, "", LIMITS)
+    assert name_of(table, [copy, b], 5, "", LIMITS) == name
+    assert name_of(replace(table, max_staleness_s=60), [a, b], 5, "", LIMITS) == name
     others = [
-        name_of(table, [b, a], 5, ""),
-        name_of(table, [a], 5, ""),
-        name_of(table, [a, b], 6, ""),
-        name_of(table, [a, b], None, ""),
-        name_of(table, [a, b], 5, "NULL"),
-        name_of(replace(table, name="u"), [a, b], 5, ""),
-        name_of(replace(table, columns=()), [a, b], 5, ""),
+        name_of(table, [b, a], 5, "", LIMITS),
+        name_of(table, [a], 5, "", LIMITS),
+        name_of(table, [a, b], 6, "", LIMITS),
+        name_of(table, [a, b], None, "", LIMITS),
+        name_of(table, [a, b], 5, "NULL", LIMITS),
+        name_of(replace(table, name="u"), [a, b], 5, "", LIMITS),
+        name_of(replace(table, columns=()), [a, b], 5, "", LIMITS),
+        name_of(table, [a, b], 5, "", (1_000, 1_000_000)),
+        name_of(table, [a, b], 5, "", (10_000, 2_000_000)),
     ]
     assert len({name, *others}) == 1 + len(others)
+
+
+def test_a_pipe_is_refused(config: ConnectorConfig, tmp_path: Path) -> None:
+    """PUB-6: its rows would be read for the name of the load, and be gone then."""
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(ConnectorError, match="It is a pipe or a device") as caught:
+        load(config, "t", [tmp_path / "rows.jsonl"], as_of=1)
+    assert caught.value.code == ErrorCode.FILE_UNREADABLE
 
 
 @pytest.mark.parametrize(
