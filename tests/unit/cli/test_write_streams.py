@@ -11,10 +11,17 @@ from connector import cli
 from connector.cli.parameters import MOMENT
 from connector.errors import ConfigError, ErrorCode, StreamStateError
 from connector.lake.overrides import Overrides
-from connector.records.model import OffsetRange, Release
+from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.services import load_config, release_rows
-from connector.services.write_stream_wait import check_not_withheld, is_released
+from connector.services.write_stream_wait import (
+    check_not_withheld,
+    is_released,
+    lag_of_ingest,
+    lag_of_table,
+)
+from connector.services.write_streams import lost_ranges
 from connector.state.stream_progress import Progress
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
 from tests.unit.warehouses import log_progress
@@ -165,3 +172,35 @@ def test_a_withheld_release_ends_the_waiting(
         assert (error.code, error.fields["stream"]) == (code, "s")
     else:
         assert code is None
+
+
+def test_a_commit_whose_write_stream_ingest_forgot_is_not_released_again() -> None:
+    """WRS-20, WRS-21: its rows were released, or their payload was removed."""
+    lost = (OffsetRange("w/a", 0, 10),)
+    assert lost_ranges({"w/a": entry()}, NO_RELEASES, entry().changed_at) == lost
+    assert lost_ranges({"w/a": entry()}, NO_RELEASES, entry().changed_at + 1) == ()
+    assert lost_ranges({"w/a": entry()}, releases(10), entry().changed_at + 1) == ()
+    assert lost_ranges({"w/a": entry()}, releases(9), entry().changed_at + 1) == lost
+
+
+def test_what_a_commit_waits_for_is_named() -> None:
+    """WRS-23: the Kafka partitions that ingest has not read, or the stream partition that delays
+    the low watermark.
+    """
+    one = lag_of_ingest({0: 5, 1: 2}, {0: 5, 1: 3})
+    assert one.text.startswith("ingest to read 1 offset of Kafka partition 1; ")
+    assert one.fields == {"kafka_partition": 1}
+    some = lag_of_ingest({0: 5}, {0: 6, 1: 3})
+    assert some.text.startswith("ingest to read 4 offsets of the Kafka partitions 1, 0; ")
+    assert some.fields == {"kafka_partition": 1}
+    assert lag_of_ingest({0: 5}, {0: 5}).fields == {}
+    announced = ChildPartitions("p", 1, 0, (ChildPartition("p"),))
+    lineage = tuple(LineageRecord(k, 2, announced) for k in (0, 1))
+    heard = BatchClaims(2, {"p": {0: C + 1, 1: C}}, lineage)
+    frontier = advance(UNKNOWN, heard, now=C + 10, horizon=None, roots=frozenset(), ends=[])
+    progress = Progress(ingest_batch=1, frontier=frontier)
+    held = lag_of_table("t", progress, C)
+    assert held.fields == {"table": "t", "stream_partition": "p", "kafka_partition": 1}
+    assert "Stream partition p delays it in Kafka partition 1" in held.text
+    assert lag_of_table("t", progress, C - 1).fields == {"table": "t"}
+    assert lag_of_table("t", Progress(), C).fields == {"table": "t"}
