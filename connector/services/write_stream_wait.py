@@ -84,33 +84,35 @@ def wait_for_rows(
             if is_over:
                 raise _not_shown(of, commit_timestamp, timeout_s or 0, lag)
             said_at = time.monotonic()
-            on_event(info("WAITING", f"waiting for {lag.text}", **lag.fields))
+            on_event(info("WAITING", f"waiting for {lag.waits_for}"))
         time.sleep(LOOK_EVERY_S)
 
 
 class Lag(NamedTuple):
-    """What a commit waits for, and the fields of an error or event: `kafka_partition`, `table` or
-    `stream_partition`, if they are known.
+    """What a commit waits for, and its Kafka partition, table and stream partition, where there is
+    one.
     """
 
-    text: str
-    fields: Mapping[str, object]
+    waits_for: str
+    kafka_partition: int | None = None
+    table: str | None = None
+    stream_partition: str | None = None
 
 
 def lag_of_ingest(logged: Mapping[int, int], ends: Mapping[int, int]) -> Lag:
-    """Return which Kafka partitions ingest has not read up to `ends`. `logged` are the end offsets
-    of the changelog. The field is the one with the most offsets to read.
+    """Return which Kafka partitions ingest has not read up to `ends`, those with the most offsets
+    first. `logged` are the end offsets of the changelog.
     """
     left = {k: end - logged.get(k, 0) for k, end in ends.items() if end > logged.get(k, 0)}
     if not left:
-        return Lag("ingest; check that the pipeline runs", {})
+        return Lag("ingest; check that the pipeline runs")
     most = sorted(left, key=lambda k: (-left[k], k))
     noun = "Kafka partition" if len(most) == 1 else "the Kafka partitions"
     names = summarize_names([str(k) for k in most])
     return Lag(
         f"ingest to read {counted(sum(left.values()), 'offset')} of {noun} {names}; check that the"
         " pipeline runs",
-        {"kafka_partition": most[0]},
+        kafka_partition=most[0],
     )
 
 
@@ -120,18 +122,17 @@ def lag_of_table(table: str, progress: Progress, commit_timestamp: int) -> Lag:
     """
     low, delays = progress.low_watermark, progress.frontier.lagging_partition
     if low is None or low > commit_timestamp:
-        return Lag(f"table {table} to be applied; check that the pipeline runs", {"table": table})
+        return Lag(f"table {table} to be applied; check that the pipeline runs", table=table)
+    waits_for = f"table {table}, and for the low watermark to pass the commit"
     if delays is None:
-        return Lag(f"table {table}, and for the low watermark to pass the commit", {"table": table})
+        return Lag(waits_for, table=table)
     return Lag(
-        f"table {table}, and for the low watermark to pass the commit. Stream partition"
-        f" {delays.stream_partition} delays it in Kafka partition {delays.kafka_partition}: let it"
-        " send heartbeats, or close it if it sends no more records",
-        {
-            "table": table,
-            "stream_partition": delays.stream_partition,
-            "kafka_partition": delays.kafka_partition,
-        },
+        f"{waits_for}. Stream partition {delays.stream_partition} delays it in Kafka partition"
+        f" {delays.kafka_partition}: let it send heartbeats, or close it if it sends no more"
+        " records",
+        delays.kafka_partition,
+        table,
+        delays.stream_partition,
     )
 
 
@@ -214,8 +215,10 @@ def _not_shown(
         ErrorCode.ROWS_NOT_SHOWN,
         f"After {timeout_s:g} s, not every table of stream {of.name} shows the rows of the commit"
         f" of {view_of_time(commit_timestamp)}",
-        f"The commit is done. It waits for {lag.text}",
+        f"The commit is done. It waits for {lag.waits_for}",
         "Commit the same write streams again to go on waiting",
         stream=of.name,
-        **lag.fields,
+        table=lag.table,
+        stream_partition=lag.stream_partition,
+        kafka_partition=lag.kafka_partition,
     )

@@ -188,19 +188,34 @@ def test_what_a_commit_waits_for_is_named() -> None:
     the low watermark.
     """
     one = lag_of_ingest({0: 5, 1: 2}, {0: 5, 1: 3})
-    assert one.text.startswith("ingest to read 1 offset of Kafka partition 1; ")
-    assert one.fields == {"kafka_partition": 1}
+    assert one.waits_for.startswith("ingest to read 1 offset of Kafka partition 1; ")
+    assert one[1:] == (1, None, None)
     some = lag_of_ingest({0: 5}, {0: 6, 1: 3})
-    assert some.text.startswith("ingest to read 4 offsets of the Kafka partitions 1, 0; ")
-    assert some.fields == {"kafka_partition": 1}
-    assert lag_of_ingest({0: 5}, {0: 5}).fields == {}
+    assert some.waits_for.startswith("ingest to read 4 offsets of the Kafka partitions 1, 0; ")
+    assert some[1:] == (1, None, None)
+    assert lag_of_ingest({0: 5}, {0: 5})[1:] == (None, None, None)
     announced = ChildPartitions("p", 1, 0, (ChildPartition("p"),))
     lineage = tuple(LineageRecord(k, 2, announced) for k in (0, 1))
     heard = BatchClaims(2, {"p": {0: C + 1, 1: C}}, lineage)
     frontier = advance(UNKNOWN, heard, now=C + 10, horizon=None, roots=frozenset(), ends=[])
     progress = Progress(ingest_batch=1, frontier=frontier)
     held = lag_of_table("t", progress, C)
-    assert held.fields == {"table": "t", "stream_partition": "p", "kafka_partition": 1}
-    assert "Stream partition p delays it in Kafka partition 1" in held.text
-    assert lag_of_table("t", progress, C - 1).fields == {"table": "t"}
-    assert lag_of_table("t", Progress(), C).fields == {"table": "t"}
+    assert held[1:] == (1, "t", "p")
+    assert "Stream partition p delays it in Kafka partition 1" in held.waits_for
+    assert lag_of_table("t", progress, C - 1)[1:] == (None, "t", None)
+    assert lag_of_table("t", Progress(), C)[1:] == (None, "t", None)
+
+
+def test_the_status_names_the_command_that_ingests_the_rows_of_a_release(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-18: only while a release waits for rows that are still to be read."""
+    log(folder, releases(9, is_read=False))
+    assert cli.invoke(["status"]) == 0
+    assert "run: connector run\n" in capsys.readouterr().out
+    log(folder, releases(10))
+    assert cli.invoke(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "run: connector run\n" not in said
+    assert "0 changes and 10 released rows by ingest batch 1" in said
+    assert "10 staged rows ingested, 10 released" in said
