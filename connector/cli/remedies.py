@@ -74,6 +74,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.DEAD_LETTER_MISSING: (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
+    ErrorCode.INGEST_FAILED: (Template("run"),),
     ErrorCode.LOAD_WITHHELD: _LIST_LETTERS,
     ErrorCode.REJECTED_RATIO_EXCEEDED: (
         Template("dead-letters list", options=_OF_BATCH),

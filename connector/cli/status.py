@@ -79,9 +79,10 @@ def _print(found: StatusReport) -> None:
 def _commands(found: StatusReport) -> Iterator[str]:
     """The commands that help with the hints. Names of streams need no quotes."""
     for stream in found.streams.values():
-        if not stream.ingest_batch:
+        if not stream.ingest_batch or _waits_for_ingest(stream):
             yield "connector run"
-        elif stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered:
+        is_delayed = stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered
+        if stream.ingest_batch and is_delayed:
             yield f"connector partitions list {stream.name}"
         if stream.dead_letters.count:
             yield f"connector dead-letters list --stream {stream.name}"
@@ -94,6 +95,12 @@ def _commands(found: StatusReport) -> Iterator[str]:
             yield f"connector partitions list {of.stream}"
 
 
+def _waits_for_ingest(stream: StreamStatus) -> bool:
+    """Whether a hint or a fact says to check that ingest runs."""
+    is_stalled = bool(stream.stalled) and stream.stalls_unverified
+    return is_stalled or stream.dead_letters.under_way or stream.releases.is_waiting
+
+
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     named = summarize_names(stream.undefined_sources)
     unknown = (
@@ -102,9 +109,12 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         if stream.unknown_tables
         else ""
     )
+    released = stream.releases.released_rows
     yield (
         "ingested",
-        f"{counted(stream.changes, 'change')} by ingest batch {stream.ingest_batch:,}{unknown}",
+        counted(stream.changes, "change")
+        + (f" and {counted(released, 'released row')}" if released else "")
+        + f" by ingest batch {stream.ingest_batch:,}{unknown}",
     )
     if stream.topic_read_at is not None:
         yield (

@@ -20,9 +20,8 @@ from connector.services.write_streams import (
     release_again,
     release_rows,
 )
-from connector.state.write_stream_status import WriteStreamStatus, named
+from connector.state.write_stream_status import named
 from connector.text import counted, duration, nearest
-from connector.write_streams.model import StreamKind
 from connector.write_streams.problems import state_error
 from connector.write_streams.releases import Withheld
 from connector.write_streams.rules import Fault
@@ -68,18 +67,11 @@ def _print(found: WriteStreamList) -> None:
             str(entry.kind),
             one.state,
             f"{entry.end:,}",
-            _released(one),
+            "" if one.released_rows is None else f"{one.released_rows:,}",
             "" if entry.last is None else _ago(found.now, entry.last.at),
             "" if one.expires_at is None else _in(found.now, one.expires_at),
         )
     console().print(shown)
-
-
-def _released(one: WriteStreamStatus) -> str:
-    """How many rows are released, as far as ingest knows. Rows of a committed write stream need no
-    release.
-    """
-    return "" if one.entry.kind is StreamKind.COMMITTED else f"{one.released_rows:,}"
 
 
 def _ago(now: int, then: int) -> str:
@@ -102,6 +94,8 @@ def _say_what_to_do(found: WriteStreamList) -> None:
                 "to end it: connector write-streams finalize"
                 f" {found.stream} {session.write_streams[0]}"
             )
+    if any(one.withheld is Withheld.NO for one in found.releases):
+        say("to ingest the rows: connector run")
     for release in found.releases:
         state = "incomplete" if release.withheld is Withheld.NO else "withheld"
         say(

@@ -22,8 +22,8 @@ _CHANGES: Final = """
 _RELEASED: Final = f"""
     WITH ranges AS (
         SELECT release['ranges'][1]['stream'] AS stream, release['ranges'][1]['first'] AS first,
-            release['ranges'][1]['upto'] AS upto, commit_timestamp, ingest_batch,
-            stream_partition
+            release['ranges'][1]['upto'] AS upto, commit_timestamp, released_from,
+            ingest_batch, stream_partition
         FROM t WHERE slot = {RELEASED_SLOT} AND kind = 'released'),
     staged AS (
         SELECT *, write_stream['stream'] AS stream, write_stream['offset'] AS row FROM t
@@ -37,7 +37,7 @@ _RELEASED: Final = f"""
             ranges.stream_partition AS stream_partition, change_type, source_cluster_id
         FROM staged JOIN ranges ON staged.stream = ranges.stream
             AND row >= ranges.first AND row < ranges.upto
-            AND staged.ingest_batch <= ranges.ingest_batch)
+            AND staged.ingest_batch BETWEEN ranges.released_from AND ranges.ingest_batch)
     SELECT {{columns}} FROM released WHERE {{where}}
 """  # noqa: S608, numbers of slots
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.clock import now_us
 from connector.errors import ErrorCode, StreamStateError
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, info
 from connector.services.warehouses import warehouse_of
+from connector.state.status_json import summarize_names
+from connector.text import counted
 from connector.write_streams.releases import ReleaseProgress, Withheld
 
 if TYPE_CHECKING:
@@ -49,14 +51,14 @@ def wait_for_rows(
     """
     from connector.kafka import topics
     from connector.lake.overrides import Overrides
-    from connector.lake.state_reader import batch_with, progress_of, table_state_of
+    from connector.lake.state_reader import batch_with, logged_ends, progress_of, table_state_of
 
     ends = topics.end_offsets(config.kafka, topics.describe(config.kafka, of.topic))
     tables = [name for name, table in config.tables.items() if table.stream == of.name]
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     said_at, batch = time.monotonic(), None
     while True:
-        waits_for = "ingest; check that the pipeline runs"
+        behind: list[str] = []
         if batch is None:
             # In this order: the progress has everything that the batch has.
             is_read = batch_with(warehouse_of(config), of.name, ends) is not None
@@ -75,13 +77,66 @@ def wait_for_rows(
             ]
             if not behind:
                 return
-            waits_for = f"table {behind[0]}"
-        if deadline is not None and time.monotonic() >= deadline:
-            raise _not_shown(of, commit_timestamp, timeout_s or 0, waits_for)
-        if time.monotonic() - said_at > SAY_EVERY_S:
+        is_over = deadline is not None and time.monotonic() >= deadline
+        if is_over or time.monotonic() - said_at > SAY_EVERY_S:
+            if behind:
+                progress = progress_of(warehouse_of(config), of.name, with_frontier=True)
+                lag = lag_of_table(behind[0], progress, commit_timestamp)
+            else:
+                lag = lag_of_ingest(logged_ends(warehouse_of(config), of.name), ends)
+            if is_over:
+                raise _not_shown(of, commit_timestamp, timeout_s or 0, lag)
             said_at = time.monotonic()
-            on_event(info("WAITING", f"waiting for {waits_for}"))
+            on_event(info("WAITING", f"waiting for {lag.waits_for}"))
         time.sleep(LOOK_EVERY_S)
+
+
+class Lag(NamedTuple):
+    """What a commit waits for, and its Kafka partition, table and stream partition, where there is
+    one.
+    """
+
+    waits_for: str
+    kafka_partition: int | None = None
+    table: str | None = None
+    stream_partition: str | None = None
+
+
+def lag_of_ingest(logged: Mapping[int, int], ends: Mapping[int, int]) -> Lag:
+    """Return which Kafka partitions ingest has not read up to `ends`, those with the most offsets
+    first. `logged` are the end offsets of the changelog.
+    """
+    left = {k: end - logged.get(k, 0) for k, end in ends.items() if end > logged.get(k, 0)}
+    if not left:
+        return Lag("ingest; check that the pipeline runs")
+    most = sorted(left, key=lambda k: (-left[k], k))
+    noun = "Kafka partition" if len(most) == 1 else "the Kafka partitions"
+    names = summarize_names([str(k) for k in most])
+    return Lag(
+        f"ingest to read {counted(sum(left.values()), 'offset')} of {noun} {names}; check that the"
+        " pipeline runs",
+        kafka_partition=most[0],
+    )
+
+
+def lag_of_table(table: str, progress: Progress, commit_timestamp: int) -> Lag:
+    """Return why a table does not show a commit whose rows are released. `progress` has its
+    frontier.
+    """
+    low, delays = progress.low_watermark, progress.frontier.lagging_partition
+    if low is None or low > commit_timestamp:
+        return Lag(f"table {table} to be applied; check that the pipeline runs", table=table)
+    waits_for = f"table {table}, and for the low watermark to pass the commit"
+    if delays is None:
+        return Lag(waits_for, table=table)
+    return Lag(
+        f"{waits_for}. Stream partition {delays.stream_partition} delays it in Kafka partition"
+        f" {delays.kafka_partition}: let it send heartbeats, or close it if it sends no more"
+        " records",
+        delays.kafka_partition,
+        table,
+        delays.stream_partition,
+    )
 
 
 def requested(overrides: Overrides, stream: str, progress: Progress, commit_timestamp: int) -> bool:
@@ -157,13 +212,16 @@ def _has(table: TableState, batch: int, commit_timestamp: int) -> bool:
 
 
 def _not_shown(
-    of: StreamConfig, commit_timestamp: int, timeout_s: float, waits_for: str
+    of: StreamConfig, commit_timestamp: int, timeout_s: float, lag: Lag
 ) -> StreamStateError:
     return StreamStateError(
         ErrorCode.ROWS_NOT_SHOWN,
         f"After {timeout_s:g} s, not every table of stream {of.name} shows the rows of the commit"
         f" of {view_of_time(commit_timestamp)}",
-        f"The commit is done. It waits for {waits_for}",
+        f"The commit is done. It waits for {lag.waits_for}",
         "Commit the same write streams again to go on waiting",
         stream=of.name,
+        table=lag.table,
+        stream_partition=lag.stream_partition,
+        kafka_partition=lag.kafka_partition,
     )

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,7 +39,7 @@ from connector.write_streams.rules import Fault
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.state.stream_progress import Progress
-    from connector.write_streams.model import Catalog
+    from connector.write_streams.model import Catalog, StreamEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,15 +337,30 @@ def _rejected_commit(
         return ()
     catalog = _catalog(config, of, is_complete=True)
     committed = {
-        name: one.end
+        name: one
         for name, one in sorted(catalog.streams.items())
         if one.kind is StreamKind.PENDING and one.commit_timestamp == commit_timestamp
     }
-    known = progress.releases.streams
-    are_released = all(name in known and known[name].released for name in committed)
-    if are_released:
+    return lost_ranges(committed, progress.releases, now_us() - 2 * _retention(of))
+
+
+def lost_ranges(
+    committed: Mapping[str, StreamEntry], releases: ReleaseProgress, forgotten: int
+) -> tuple[OffsetRange, ...]:
+    """Return the ranges of a commit whose release ingest does not have. Empty: its rows were
+    released, or ingest forgot its write streams.
+
+    Ingest forgets a write stream that had no row for long, when its rows were released or their
+    payload was removed (WRS-21): one without an append since `forgotten` (µs) that it does not
+    know.
+    """
+    known = releases.streams
+    if all(
+        known[name].released if name in known else entry.changed_at < forgotten
+        for name, entry in committed.items()
+    ):
         return ()
-    return tuple(OffsetRange(name, 0, end) for name, end in committed.items() if end)
+    return tuple(OffsetRange(name, 0, entry.end) for name, entry in committed.items() if entry.end)
 
 
 def _catalog(config: ConnectorConfig, of: StreamConfig, *, is_complete: bool) -> Catalog:

@@ -19,7 +19,7 @@ from connector.write_streams.model import (
     release_partition_of,
     stream_partition_of,
 )
-from connector.write_streams.releases import OpenRelease, ReleaseProgress, Withheld
+from connector.write_streams.releases import OpenRelease, ReleaseProgress, StagedStream, Withheld
 from connector.write_streams.rules import is_expired
 
 
@@ -109,7 +109,8 @@ class WriteStreamStatus:
         expires_at: When it expires without another append, in microseconds. None: it does not.
         is_expired: Whether it is expired.
         first_batch: The first ingest batch with one of its staged rows. None: ingest has none.
-        released_rows: How many of its staged rows are released, as far as ingest knows.
+        released_rows: How many of its staged rows are released, as far as ingest knows. None: it
+            is a committed write stream, whose rows need no release.
         releases: Its releases that are not complete.
     """
 
@@ -118,7 +119,7 @@ class WriteStreamStatus:
     expires_at: int | None
     is_expired: bool
     first_batch: int | None
-    released_rows: int
+    released_rows: int | None
     releases: tuple[ReleaseStatus, ...]
 
     @property
@@ -141,7 +142,7 @@ class WriteStreamStatus:
                 view_of_time(entry.commit_timestamp) if entry.commit_timestamp else None
             ),
             "first_batch": self.first_batch,
-            "released_rows": None if entry.kind is StreamKind.COMMITTED else self.released_rows,
+            "released_rows": self.released_rows,
             "releases": [one.to_json() for one in self.releases],
         }
 
@@ -189,11 +190,15 @@ def write_stream_statuses(
                 entry.changed_at + retention if entry.is_staging and entry.changed_at else None,
                 is_expired(entry, now, retention),
                 None if known is None else known.first_batch,
-                sum(upto - first for first, upto in known.released) if known is not None else 0,
+                None if entry.kind is StreamKind.COMMITTED else _released_rows(known),
                 tuple(one for one in open_ if name in one.write_streams),
             )
         )
     return found
+
+
+def _released_rows(known: StagedStream | None) -> int:
+    return 0 if known is None else sum(upto - first for first, upto in known.released)
 
 
 def dead_sessions(
@@ -244,7 +249,7 @@ def release_facts(staged: int, releases: ReleaseProgress, now: int) -> Iterable[
     if not staged and not releases.streams and not releases.open:
         return
     unreleased = unreleased_streams(releases)
-    text = f"{counted(staged, 'staged row')} ingested"
+    text = f"{counted(staged, 'staged row')} ingested, {releases.released_rows:,} released"
     if unreleased:
         text += f"; nothing is released of {summarize_names(unreleased)}"
     if releases.late:
@@ -263,6 +268,7 @@ def view_of_releases(staged: int, releases: ReleaseProgress) -> dict[str, Any]:
     """Convert to JSON values. Names are stable, and times are ISO 8601."""
     return {
         "staged_rows": staged,
+        "released_rows": releases.released_rows,
         "unreleased": unreleased_streams(releases),
         "releases": [release_status(one).to_json() for one in releases.open],
         "late_releases": releases.late,

@@ -118,6 +118,7 @@ class ReleaseProgress:
     - `requests_to` is the greatest number of an operator's request that was taken.
     - `expired` counts the rows that were never released and whose payload is removed (WRS-21).
     - `late` counts the releases that were below the low watermark when they arrived (WMK-11).
+    - `released_rows` counts the offsets that became visible.
     """
 
     streams: Mapping[str, StagedStream] = field(default_factory=dict)
@@ -127,6 +128,7 @@ class ReleaseProgress:
     requests_to: int = 0
     expired: int = 0
     late: int = 0
+    released_rows: int = 0
 
     @property
     def withheld(self) -> tuple[OpenRelease, ...]:
@@ -289,6 +291,7 @@ class ReleaseProgress:
                 streams=streams,
                 open=tuple(left_open),
                 released_to=batch if ranges else self.released_to,
+                released_rows=self.released_rows + sum(one.upto - one.first for one in ranges),
                 repeated=repeated + len(open_) - len(left_open),
             ),
             ranges,

@@ -33,3 +33,14 @@ def test_every_test_file_lies_in_a_suite_that_runs() -> None:
 def test_every_command_that_is_named_exists(name: str) -> None:
     """OPS-10."""
     assert importlib.util.find_spec(cli.COMMANDS[name][0]) is not None
+
+
+def test_services_open_a_warehouse_with_its_storage_settings() -> None:
+    """STO-1: through `warehouse_of`; a path that is only looked at or shown is no table."""
+    only_looked_at = {"in_use.py", "load_config.py", "local_spark.py", "validate_config.py"}
+    direct = {
+        path.name
+        for path in (ROOT / "connector/services").rglob("*.py")
+        if "config.warehouse" in path.read_text("utf-8")
+    }
+    assert direct <= only_looked_at | {"warehouses.py"}

@@ -134,6 +134,8 @@ def test_commit_list_show_and_discard(
     with pytest.raises(StreamStateError) as late:
         commit_write_streams(load_config(), "s", ["w2/rows", "w1/rows"], wait=True, timeout_s=0.1)
     assert late.value.code == ErrorCode.ROWS_NOT_SHOWN, "no ingest runs"
+    assert late.value.fields["kafka_partition"] in (0, 1)
+    assert "of the Kafka partitions" in late.value.cause
 
 
 def test_validate_names_the_catalog(

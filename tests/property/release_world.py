@@ -1,9 +1,10 @@
-"""A change topic with write streams, for the laws of releases (WRS-15 to WRS-20).
+"""A change topic with write streams, for the laws of releases (WRS-15 to WRS-21).
 
 `ReleaseWorld` has the topic, and all that writes to it: sessions with write streams, committers, a
 change producer with a live stream partition, and replays of rejected rows. `step` makes one event.
 The records of an open transaction are in their Kafka partitions. They delay the readers of these
-Kafka partitions until the transaction ends. All times are microseconds.
+Kafka partitions until the transaction ends. A write stream without an append for the staging
+retention is expired. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -22,10 +23,13 @@ from connector.records.model import (
     OffsetRange,
     Release,
 )
+from connector.write_streams.model import StreamEntry, StreamKind, StreamState
+from connector.write_streams.rules import Fault, append_fault, commit_fault
 
 LIVE: Final = "live"
 """The live stream partition."""
 SECOND: Final = 1_000_000
+STAGING_RETENTION: Final = SECOND
 
 
 class Row(NamedTuple):
@@ -85,13 +89,23 @@ class WriteStream:
     flushed: int = 0
     committed_flush: int = 0
     is_final: bool = False
+    changed_at: int = 0
+    committed_change: int = 0
 
     def settle(self, outcome: Outcome) -> None:
         """After an abort, the next append has the offset of the first row that was aborted."""
         if outcome is Outcome.COMMITTED:
             self.committed_end, self.committed_flush = self.end, self.flushed
+            self.committed_change = self.changed_at
         else:
             self.end, self.flushed = self.committed_end, self.committed_flush
+            self.changed_at = self.committed_change
+
+    def entry(self) -> StreamEntry:
+        """Its record in the catalog, as far as the rules of expiry need it."""
+        kind = StreamKind.PENDING if self.is_pending else StreamKind.BUFFERED
+        state = StreamState.FINALIZED if self.is_final else StreamState.OPEN
+        return StreamEntry(kind, state, self.end, self.flushed, self.changed_at)
 
 
 @dataclass(eq=False)
@@ -127,6 +141,8 @@ class ReleaseWorld:
         self.committed: list[Release] = []
         self.rejected_rows: set[Row] = set()
         self.to_replay = deque[Row]()
+        self.refused: set[str] = set()
+        """The write streams that took no append, flush or commit because they were expired."""
         self.last_heartbeat = self._last_release = 0
         self.arrived_at: dict[int, int] = {}
         self._used = set[int]()
@@ -173,6 +189,8 @@ class ReleaseWorld:
                 self.heartbeat()
             case 17:
                 self._release_again()
+            case 18 if self.rng.random() < 0.2:
+                self.replay_again()
             case 18:
                 self._replay()
             case 19 | 20 | 21:
@@ -221,12 +239,13 @@ class ReleaseWorld:
         self._send_everywhere(announcement, self._known_to_producer)
 
     def _append(self, session: Writer) -> None:
-        open_ = [one for one in session.streams if not one.is_final]
+        open_ = [one for one in session.streams if not one.is_final and self._takes_rows(one)]
         if not open_ or (len(open_) < 3 and self.rng.random() < 0.2):
             name = f"{session.name}/{len(session.streams)}"
             open_ = [WriteStream(name, is_pending=self.rng.random() < 0.5)]
             session.streams += open_
         stream = self.rng.choice(open_)
+        stream.changed_at = self.clock
         for _ in range(self.rng.randint(1, 4)):
             row = Row(stream.name, stream.end)
             stream.end += 1
@@ -235,7 +254,11 @@ class ReleaseWorld:
             self._send(place, Sent(row, _begun(session), valid))
 
     def _flush(self, session: Writer) -> None:
-        waiting = [one for one in session.streams if not one.is_pending and one.flushed < one.end]
+        waiting = [
+            one
+            for one in session.streams
+            if not one.is_pending and one.flushed < one.end and self._takes_rows(one)
+        ]
         if not waiting:
             return
         stream = self.rng.choice(waiting)
@@ -246,13 +269,18 @@ class ReleaseWorld:
     def _finalize(self, session: Writer) -> None:
         if session.transaction is None:
             for stream in session.streams:
-                stream.is_final |= stream.is_pending and self.rng.random() < 0.7
+                if stream.is_pending and self.rng.random() < 0.7:
+                    stream.is_final |= self._takes_rows(stream)
 
     def _commit(self) -> None:
         if self.committer.transaction is not None:
             return
         final = [one for session in self.sessions for one in session.streams if one.is_final]
-        ready = [one for one in final if one.flushed < one.end and self.rng.random() < 0.8]
+        ready = [
+            one
+            for one in final
+            if one.flushed < one.end and self._is_committable(one) and self.rng.random() < 0.8
+        ]
         if ready:
             self._release(self.committer, [OffsetRange(one.name, 0, one.end) for one in ready])
             for stream in ready:
@@ -260,13 +288,15 @@ class ReleaseWorld:
             self.committer.streams = ready
 
     def _release_again(self) -> None:
-        """A release of rows that may be part of other releases."""
+        """A release of rows that may be part of other releases, or expired."""
         known = [one for session in self.sessions for one in session.streams if one.committed_end]
         if known and self.committer.transaction is None:
-            stream = self.rng.choice(known)
-            first = self.rng.randrange(stream.committed_end)
-            upto = self.rng.randint(first + 1, stream.committed_end)
-            self._release(self.committer, [OffsetRange(stream.name, first, upto)])
+            ranges = []
+            for stream in self.rng.sample(known, min(len(known), self.rng.choice((1, 1, 2, 3)))):
+                first = self.rng.randrange(stream.committed_end)
+                upto = self.rng.randint(first + 1, stream.committed_end)
+                ranges.append(OffsetRange(stream.name, first, upto))
+            self._release(self.committer, ranges)
 
     def _release(self, writer: Writer, ranges: Iterable[OffsetRange]) -> None:
         is_late = self.rng.random() < 0.25
@@ -328,6 +358,22 @@ class ReleaseWorld:
             row = self.to_replay.popleft()
             for _ in range(self.rng.choice((1, 1, 2))):
                 self._send(self.rng.randrange(len(self.logs)), Sent(row))
+
+    def replay_again(self) -> None:
+        """All rows that were rejected are replayed, however often they were before."""
+        for row in sorted(self.rejected_rows):
+            self._send(self.rng.randrange(len(self.logs)), Sent(row))
+
+    def _takes_rows(self, stream: WriteStream) -> bool:
+        return self._allows(stream, append_fault(stream.entry(), self.clock, STAGING_RETENTION))
+
+    def _is_committable(self, stream: WriteStream) -> bool:
+        return self._allows(stream, commit_fault(stream.entry(), self.clock, STAGING_RETENTION))
+
+    def _allows(self, stream: WriteStream, fault: Fault | None) -> bool:
+        if fault is Fault.EXPIRED:
+            self.refused.add(stream.name)
+        return fault is None
 
     def _send_everywhere(
         self,

@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig, UnknownTables
 from connector.kafka import topics
 from connector.kafka.dead_letters.topic import read_letters
 from connector.lake.jobs import History
@@ -108,6 +108,20 @@ class Live:
         producer.flush(30)
         producer.abort_transaction(30)
 
+    @contextmanager
+    def holding(self, kafka_partition: int) -> Iterator[None]:
+        """With an open transaction: readers of committed records read nothing of the Kafka
+        partition that comes after it.
+        """
+        settings = {"transactional.id": f"{self.topic}-hold", "transaction.timeout.ms": 600_000}
+        producer = Producer({"bootstrap.servers": self.kafka.bootstrap_servers, **settings})
+        producer.init_transactions(30)
+        producer.begin_transaction()
+        producer.produce(self.topic, b"never committed", b"k", kafka_partition)
+        assert producer.flush(30) == 0
+        yield
+        producer.abort_transaction(30)
+
     def changelog(self) -> Changelog:
         return Changelog(self.spark, f"{self.warehouse}/streams/s/changelog", "s")
 
@@ -144,6 +158,14 @@ class Live:
 
     def truth(self) -> dict[object, dict[str, object]]:
         return {row["id"]: row for row in truth(definition(), self.published)}
+
+
+class Strict(Live):
+    """Rows of other tables are rejected."""
+
+    @property
+    def stream(self) -> StreamConfig:
+        return replace(super().stream, unknown_tables=UnknownTables.REJECT)
 
 
 def records(kafka: KafkaConfig, topic: str) -> Iterator[tuple[int, int, Message]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.config.settings import KafkaConfig, StreamConfig, UnknownTables
+from connector.config.settings import KafkaConfig
 from connector.errors import ErrorCode, StreamStateError
 from connector.kafka import WriteSession
 from connector.lake.changelog_reader import open_logged
@@ -24,16 +23,8 @@ from connector.services import (
 )
 from connector.state.write_stream_audit import warnings_of
 from tests.broker import NewTopic
-from tests.spark.live import Live
+from tests.spark.live import Strict
 from tests.spark.streams import shown
-
-
-class Strict(Live):
-    """Rows of other tables are rejected."""
-
-    @property
-    def stream(self) -> StreamConfig:
-        return replace(super().stream, unknown_tables=UnknownTables.REJECT)
 
 
 def test_a_commit_is_withheld_for_a_rejected_row_and_released_without_it(

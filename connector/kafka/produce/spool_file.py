@@ -50,6 +50,8 @@ _COLUMNS: Final = (
     "number, checksum, spooled_at, kind, stream_partition, time, kafka_partition, key, value,"
     " headers"
 )
+_PLACES: Final = f"({', '.join('?' for _ in _COLUMNS.split(','))})"
+"""The place of a record in a statement."""
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS spool (id INTEGER PRIMARY KEY, content TEXT, checksum INTEGER);
 CREATE TABLE IF NOT EXISTS records (number INTEGER PRIMARY KEY, checksum INTEGER,
@@ -253,9 +255,9 @@ class SpoolFile:
             execute = self._writer.execute
             for start in range(0, len(write.records), ROWS_PER_INSERT):
                 some = write.records[start : start + ROWS_PER_INSERT]
-                places = ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * len(some))
+                places = ", ".join([_PLACES] * len(some))
                 execute(
-                    f"INSERT OR REPLACE INTO records VALUES {places}",  # noqa: S608
+                    f"INSERT OR REPLACE INTO records ({_COLUMNS}) VALUES {places}",  # noqa: S608
                     [
                         value
                         for number, record in some

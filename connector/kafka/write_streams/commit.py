@@ -82,7 +82,8 @@ def commit_streams(
         horizon: The horizon of the stream (µs). An `as_of` below it is refused.
         registry: The schema registry.
         staging_retention_s: As for `WriteSession`.
-        max_retry_s: How long the commit is tried again.
+        max_retry_s: How long the commit is tried again, beside other committers or if its outcome
+            is unknown. A broker that does not answer the first attempt is an error at once.
 
     Returns:
         The commit timestamp (µs). If exactly these write streams were committed before, that of
@@ -140,7 +141,7 @@ def discard_streams(
         topic: The name of the change topic.
         streams: 1 to 1,000 names, such as `job/rows`.
         staging_retention_s: As for `WriteSession`.
-        max_retry_s: How long it is tried again.
+        max_retry_s: As for `commit_streams`.
 
     Raises:
         StreamStateError: A write stream cannot be discarded. `errors` has the name and the code of
@@ -181,7 +182,7 @@ def release_again(
         ranges: The ranges of the release that was too late.
         commit_timestamp: The commit timestamp (µs) of that release.
         registry: The schema registry.
-        max_retry_s: How long it is tried again.
+        max_retry_s: As for `commit_streams`.
 
     Returns:
         The new commit timestamp (µs). If one of the pending write streams has another one than

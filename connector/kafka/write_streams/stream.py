@@ -118,6 +118,8 @@ class WriteStream:
             ConfigError: The number of rows, their size or the offset is not allowed.
             NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
         """
+        if not isinstance(changes, Iterable):
+            raise argument_invalid("changes", changes, "a list of rows that `row` made")
         rows = list(changes)
         if not 1 <= len(rows) <= MAX_APPEND_ROWS:
             raise argument_invalid("changes", len(rows), f"1 to {MAX_APPEND_ROWS} rows")

@@ -739,8 +739,10 @@ def _of_streams(streams: Collection[str]) -> str:
 
 
 def _unreleased(name: str, stream: StagedStream) -> str:
-    """Whether a row belongs to a write stream and was not released."""
-    parts = [f"write_stream.stream = '{name}'"]
+    """Whether a row belongs to a write stream and was not released. Rows before its first batch
+    were released, or expired, before ingest forgot the write stream the last time.
+    """
+    parts = [f"write_stream.stream = '{name}'", f"ingest_batch >= {stream.first_batch}L"]
     parts += (
         f"NOT (write_stream.offset >= {first}L AND write_stream.offset < {upto}L)"
         for first, upto in stream.released

@@ -14,6 +14,7 @@ _RANGES: Final = (
     "release.ranges[0].first AS _first",
     "release.ranges[0].upto AS _upto",
     "commit_timestamp AS _commit_timestamp",
+    "released_from AS _since",
     "ingest_batch AS _batch",
     "stream_partition AS _stream_partition",
 )
@@ -53,7 +54,7 @@ def released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) -
         staged = staged.where(F.col("table") == source)
     is_in_range = F.expr(
         "write_stream.stream = _stream AND write_stream.offset >= _first"
-        " AND write_stream.offset < _upto AND ingest_batch <= _batch"
+        " AND write_stream.offset < _upto AND ingest_batch >= _since AND ingest_batch <= _batch"
     )
     found = staged.join(F.broadcast(ranges.selectExpr(*_RANGES)), is_in_range)
     return found.selectExpr(

@@ -11,10 +11,17 @@ from connector import cli
 from connector.cli.parameters import MOMENT
 from connector.errors import ConfigError, ErrorCode, StreamStateError
 from connector.lake.overrides import Overrides
-from connector.records.model import OffsetRange, Release
+from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.services import load_config, release_rows
-from connector.services.write_stream_wait import check_not_withheld, is_released
+from connector.services.write_stream_wait import (
+    check_not_withheld,
+    is_released,
+    lag_of_ingest,
+    lag_of_table,
+)
+from connector.services.write_streams import lost_ranges
 from connector.state.stream_progress import Progress
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
 from tests.unit.warehouses import log_progress
@@ -165,3 +172,50 @@ def test_a_withheld_release_ends_the_waiting(
         assert (error.code, error.fields["stream"]) == (code, "s")
     else:
         assert code is None
+
+
+def test_a_commit_whose_write_stream_ingest_forgot_is_not_released_again() -> None:
+    """WRS-20, WRS-21: its rows were released, or their payload was removed."""
+    lost = (OffsetRange("w/a", 0, 10),)
+    assert lost_ranges({"w/a": entry()}, NO_RELEASES, entry().changed_at) == lost
+    assert lost_ranges({"w/a": entry()}, NO_RELEASES, entry().changed_at + 1) == ()
+    assert lost_ranges({"w/a": entry()}, releases(10), entry().changed_at + 1) == ()
+    assert lost_ranges({"w/a": entry()}, releases(9), entry().changed_at + 1) == lost
+
+
+def test_what_a_commit_waits_for_is_named() -> None:
+    """WRS-23: the Kafka partitions that ingest has not read, or the stream partition that delays
+    the low watermark.
+    """
+    one = lag_of_ingest({0: 5, 1: 2}, {0: 5, 1: 3})
+    assert one.waits_for.startswith("ingest to read 1 offset of Kafka partition 1; ")
+    assert one[1:] == (1, None, None)
+    some = lag_of_ingest({0: 5}, {0: 6, 1: 3})
+    assert some.waits_for.startswith("ingest to read 4 offsets of the Kafka partitions 1, 0; ")
+    assert some[1:] == (1, None, None)
+    assert lag_of_ingest({0: 5}, {0: 5})[1:] == (None, None, None)
+    announced = ChildPartitions("p", 1, 0, (ChildPartition("p"),))
+    lineage = tuple(LineageRecord(k, 2, announced) for k in (0, 1))
+    heard = BatchClaims(2, {"p": {0: C + 1, 1: C}}, lineage)
+    frontier = advance(UNKNOWN, heard, now=C + 10, horizon=None, roots=frozenset(), ends=[])
+    progress = Progress(ingest_batch=1, frontier=frontier)
+    held = lag_of_table("t", progress, C)
+    assert held[1:] == (1, "t", "p")
+    assert "Stream partition p delays it in Kafka partition 1" in held.waits_for
+    assert lag_of_table("t", progress, C - 1)[1:] == (None, "t", None)
+    assert lag_of_table("t", Progress(), C)[1:] == (None, "t", None)
+
+
+def test_the_status_names_the_command_that_ingests_the_rows_of_a_release(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """WRS-18: only while a release waits for rows that are still to be read."""
+    log(folder, releases(9, is_read=False))
+    assert cli.invoke(["status"]) == 0
+    assert "run: connector run\n" in capsys.readouterr().out
+    log(folder, releases(10))
+    assert cli.invoke(["status"]) == 0
+    said = capsys.readouterr().out
+    assert "run: connector run\n" not in said
+    assert "0 changes and 10 released rows by ingest batch 1" in said
+    assert "10 staged rows ingested, 10 released" in said

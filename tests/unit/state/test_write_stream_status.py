@@ -21,6 +21,7 @@ from connector.state.write_stream_status import (
     dead_sessions,
     release_facts,
     release_hints,
+    view_of_releases,
     write_stream_statuses,
 )
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
@@ -65,7 +66,7 @@ def test_a_write_stream_has_its_catalog_record_and_what_ingest_knows() -> None:
     assert first.expires_at == NOW + DAY
     assert (old.state, old.first_batch, old.releases) == ("expired", None, ())
     assert (done.state, done.expires_at) == ("finalized", None)
-    assert done.to_json()["released_rows"] is None
+    assert done.released_rows is done.to_json()["released_rows"] is None
     assert first.to_json() == {
         "write_stream": "w/a",
         "kind": "pending",
@@ -89,6 +90,9 @@ def test_released_rows_are_counted() -> None:
     streams = {"w/a": StreamEntry(StreamKind.BUFFERED, end=10, flushed=4, changed_at=NOW)}
     (status,) = write_stream_statuses(Catalog(streams=streams), known, NOW, DAY)
     assert (status.released_rows, status.releases) == (4, ())
+    assert known.released_rows == 4
+    assert "10 staged rows ingested, 4 released" in dict(release_facts(10, known, NOW)).values()
+    assert view_of_releases(10, known)["released_rows"] == 4
 
 
 def test_a_session_that_died_is_named_if_it_delays_the_low_watermark() -> None:
