@@ -92,8 +92,8 @@ def wait_for_rows(
 
 
 class Lag(NamedTuple):
-    """What a commit waits for, and its Kafka partition, table and stream partition, where there is
-    one.
+    """The cause why a commit is not shown yet, with its Kafka partition, table and stream
+    partition. None: the cause has none.
     """
 
     waits_for: str

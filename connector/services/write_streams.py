@@ -347,7 +347,7 @@ def _rejected_commit(
 def lost_ranges(
     committed: Mapping[str, StreamEntry], releases: ReleaseProgress, forgotten: int
 ) -> tuple[OffsetRange, ...]:
-    """Return the ranges of a commit whose release ingest does not have. Empty: its rows were
+    """Return the ranges of a commit whose release ingest does not know. Empty: its rows were
     released, or ingest forgot its write streams.
 
     Ingest forgets a write stream that had no row for long, when its rows were released or their
