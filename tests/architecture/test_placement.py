@@ -4,6 +4,7 @@ module.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 
@@ -33,3 +34,28 @@ def test_every_test_file_lies_in_a_suite_that_runs() -> None:
 def test_every_command_that_is_named_exists(name: str) -> None:
     """OPS-10."""
     assert importlib.util.find_spec(cli.COMMANDS[name][0]) is not None
+
+
+RUNS_PYTHON = {
+    *("applyInArrow", "applyInPandas", "applyInPandasWithState", "cogroup", "foreach"),
+    *("foreachPartition", "mapInArrow", "mapInPandas", "mapPartitions", "pandas_udf"),
+    *("parallelize", "toDF", "transformWithState"),
+    *("transformWithStateInPandas", "udf", "udtf", "createDataFrame"),
+}
+"""Functions of pyspark that may start Python on an executor."""
+
+
+def test_no_spark_job_runs_python_on_executors() -> None:
+    """SCL-3: rows that the driver knows become frames in one place, with Arrow data."""
+    calls = {
+        (path.name, ast.unparse(node.func))
+        for path in (ROOT / "connector").rglob("*.py")
+        if "pyspark" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in RUNS_PYTHON
+    }
+    # The second one is a method of Delta's log in the JVM.
+    assert calls == {
+        ("literal_rows.py", "spark.createDataFrame"),
+        ("files.py", "self.log.createDataFrame"),
+    }
