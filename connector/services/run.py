@@ -64,6 +64,7 @@ def run(
     on_event: OnEvent = log_event,
     cores: str = "*",
     memory: str = "2g",
+    shared_folder: bool = False,
 ) -> RunReport:
     """Ingest all streams of a configuration and apply them to their tables.
 
@@ -80,12 +81,15 @@ def run(
         on_event: Receives warnings and progress.
         cores: Threads of a local session; `*` for as many as there are processors.
         memory: Heap of a local session, for example `2g`.
+        shared_folder: A warehouse that is a local folder is the same folder on all hosts of the
+            cluster of your session (SCL-7).
 
     Returns:
         The work that was done.
 
     Raises:
-        ConfigError: No stream is configured, or Spark cannot be given a Kafka setting.
+        ConfigError: No stream is configured, or Spark cannot be given a Kafka setting, or the
+            warehouse is a folder that the hosts of a cluster may not share.
         WriterConflictError: Another process, or another call of this one, runs the same stream.
         ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
         remedy. Nothing is lost.
@@ -108,6 +112,8 @@ def run(
             started = session_of(
                 spark, stack, on_event, cores=cores, memory=memory, for_writing=True
             )
+            if spark is not None:
+                check_shared_folder(config, spark, shared_folder=shared_folder)
             _run_pipeline(config, started, ports, stop, on_event, counts, once=once)
         except Exception as error:
             is_of_spark = started is not None or not isinstance(error, ConnectorError | OSError)
@@ -158,6 +164,7 @@ def _run_pipeline(
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
+    from connector.spark.cluster import watching
     from connector.spark.pipeline import Pipeline
 
     history, overrides = History(config.warehouse), Overrides(config.warehouse)
@@ -176,15 +183,25 @@ def _run_pipeline(
     pipeline = Pipeline(
         spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text))
     )
-    if once:
-        pipeline.run_once(stop)
-    else:
-        on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
-        pipeline.run(stop)
+    with watching(spark):
+        if once:
+            pipeline.run_once(stop)
+        else:
+            on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
+            pipeline.run(stop)
     if once and not stop.is_set():
         tell_what_waits(config, on_event)
     if stop.is_set():
         on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+
+def check_shared_folder(
+    config: ConnectorConfig, spark: SparkSession, *, shared_folder: bool
+) -> None:
+    """Raise `ConfigError` if the hosts of a cluster may not share the folder of the warehouse."""
+    from connector.spark.cluster import check_shared
+
+    check_shared(spark, config.warehouse, shared_folder=shared_folder)
 
 
 def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
+from connector.spark.cluster import check_executors
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
@@ -79,6 +80,9 @@ SETTINGS: Final = {
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # This many tasks list folders when old files are removed. The default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # The cores that three of these settings were chosen for: `follow_cores` of
+    # `connector.spark.cluster` changes them with the cores that are there.
+    "spark.lowmark.cores": "0",
     # The query of a failed batch must end before the next batch starts.
     "spark.sql.streaming.stopTimeout": "60000",
 }
@@ -160,8 +164,9 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
 
     Raises:
         ConfigError: It is not a session, or a session of Spark Connect.
-        ConnectorError: The session has ended, or Delta's jars or its extension are missing. With
-            `for_writing`, also if the limits are not set. The remedy names the settings.
+        ConnectorError: The session has ended, or Delta's jars or its extension are missing, also on
+            an executor (SCL-2). With `for_writing`, also if the Kafka or Avro jars are missing on
+            an executor, or if the limits are not set. The remedy names the settings.
             `configure_session` sets all of them.
     """
     check_live(spark)
@@ -200,6 +205,7 @@ def check_session(spark: SparkSession, *, for_writing: bool = False) -> None:
             f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with"
             " connector.spark.configure_session",
         )
+    check_executors(spark, _AVRO_LIMITS, for_writing=for_writing)
 
 
 def start_session(
