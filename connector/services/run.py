@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from connector.clock import now_us
@@ -148,7 +149,9 @@ def _spark_has_ended() -> bool:
 def _raise_ended(error: Exception) -> NoReturn:
     from connector.spark.jvm import session_ended
 
-    raise session_ended("The pipeline stopped, because Spark has ended") from error
+    is_known = isinstance(error, ConnectorError) and error.code is ErrorCode.SPARK_SESSION_ENDED
+    cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
+    raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
 
 
 def _run_pipeline(
@@ -164,7 +167,7 @@ def _run_pipeline(
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
-    from connector.spark.cluster import watching
+    from connector.spark.cluster import repeating, watching
     from connector.spark.pipeline import Pipeline
 
     history, overrides = History(config.warehouse), Overrides(config.warehouse)
@@ -180,10 +183,13 @@ def _run_pipeline(
         forget_cuts=history.forget_cuts,
     )
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
-    pipeline = Pipeline(
-        spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text))
-    )
+
+    def say(text: str) -> None:
+        on_event(info("PIPELINE", text))
+
     with watching(spark):
+        begin = partial(Pipeline, spark, config, ports, earliest, log, say)
+        pipeline = repeating(begin, "the tables", say, stop)
         if once:
             pipeline.run_once(stop)
         else:

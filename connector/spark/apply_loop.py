@@ -222,7 +222,8 @@ class Applies:
         self._wake.clear()
 
     def _cut(self, stream: str) -> Cut:
-        of, progress = self._config.streams[stream], self._changelogs[stream].progress()
+        of = self._config.streams[stream]
+        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._say)
         return progress.cut(self._worlds[stream].now(), of.stall_after_s, of.wait_s)
 
     def _begin(

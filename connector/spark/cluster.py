@@ -12,10 +12,11 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.errors import ConfigError, ConnectorError, ErrorCode
-from connector.spark.failures import NO_EXECUTORS, lost_executor
+from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
 from connector.spark.jvm import GONE
 from connector.spark.pools import TAG, tagged
 
@@ -68,7 +69,7 @@ def repeating(
     while True:
         try:
             return act()
-        except (ConnectorError, Py4JError) as error:
+        except (ConnectorError, PySparkException, Py4JError) as error:
             pause = losses.pause_after(error)
             if pause is None:
                 raise
@@ -187,7 +188,8 @@ def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> N
     is_limited = f"reflect('java.lang.System', 'getProperty', '{_LIMIT}') <> 'null'"
     tests = [f"({test}) AS c{number}" for number, test in enumerate([*has, is_limited])]
     tasks = cores(spark)
-    found = spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
+    with watching(spark), explained("the check of the session"):
+        found = spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
     # NULL is not true.
     *jars, limited = (all(row[number] for row in found) for number in range(len(tests)))
     lacking = [_CLASSES[name] for name, is_there in zip(wanted, jars, strict=True) if not is_there]

@@ -65,6 +65,8 @@ def _set_log_levels(jvm: Any) -> None:
     names = ("log4j2.configurationFile", "log4j.configurationFile")
     if any(jvm.java.lang.System.getProperty(name) is not None for name in names):
         return
+    # Otherwise the first class of Spark that logs would set all levels again.
+    jvm.org.apache.spark.SparkConf(False).initializeLogIfNecessary(False, True)
     log4j = jvm.org.apache.logging.log4j
     for logger, level in LOG_LEVELS.items():
         log4j.core.config.Configurator.setLevel(logger, log4j.Level.toLevel(level))

@@ -107,8 +107,9 @@ class Pipeline:
         """
         upkeep = self._upkeep()
         try:
-            for ingest in self._streams.values():
-                ingest.start(once=False)
+            for name, ingest in self._streams.items():
+                start = partial(ingest.start, once=False)
+                repeating(start, f"stream {name}", self._say, stop)
             self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
         finally:
             for ingest in self._streams.values():

@@ -27,7 +27,7 @@ from connector.kafka.local.folder import free_port
 from connector.spark.session import configure_session
 
 HOST: Final = "127.0.0.1"
-TIMEOUT_S: Final = 300
+TIMEOUT_S: Final = 600
 NO_PYTHON: Final = "/nonexistent/python"
 HOME: Final = Path(pyspark.__file__).parent
 # Two cores have no room for the threads of collectors and compilers.
