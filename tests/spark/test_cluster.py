@@ -346,7 +346,7 @@ def test_spark_submit_shows_our_lines_and_few_of_spark(
     site: Site, cluster: Cluster, tmp_path: Path
 ) -> None:
     """SCL-8: the recipe of the how-to page. Spark's INFO lines are left out, and ours have the
-    format of `connector run`.
+    format of `connector run`. Its standard output has only our lines.
     """
     site.live.publish(*(account(f"a{n}", n * S, amount=str(n)) for n in range(1, 50)))
     cluster.start_worker()
@@ -380,10 +380,13 @@ def test_spark_submit_shows_our_lines_and_few_of_spark(
         text=True,
         timeout=TIMEOUT_S,
     )
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert "stream s: batch 1 with 49 offsets logged" in done.stderr
-    assert len([line for line in lines if " INFO " in line]) < 10, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Spark passes both outputs of Python on to its standard output.
+    ours = done.stdout.splitlines()
+    assert ours[0].startswith("stream s: batch 1 with 49 offsets logged; 49 changes so far")
+    assert {line.partition(":")[0] for line in ours[1:]} == {f"table {name}" for name in TABLES}
+    assert " INFO " not in done.stderr
+    assert done.stderr.count(" WARN ") < 10, done.stderr
     site.check()
 
 
