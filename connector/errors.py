@@ -232,6 +232,10 @@ class ErrorCode(StrEnum):
     SPARK_WITHOUT_ATOMIC_COMMITS = auto()
     SPARK_WITHOUT_DELTA_EXTENSION = auto()
     SPARK_WITHOUT_AVRO_LIMITS = auto()
+    SPARK_WITHOUT_EXECUTORS = auto()
+    EXECUTORS_WITHOUT_JARS = auto()
+    EXECUTORS_WITHOUT_AVRO_LIMITS = auto()
+    FOLDER_NOT_SHARED = auto()
     EXTRA_MISSING = auto()
 
     # changelog and ingest

@@ -42,12 +42,14 @@ def session_of(
     process has room for one session: `ConnectorError` if there is one already, because it would be
     yours.
     """
+    from connector.spark.cluster import check_shared
     from connector.spark.jvm import stop_session
     from connector.spark.session import check_session, start_session
 
     warehouse = config.warehouse
     if spark is not None:
         check_session(spark, for_writing=for_writing, warehouse=warehouse)
+        check_shared(spark, warehouse, shared_folder=config.storage.shared_folder)
         return spark
     settings = {**config.spark.settings(), **config.storage.spark_settings()}
     if cores is not None:
@@ -64,6 +66,7 @@ def session_of(
         _check_that_there_is_none()
         started = start_session(paths, scratch=scratch, settings=settings)
     stack.callback(stop_session, started)
+    check_shared(started, warehouse, shared_folder=config.storage.shared_folder)
     check_session(started, for_writing=for_writing, warehouse=warehouse)
     return started
 

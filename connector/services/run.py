@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from connector.clock import now_us
@@ -87,7 +88,8 @@ def run(
         The work that was done.
 
     Raises:
-        ConfigError: No stream is configured, or Spark cannot be given a Kafka setting.
+        ConfigError: No stream is configured, or Spark cannot be given a Kafka setting, or the
+            warehouse is a folder that the hosts of a cluster may not share.
         WriterConflictError: Another process, or another call of this one, runs the same stream.
         ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
         remedy. Nothing is lost.
@@ -144,7 +146,9 @@ def _spark_has_ended() -> bool:
 def _raise_ended(error: Exception) -> NoReturn:
     from connector.spark.jvm import session_ended
 
-    raise session_ended("The pipeline stopped, because Spark has ended") from error
+    is_known = isinstance(error, ConnectorError) and error.code is ErrorCode.SPARK_SESSION_ENDED
+    cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
+    raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
 
 
 def _run_pipeline(
@@ -160,6 +164,7 @@ def _run_pipeline(
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
+    from connector.spark.cluster import repeating, watching
     from connector.spark.pipeline import Pipeline
 
     history, overrides = History(warehouse_of(config)), Overrides(warehouse_of(config))
@@ -175,14 +180,18 @@ def _run_pipeline(
         forget_cuts=history.forget_cuts,
     )
     earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
-    pipeline = Pipeline(
-        spark, config, ports, earliest, log, lambda text: on_event(info("PIPELINE", text))
-    )
-    if once:
-        pipeline.run_once(stop)
-    else:
-        on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
-        pipeline.run(stop)
+
+    def say(text: str) -> None:
+        on_event(info("PIPELINE", text))
+
+    with watching(spark):
+        begin = partial(Pipeline, spark, config, ports, earliest, log, say)
+        pipeline = repeating(begin, "the tables", say, stop)
+        if once:
+            pipeline.run_once(stop)
+        else:
+            on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
+            pipeline.run(stop)
     if once and not stop.is_set():
         tell_what_waits(config, on_event)
     if stop.is_set():

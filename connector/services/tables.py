@@ -14,7 +14,7 @@ from connector.config.settings import find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
 from connector.records.model import MAX_LONG
-from connector.services.events import OnEvent, log_event
+from connector.services.events import OnEvent, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -197,6 +197,7 @@ def _rebuild(
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
     from connector.spark.apply.rebuild import rebuild as rebuild_table
+    from connector.spark.cluster import follow_cores, repeating, watching
     from connector.spark.storage.changelog import Changelog
 
     definition = config.tables[name]
@@ -208,8 +209,14 @@ def _rebuild(
     )
     changelog = Changelog(session, places.changelog(warehouse_of(config), stream.name), stream.name)
     cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
-    return rebuild_table(
-        *(session, places.table_folder(warehouse_of(config), name), definition, changelog, cut),
-        publish=publisher.publish,
-        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
-    )
+
+    def once() -> Rebuilt:
+        return rebuild_table(
+            *(session, places.table_folder(warehouse_of(config), name), definition, changelog, cut),
+            publish=publisher.publish,
+            discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
+        )
+
+    follow_cores(session)
+    with watching(session):
+        return repeating(once, f"table {name}", lambda text: on_event(warning("REPEATED", text)))

@@ -21,7 +21,8 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
-from connector.spark.apply.apply import apply
+from connector.spark.apply.apply import Applied, apply
+from connector.spark.cluster import applies_at_once, follow_cores, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.pools import Pool, in_pool
@@ -34,10 +35,8 @@ from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
 
-APPLIES_AT_ONCE: Final = 2
-"""How many tables are applied at the same time. While one plans and commits, it leaves enough of
-the processor for a second one.
-"""
+MOST_APPLIES: Final = 32
+"""At most this many tables are applied at the same time, however many cores there are."""
 LOOK_EVERY_S: Final = 10.0
 """How often the settings of operators are read, and how often unapplied changes are looked for
 without a new batch.
@@ -114,6 +113,7 @@ class Applies:
             for stream in config.streams
         }
         self._alone = {name: threading.Lock() for name in tables}
+        self._entry = _Entry(lambda: applies_at_once(spark))
         self._journalling = threading.Lock()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
@@ -149,7 +149,7 @@ class Applies:
         set, no apply begins.
         """
         self._begin_anew()
-        with ThreadPoolExecutor(APPLIES_AT_ONCE) as threads:
+        with ThreadPoolExecutor(MOST_APPLIES) as threads:
             for stream, names in self._names.items():
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
@@ -165,7 +165,7 @@ class Applies:
         """
         self._begin_anew()
         with (
-            ThreadPoolExecutor(APPLIES_AT_ONCE) as threads,
+            ThreadPoolExecutor(MOST_APPLIES) as threads,
             _Upkeep(self._spark, self._names, maintain) as upkeep,
         ):
             try:
@@ -222,7 +222,8 @@ class Applies:
         self._wake.clear()
 
     def _cut(self, stream: str) -> Cut:
-        of, progress = self._config.streams[stream], self._changelogs[stream].progress()
+        of = self._config.streams[stream]
+        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._say)
         return progress.cut(self._worlds[stream].now(), of.stall_after_s, of.wait_s)
 
     def _begin(
@@ -271,7 +272,8 @@ class Applies:
         """Bring a table to a cut, in a thread of its own. Returns whether it changed, and its
         newest version.
         """
-        with self._alone[name], in_pool(self._spark, Pool.APPLY):
+        with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
+            follow_cores(self._spark)
             applied = (stop is None or not stop.is_set()) and self._apply(name, cut)
             return applied, self._tables[name].newest()
 
@@ -288,14 +290,18 @@ class Applies:
             cut.batch,
             watermark_before=before.apply_watermark,
         )
-        try:
+
+        def once() -> Applied | None:
             with applying(name):
-                applied = apply(
+                return apply(
                     *(table, changelog, definition.source, cut),
                     publish=world.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
                     discarded=partial(_discarded, world),
                 )
+
+        try:
+            applied = repeating(once, f"table {name}", self._say)
         except ConnectorError as error:
             self.add_job(replace(job, ended_at=world.now(), error=error.problem))
             raise
@@ -315,6 +321,24 @@ class Applies:
             f" {applied.table_state.to_batch}{letters}"
         )
         return True
+
+
+class _Entry:
+    """Lets so many threads in at the same time as `limit` says when one asks or leaves."""
+
+    def __init__(self, limit: Callable[[], int]) -> None:
+        self._limit, self._inside = limit, 0
+        self._changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._inside < self._limit())
+            self._inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._inside -= 1
+            self._changed.notify_all()
 
 
 class _Upkeep:
@@ -378,4 +402,4 @@ def _discarded(world: IngestPorts) -> frozenset[str]:
         return frozenset()
 
 
-__all__ = ["APPLIES_AT_ONCE", "Applies", "JobLog", "Stood"]
+__all__ = ["Applies", "JobLog", "Stood"]

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Final
+from contextlib import contextmanager, suppress
+from typing import Any, Final
 
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JError
@@ -35,6 +35,18 @@ _TWO_WRITERS = (
 )
 _STOPPED: Final = "stopped SparkContext"
 _CALL: Final = "An error occurred while calling "
+_CAUSED_BY: Final = "Caused by: "
+_IN_TASK: Final = re.compile(r"most recent failure: Lost task .*?\): (.*)")
+NO_EXECUTORS: Final = "lowmark found no executor"
+"""The reason with which lowmark cancels jobs that no executor can run."""
+_MASTER_GONE: Final = re.compile(
+    r"(Master removed our application: \w+|All masters are unresponsive)"
+)
+_EXECUTOR_LOST: Final = (
+    *("CHECKPOINT_RDD_BLOCK_ID_NOT_FOUND", "ExecutorLostFailure", "ExecutorDeadException"),
+    *("FetchFailedException", "MetadataFetchFailedException", "TaskResultLost"),
+    *("Failed to get broadcast_", "Exception while getting task result"),
+)
 _MISSING_FILE: Final = re.compile(r"while reading file (\S+)\. File does not exist")
 _REMEDY = (
     "Stop one of the two processes. If only one process runs, delete the checkpoint folder of the"
@@ -51,8 +63,22 @@ def situation(
     `table` is the table whose changes are applied, if there is one.
     """
     text = str(error)
+    if (gone := _MASTER_GONE.search(text)) is not None:
+        return session_ended(
+            f"Spark ended while it worked on {what}",
+            f"{gone[1]}: the master of the cluster ended the application, or is gone",
+        )
     if isinstance(error, GONE) or _STOPPED in text:
         return None if is_any_live() else session_ended(f"Spark ended while it worked on {what}")
+    if NO_EXECUTORS in text:
+        return ConnectorError(
+            ErrorCode.SPARK_WITHOUT_EXECUTORS,
+            f"Spark has no executor for {what}",
+            "All workers are down, other applications use all cores, or the master of the cluster"
+            " was started again without its state",
+            "Look at the page of the master, then start again. Nothing is lost: lowmark continues"
+            " where it stopped",
+        )
     if isinstance(error, DeltaConcurrentModificationException) or any(
         sign in text for sign in _TWO_WRITERS
     ):
@@ -115,10 +141,38 @@ def explained(what: str, *, table: str | None = None) -> Iterator[None]:
         raise
 
 
-def first_line(error: BaseException, otherwise: str) -> str:
-    """The first line that names a cause. After it, Spark and Delta print plans and stacks."""
-    lines = (line.removeprefix(": ") for line in str(error).splitlines() if line.strip())
-    return next((line for line in lines if not line.startswith(_CALL)), otherwise)
+def cause_of(error: BaseException) -> str:
+    """The innermost cause on one line. Around it, Spark and Delta print plans and stacks."""
+    text = _text_of(error)
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    causes = [line for line in lines if line.startswith(_CAUSED_BY)]
+    if causes:
+        return causes[-1].removeprefix(_CAUSED_BY)
+    if (in_task := _IN_TASK.search(text)) is not None:
+        return in_task[1]
+    return next((line for line in lines if not line.startswith(_CALL)), type(error).__name__)
+
+
+def lost_executor(error: BaseException | None) -> str | None:
+    """The cause, if the error or one that it was raised from is due to the loss of executors: the
+    same work can then succeed. None: it is another error.
+    """
+    while error is not None:
+        if isinstance(error, PySparkException | Py4JError):
+            text = _text_of(error)
+            return cause_of(error) if any(sign in text for sign in _EXECUTOR_LOST) else None
+        error = error.__cause__
+    return None
+
+
+def _text_of(error: BaseException) -> str:
+    """The text of the error, and the causes in the JVM that it does not show."""
+    text = str(error)
+    with suppress(*GONE, Py4JError):
+        thrown: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+        while thrown is not None and (thrown := thrown.getCause()) is not None:
+            text += f"\n{_CAUSED_BY}{thrown.toString()}"
+    return text
 
 
 @contextmanager
@@ -133,7 +187,7 @@ def ingesting(stream: str) -> Iterator[None]:
         raise ConnectorError(
             ErrorCode.INGEST_FAILED,
             f"Ingest of stream {stream} stopped",
-            first_line(error, type(error).__name__),
+            cause_of(error),
             "Remove the cause and start ingest again. Nothing is lost: ingest continues where it"
             " stopped",
             stream=stream,
@@ -150,7 +204,7 @@ def applying(table: str) -> Iterator[None]:
         raise TableError(
             ErrorCode.APPLY_FAILED,
             f"Changes could not be applied to table {table}",
-            first_line(error, type(error).__name__),
+            cause_of(error),
             "Nothing is lost: the table is at its last apply. If the definition of the table does"
             " not explain the cause, report the error",
             table=table,
@@ -167,7 +221,7 @@ def reading(table: str) -> Iterator[None]:
         raise TableError(
             ErrorCode.TABLE_UNREADABLE,
             f"Table {table} could not be read",
-            first_line(error, type(error).__name__),
+            cause_of(error),
             "Remove the cause and read again. The read changed nothing",
             table=table,
         ) from error

@@ -24,13 +24,30 @@ pyspark replaces these by None.
 """
 
 
+LOG_LEVELS: Final = {
+    **dict.fromkeys(
+        ("org.apache.spark", "org.sparkproject", "io.delta", "org.apache.kafka"), "ERROR"
+    ),
+    # What stops a query or a task is raised, and said once.
+    "org.apache.spark.sql.execution.streaming": "OFF",
+    "org.apache.spark.executor.Executor": "OFF",
+    "org.apache.spark.scheduler.TaskSetManager": "OFF",
+}
+"""The levels of the loggers of Spark and its clients in a JVM of `spark-submit`."""
+
+
 def launch(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it has one.
+    """Start the JVM of this process, unless it has one. If it has one of `spark-submit`, its
+    loggers of Spark get `LOG_LEVELS`.
 
     The JVM has a process group of its own, so a signal to the group of this process does not reach
     it. It ends when its standard input does.
     """
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        SparkContext._ensure_initialized()
+        _set_log_levels(SparkContext._jvm)
+        return
+    if SparkContext._gateway is not None:
         return
     # Every user of the machine can read the command line of a process.
     shown = [(name, value) for name, value in settings.items() if not is_secret(name)]
@@ -42,6 +59,20 @@ def launch(settings: Mapping[str, str]) -> None:
     signals: Any = gateway.jvm.sun.misc
     with suppress(Py4JError):  # with -Xrs, the JVM handles no signal
         signals.Signal.handle(signals.Signal("TERM"), signals.SignalHandler.SIG_IGN)
+
+
+def _set_log_levels(jvm: Any) -> None:
+    """Spark logs about 1,500 lines for each run, and the lines of lowmark would not be found among
+    them (SCL-8). Levels that a file of the user sets stay.
+    """
+    names = ("log4j2.configurationFile", "log4j.configurationFile")
+    if any(jvm.java.lang.System.getProperty(name) is not None for name in names):
+        return
+    # Otherwise the first class of Spark that logs would set all levels again.
+    jvm.org.apache.spark.SparkConf(False).initializeLogIfNecessary(False, True)
+    log4j = jvm.org.apache.logging.log4j
+    for logger, level in LOG_LEVELS.items():
+        log4j.core.config.Configurator.setLevel(logger, log4j.Level.toLevel(level))
 
 
 @contextmanager
@@ -69,12 +100,13 @@ def check_live(spark: SparkSession) -> None:
         raise session_ended("The Spark session cannot be used")
 
 
-def session_ended(problem: str) -> ConnectorError:
-    """The error for a session that was stopped, or whose JVM is gone."""
+def session_ended(problem: str, cause: str = "") -> ConnectorError:
+    """The error for a session that was stopped, or whose JVM is gone. `cause` is what is known."""
     return ConnectorError(
         ErrorCode.SPARK_SESSION_ENDED,
         problem,
-        "The session was stopped, or its Java process has ended, for example because the machine"
+        cause
+        or "The session was stopped, or its Java process has ended, for example because the machine"
         " had no memory left",
         "Start a new session and call again. Nothing is lost: lowmark continues where it stopped",
     )

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig
 from connector.spark.apply_loop import Applies, JobLog, Say, Stood
+from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.storage.maintenance import Maintenance, Work
@@ -84,17 +85,21 @@ class Pipeline:
         batch or the apply in flight.
         """
         stop, upkeep = stop or threading.Event(), self._upkeep()
-        for ingest in self._streams.values():
+        for name, ingest in self._streams.items():
             if not stop.is_set():
-                if not ingest.is_at_end():
-                    ingest.start(once=True)
-                    ingest.wait(stop)
-                ingest.take_requests()
-                ingest.check_transactions(is_last=True)
-                ingest.renew()
+                once = partial(self._ingest_once, ingest, stop)
+                repeating(once, f"stream {name}", self._say, stop)
         self._applies.all(stop)
         for stream in self._streams:
             self._maintain(upkeep, stop, stream)
+
+    def _ingest_once(self, ingest: StreamIngest, stop: threading.Event) -> None:
+        if not ingest.is_at_end():
+            ingest.start(once=True)
+            ingest.wait(stop)
+        ingest.take_requests()
+        ingest.check_transactions(is_last=True)
+        ingest.renew()
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set. Then finish the work in flight, and apply
@@ -102,18 +107,19 @@ class Pipeline:
         """
         upkeep = self._upkeep()
         try:
-            for ingest in self._streams.values():
-                ingest.start(once=False)
+            for name, ingest in self._streams.items():
+                start = partial(ingest.start, once=False)
+                repeating(start, f"stream {name}", self._say, stop)
             self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
         finally:
             for ingest in self._streams.values():
                 ingest.stop()
-        self._check()
+        self._check(again=False)
         self._applies.all()
 
-    def _check(self) -> None:
+    def _check(self, *, again: bool = True) -> None:
         for ingest in self._streams.values():
-            ingest.check()
+            ingest.check(again=again)
 
     def _heard(self, stream: str) -> None:
         self._applies.heard(stream)

@@ -14,11 +14,14 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from connector.spark.jvm import GONE
 
 _POOL: Final = "spark.scheduler.pool"
+TAG: Final = "lowmark"
+"""The tag of lowmark's jobs in Spark."""
 
 
 class Pool(StrEnum):
@@ -49,15 +52,30 @@ def fair_scheduling(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def in_pool(spark: SparkSession, pool: Pool) -> Iterator[None]:
-    """Jobs that this thread starts inside the block belong to the pool."""
+    """Jobs that this thread starts inside the block belong to the pool, and have `TAG`."""
     context = spark.sparkContext
     before = context.getLocalProperty(_POOL)
     context.setLocalProperty(_POOL, pool.value)
     try:
-        yield
+        with tagged(spark):
+            yield
     finally:
         with suppress(*GONE):  # a session that has ended has no pools
             context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
 
 
-__all__ = ["WEIGHTS", "Pool", "fair_scheduling", "in_pool"]
+@contextmanager
+def tagged(spark: SparkSession) -> Iterator[None]:
+    """Jobs that this thread starts inside the block, and queries that it starts, have `TAG`."""
+    context = spark.sparkContext
+    is_tagged = TAG in context.getJobTags()
+    context.addJobTag(TAG)
+    try:
+        yield
+    finally:
+        if not is_tagged:
+            with suppress(*GONE, Py4JError):  # a session that has ended has no tags
+                context.removeJobTag(TAG)
+
+
+__all__ = ["TAG", "WEIGHTS", "Pool", "fair_scheduling", "in_pool", "tagged"]

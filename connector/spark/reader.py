@@ -34,7 +34,7 @@ from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.kept import keep_on
 from connector.spark.apply.merge import merged_view
 from connector.spark.apply.statistics import analyze_once, check_changelog
-from connector.spark.failures import first_line
+from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
@@ -201,7 +201,7 @@ def _merged_in_a_job(
         keep_ended(error=error.problem)
         raise
     except Exception as error:
-        keep_ended(error=first_line(error, type(error).__name__))
+        keep_ended(error=cause_of(error))
         raise
     keep_ended(changes=merged.changes or 0)
     return merged

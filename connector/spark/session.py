@@ -21,6 +21,7 @@ from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
 from connector.config.storage import is_s3
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, Lock, fetch
+from connector.spark.cluster import check_executors
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
@@ -92,6 +93,9 @@ SETTINGS: Final = {
     "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false",
     # This many tasks list folders when old files are removed. The default is 10,000.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # The cores that three of these settings were chosen for: `follow_cores` of
+    # `connector.spark.cluster` changes them with the cores that are there.
+    "spark.lowmark.cores": "0",
     # The query of a failed batch must end before the next batch starts.
     "spark.sql.streaming.stopTimeout": "60000",
 }
@@ -183,8 +187,9 @@ def check_session(
 
     Raises:
         ConfigError: It is not a session, or a session of Spark Connect.
-        ConnectorError: The session has ended, or Delta's jars or its extension are missing, or,
-            for a warehouse in S3, the jars of its client. With `for_writing`, also if the limits
+        ConnectorError: The session has ended, or Delta's jars or its extension are missing, also on
+            an executor (SCL-2), or, for a warehouse in S3, the jars of its client. With
+            `for_writing`, also if the Kafka or Avro jars are missing on an executor, if the limits
             are not set, or if commits in S3 would not be atomic (STO-3). The remedy names the
             settings. `configure_session` sets all of them.
     """
@@ -227,6 +232,7 @@ def check_session(
             f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with"
             " connector.spark.configure_session",
         )
+    check_executors(spark, _AVRO_LIMITS, for_writing=for_writing)
 
 
 def _check_log_store(spark: SparkSession) -> None:
@@ -288,9 +294,7 @@ def start_session(
     for name, value in merged.items():
         builder = builder.config(name, value)
     with keeping_interrupt_handler():
-        spark = builder.getOrCreate()
-    check_session(spark)
-    return spark
+        return builder.getOrCreate()
 
 
 def _beside_submit(settings: Mapping[str, str]) -> dict[str, str]:

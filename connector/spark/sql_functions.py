@@ -16,6 +16,7 @@ from connector.errors import ConfigError, ErrorCode
 from connector.records.views import view_of_time
 from connector.spark.changes import DEFAULT_CLOCK_SKEW_S, existing_changelog, oldest_start
 from connector.spark.jvm import check_live
+from connector.spark.literal_rows import literal_rows
 from connector.spark.storage.delta_log import DeltaLog, folders_in
 from connector.state.changelog_slots import CONTROL_SLOT, TABLE_SLOTS
 
@@ -266,7 +267,8 @@ def _register(
     name = f"lowmark_{stream}"
     known = [(token, None) for token in frontier.partitions]
     ended = [(token, end.at) for token, end in frontier.ended.items()]
-    spark.createDataFrame([*known, *ended], _KNOWN_TYPE).createOrReplaceTempView(f"`{name}_known`")
+    tokens = literal_rows(spark, [*known, *ended], _KNOWN_TYPE)
+    tokens.createOrReplaceTempView(f"`{name}_known`")
     rows.where(f"slot >= 0 AND slot < {TABLE_SLOTS}").createOrReplaceTempView(f"`{name}_changes`")
     rows.where(f"slot = {CONTROL_SLOT}").select(
         "stream_partition", "heartbeat", "child_partitions"

@@ -12,6 +12,7 @@ from connector import warehouse as places
 from connector.clock import now_us
 from connector.errors import TableError
 from connector.spark.jvm import check_live
+from connector.spark.literal_rows import literal_rows
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, folders_in
 from connector.spark.storage.overrides import bounds_set
@@ -80,7 +81,7 @@ def register_status_view(
     check_live(spark)
     at = now_us() if now is None else now
     rows = [_row(status) for status in _statuses(spark, warehouse, at)]
-    spark.createDataFrame(rows, _STORED).selectExpr(*_SHOWN).createOrReplaceTempView(view)
+    literal_rows(spark, rows, _STORED).selectExpr(*_SHOWN).createOrReplaceTempView(view)
 
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:

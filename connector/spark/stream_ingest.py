@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -12,8 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
-from connector.errors import BrokerError, TopicError
+from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.records.views import view_of_time
+from connector.spark.cluster import Losses, follow_cores, repeated
 from connector.spark.failures import ingesting
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
@@ -80,6 +82,7 @@ class StreamIngest:
         self._in_flight = threading.Lock()
         self._stopping = False
         self._stopped = threading.Event()
+        self._losses, self._begin_at = Losses(), 0.0
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
 
@@ -93,7 +96,10 @@ class StreamIngest:
             self._start(once=once)
         if not once:
             threading.Thread(
-                target=self._keep_asking, name=f"ask {self._stream.name}", daemon=True
+                target=self._keep_asking,
+                args=(self._stopped,),
+                name=f"ask {self._stream.name}",
+                daemon=True,
             ).start()
 
     def is_at_end(self) -> bool:
@@ -108,8 +114,8 @@ class StreamIngest:
             return self._ingest.is_at_end()
 
     def _begin_anew(self) -> None:
-        self._stopping, self._failure = False, None
-        self._stopped.clear()
+        self._stopping, self._failure, self._begin_at = False, None, 0.0
+        self._stopped = threading.Event()
 
     def _start(self, *, once: bool) -> None:
         self._ingest.recover()
@@ -206,12 +212,34 @@ class StreamIngest:
             if self._stopping and self._failure is None and _StoppedError.__name__ in str(error):
                 return
             if self._failure is not None:
-                raise self._failure from None
+                self._failure.__suppress_context__ = True
+                raise self._failure  # noqa: B904, its own cause says whether executors were lost
             with ingesting(self._stream.name):
                 raise
 
-    def check(self) -> None:
-        """Raise the error that stopped the query, if there is one."""
+    def check(self, *, again: bool = True) -> None:
+        """Raise the error that stopped the query, if there is one.
+
+        If executors were lost, the query begins `again` after a pause, up to `REPEATS` times in a
+        row (SCL-4). The caller calls again meanwhile.
+        """
+        if again and time.monotonic() < self._begin_at:
+            return
+        try:
+            if again and self._begin_at:
+                self.start(once=False)
+            self._raise_failure()
+        except ConnectorError as error:
+            pause = self._losses.pause_after(error)
+            if pause is None:
+                raise
+            if not again:
+                return
+            self._say(repeated(f"stream {self._stream.name}", error, pause))
+            self.stop()
+            self._begin_at = time.monotonic() + pause
+
+    def _raise_failure(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._query is not None and not self._query.isActive:
@@ -229,13 +257,13 @@ class StreamIngest:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
         return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
 
-    def _keep_asking(self) -> None:
+    def _keep_asking(self, stopped: threading.Event) -> None:
         with in_pool(self._spark, Pool.INGEST):
-            self._ask_again_and_again()
+            self._ask_again_and_again(stopped)
 
-    def _ask_again_and_again(self) -> None:
+    def _ask_again_and_again(self, stopped: threading.Event) -> None:
         waited_s = pause_s = 0.0
-        while not self._stopped.wait(pause_s):
+        while not stopped.wait(pause_s):
             waited_s += pause_s
             try:
                 self.take_requests()
@@ -251,10 +279,12 @@ class StreamIngest:
                 # with Kafka.
                 continue
             except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
-                self._failure = self._failure or error
+                if not stopped.is_set():
+                    self._failure = self._failure or error
                 return
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
+        follow_cores(self._spark)
         with self._in_flight:
             if self._stopping:
                 # The batch is neither processed nor acknowledged. The next start reads it again.
@@ -268,6 +298,7 @@ class StreamIngest:
             except BaseException as error:
                 self._failure = error
                 raise
+        self._losses.over()
         self._heard()
         self._say(_batch_line(self._stream.name, progress, offsets))
 

@@ -4,6 +4,7 @@ module.
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from pathlib import Path
 
@@ -44,3 +45,28 @@ def test_services_open_a_warehouse_with_its_storage_settings() -> None:
         if "config.warehouse" in path.read_text("utf-8")
     }
     assert direct <= only_looked_at | {"warehouses.py"}
+
+
+RUNS_PYTHON = {
+    *("applyInArrow", "applyInPandas", "applyInPandasWithState", "cogroup", "foreach"),
+    *("foreachPartition", "mapInArrow", "mapInPandas", "mapPartitions", "pandas_udf"),
+    *("parallelize", "toDF", "transformWithState"),
+    *("transformWithStateInPandas", "udf", "udtf", "createDataFrame"),
+}
+"""Functions of pyspark that may start Python on an executor."""
+
+
+def test_no_spark_job_runs_python_on_executors() -> None:
+    """SCL-3: rows that the driver knows become frames in one place, with Arrow data."""
+    calls = {
+        (path.name, ast.unparse(node.func))
+        for path in (ROOT / "connector").rglob("*.py")
+        if "pyspark" in (text := path.read_text())
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in RUNS_PYTHON
+    }
+    # The second one is a method of Delta's log in the JVM.
+    assert calls == {
+        ("literal_rows.py", "spark.createDataFrame"),
+        ("files.py", "self.log.createDataFrame"),
+    }

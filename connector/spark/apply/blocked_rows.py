@@ -23,6 +23,7 @@ from connector.errors import ErrorCode, TableError
 from connector.records.model import CONTROL_KEY
 from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
 from connector.spark.apply.statistics import BatchStatistics, analyze, unapplied
+from connector.spark.literal_rows import literal_rows
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.layout import Layout
@@ -252,9 +253,8 @@ class Holding:
     def _replayed_among(self, dead: Sequence[BlockingLetter]) -> dict[tuple[int, int], int]:
         if not dead:
             return {}
-        places = self._spark.createDataFrame(
-            [*{one.first for one in dead}], "first_partition int, first_offset bigint"
-        )
+        firsts = {one.first for one in dead}
+        places = literal_rows(self._spark, firsts, "first_partition int, first_offset bigint")
         found = self._replays.join(F.broadcast(places), ["first_partition", "first_offset"])
         newest = (
             found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
@@ -298,7 +298,7 @@ def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSess
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
     for one in dead:
         by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
-    rows = spark.createDataFrame([*by_row.items()], _DEAD)
+    rows = literal_rows(spark, by_row.items(), _DEAD)
     place = (
         "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
     )

@@ -27,6 +27,7 @@ from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.failures import applying, explained
+from connector.spark.literal_rows import literal_rows
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import Commit, DeltaLog, metadata_session, quoted, rows_in
 from connector.spark.storage.layout import Layout
@@ -179,7 +180,7 @@ class Successor(Table):
         if self._committed is not None:
             return super().rows(version)
         columns = ", ".join(f"`{name}` {type_}" for name, type_ in self.layout.column_types)
-        return self._spark.createDataFrame([], columns)
+        return literal_rows(self._spark, [], columns)
 
     def unpublished(self, letters: Iterable[DeadLetter]) -> Iterator[DeadLetter]:
         """The dead letters that an apply of the old table may not have published.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import functions as F
 
+from connector.spark.literal_rows import literal_rows
 from connector.spark.storage.changelog import Changelog
 from connector.write_streams.releases import ReleaseProgress
 
@@ -25,8 +26,8 @@ def count_rows_of(releases: ReleaseProgress, changelog: Changelog, to: int) -> d
     if first is None or not ranges:
         return {}
     spark = changelog.spark
-    wanted = spark.createDataFrame(
-        ranges, "n int, _stream string, _first bigint, _upto bigint, _since bigint"
+    wanted = literal_rows(
+        spark, ranges, "n int, _stream string, _first bigint, _upto bigint, _since bigint"
     )
     staged = changelog.staged(after=first - 1, to=to).selectExpr(
         "write_stream.stream AS stream", "write_stream.offset AS row", "ingest_batch"

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from connector.config.retention import VersionRetention
 from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
+from connector.spark.literal_rows import literal_rows
 from connector.spark.sql import constant
 from connector.spark.storage.changelog_columns import (
     ENTRIES,
@@ -304,7 +305,7 @@ class Changelog:
             " stream_partition string"
         )
         ranges = "array(named_struct('stream', stream, 'first', first, 'upto', upto))"
-        return self._spark.createDataFrame(list(released), schema).selectExpr(
+        return literal_rows(self._spark, released, schema).selectExpr(
             "'released' AS kind",
             f"{batch}L AS ingest_batch",
             "timestamp_micros(committed) AS commit_timestamp",

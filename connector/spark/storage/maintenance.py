@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, ErrorCode, WriterConflictError
-from connector.spark.failures import first_line
+from connector.spark.failures import cause_of
 from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
 from connector.spark.storage.transaction import Transaction
@@ -119,10 +119,7 @@ class Maintenance:
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
-            self._say(
-                f"{self._what}: maintenance failed and will be repeated:"
-                f" {first_line(error, type(error).__name__)}"
-            )
+            self._say(f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}")
 
     def _look(self, now: int) -> None:
         passed = self._passed()
@@ -166,9 +163,7 @@ class Maintenance:
             done = act()
         except (ConnectorError, PySparkException, Py4JError) as error:
             ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._keep(
-                replace(job, ended_at=ended_at, error=first_line(error, type(error).__name__))
-            )
+            self._keep(replace(job, ended_at=ended_at, error=cause_of(error)))
             raise
         if done is not None:
             ended_at = now + (time.monotonic_ns() - began) // 1000

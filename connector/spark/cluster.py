@@ -1,0 +1,232 @@
+"""The differences of a Spark cluster: executors come and go, cores change, and other hosts must see
+the files (SCL-2, SCL-4, SCL-5, SCL-7).
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from connector.errors import ConfigError, ConnectorError, ErrorCode
+from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
+from connector.spark.jvm import GONE
+from connector.spark.pools import TAG, tagged
+
+REPEATS: Final = 5
+"""How often a step is repeated after the loss of executors."""
+FIRST_PAUSE_S: Final = 1.0
+"""The pause before the first repetition. Each later one is twice as long."""
+NO_EXECUTOR_S: Final = 300.0
+"""How long jobs wait for an executor. A cluster may need minutes to start a machine."""
+LOOK_EVERY_S: Final = 2.0
+
+CORES_PER_APPLY: Final = 4
+"""An apply of a few changes has few tasks, and plans and commits without any."""
+
+Done = TypeVar("Done")
+
+
+class Losses:
+    """The losses of executors in a row, in one step of the pipeline."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def pause_after(self, error: BaseException) -> float | None:
+        """How long to wait before the step is repeated. None: it is not repeated, because the error
+        has another cause, or the step was repeated often enough.
+        """
+        if lost_executor(error) is None or self._count >= REPEATS:
+            return None
+        self._count += 1
+        return FIRST_PAUSE_S * float(2 ** (self._count - 1))
+
+    def over(self) -> None:
+        """Note that the step succeeded."""
+        self._count = 0
+
+
+def repeating(
+    act: Callable[[], Done],
+    what: str,
+    say: Callable[[str], None] = lambda line: None,
+    stop: threading.Event | None = None,
+) -> Done:
+    """Call `act`, and again if executors were lost meanwhile, up to `REPEATS` times (SCL-4).
+
+    `act` must be able to begin again. `what` names it, for example "table orders". If `stop` is set
+    during a pause, the error is raised.
+    """
+    losses = Losses()
+    while True:
+        try:
+            return act()
+        except (ConnectorError, PySparkException, Py4JError) as error:
+            pause = losses.pause_after(error)
+            if pause is None:
+                raise
+            say(repeated(what, error, pause))
+            if (stop or threading.Event()).wait(pause):
+                raise
+
+
+def repeated(what: str, error: BaseException, pause: float) -> str:
+    """The line that announces a repetition."""
+    return f"{what}: executors were lost ({lost_executor(error)}); repeated in {pause:g} s"
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether the driver is the only executor."""
+    master = _master(spark)
+    return master == "local" or master.startswith("local[")
+
+
+def _master(spark: SparkSession) -> str:
+    return spark.sparkContext.master or ""
+
+
+def cores(spark: SparkSession) -> int:
+    """The cores of the executors that are there now, or `spark.default.parallelism` of the
+    session. A cluster that has not started yet has 2.
+    """
+    return spark.sparkContext.defaultParallelism
+
+
+def applies_at_once(spark: SparkSession) -> int:
+    """How many tables are applied at the same time (SCL-5)."""
+    return max(2, cores(spark) // CORES_PER_APPLY)
+
+
+_BY_CORES: Final[Mapping[str, Callable[[int], int]]] = {
+    "spark.sql.shuffle.partitions": lambda cores: max(8, 2 * cores),
+    "spark.databricks.delta.snapshotPartitions": lambda cores: max(1, cores // 8),
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": lambda cores: max(4, cores),
+}
+_FOLLOWED: Final = "spark.lowmark.cores"
+
+
+def follow_cores(spark: SparkSession) -> None:
+    """Set the parallelism of a session with lowmark's `SETTINGS` from the cores that are there now
+    (SCL-5).
+
+    Settings that the user changed stay. Without `SETTINGS`, all stay. Two cores change nothing.
+    """
+    conf, now = spark.conf, cores(spark)
+    before = conf.get(_FOLLOWED, "")
+    if before in ("", str(now)):
+        return
+    for name, by_cores in _BY_CORES.items():
+        if conf.get(name, "") == str(by_cores(int(before or 0))):
+            conf.set(name, str(by_cores(now)))
+    conf.set(_FOLLOWED, str(now))
+
+
+@contextmanager
+def watching(spark: SparkSession) -> Iterator[None]:
+    """Cancel lowmark's jobs that wait for an executor for `NO_EXECUTOR_S`. Otherwise they would
+    wait for ever, for example after the master of a cluster lost its state (SCL-4).
+    """
+    if is_local(spark):
+        yield
+        return
+    over = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(spark, over), name="watch", daemon=True)
+    watcher.start()
+    try:
+        with tagged(spark):
+            yield
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _watch(spark: SparkSession, over: threading.Event) -> None:
+    context: Any = spark.sparkContext._jsc
+    last_well = time.monotonic()
+    while not over.wait(LOOK_EVERY_S):
+        try:
+            scala = context.sc()
+            tracker = scala.statusTracker()
+            # The driver is one of them.
+            is_well = len(tracker.getExecutorInfos()) > 1 or not len(tracker.getActiveJobIds())
+            if is_well:
+                last_well = time.monotonic()
+            elif time.monotonic() - last_well >= NO_EXECUTOR_S:
+                scala.cancelJobsWithTag(TAG, NO_EXECUTORS)
+        except (Py4JError, *GONE):
+            return  # the session has ended, which its users notice
+
+
+_CLASSES: Final = {
+    "io.delta.tables.DeltaTable": "Delta",
+    "org.apache.spark.sql.kafka010.KafkaSourceProvider": "Kafka",
+    "org.apache.spark.sql.avro.AvroDataToCatalyst": "Avro",
+}
+_UTILS: Final = "org.apache.spark.util.Utils"
+_LIMIT: Final = "org.apache.avro.limits.bytes.maxLength"
+
+
+def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> None:
+    """Raise `ConnectorError` if an executor lacks jars or, with `for_writing`, the Avro `limits`
+    (SCL-2).
+
+    It runs one small job, which waits for an executor. Jars that only the driver has are found
+    here, and not by the first batch. A local master has no other executors, and is not asked.
+    """
+    if is_local(spark):
+        return
+    wanted = [*_CLASSES] if for_writing else [*_CLASSES][:1]
+    has = [f"reflect('{_UTILS}', 'classIsLoadable', '{name}') = 'true'" for name in wanted]
+    is_limited = f"reflect('java.lang.System', 'getProperty', '{_LIMIT}') <> 'null'"
+    tests = [f"({test}) AS c{number}" for number, test in enumerate([*has, is_limited])]
+    tasks = cores(spark)
+    with watching(spark), explained("the check of the session"):
+        found = spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
+    # NULL is not true.
+    *jars, limited = (all(row[number] for row in found) for number in range(len(tests)))
+    lacking = [_CLASSES[name] for name, is_there in zip(wanted, jars, strict=True) if not is_there]
+    if lacking:
+        raise ConnectorError(
+            ErrorCode.EXECUTORS_WITHOUT_JARS,
+            f"Executors lack the jars of {' and '.join(lacking)}",
+            "Spark was not told to send them to the executors. The driver may have them on its"
+            " class path",
+            "Name the jars in `spark.jars`, or put them on the class path of the executors",
+        )
+    if for_writing and not limited:
+        raise ConnectorError(
+            ErrorCode.EXECUTORS_WITHOUT_AVRO_LIMITS,
+            "Executors decode Avro without limits",
+            "They run without the JVM options of lowmark. A damaged record could use all memory",
+            f"Set spark.executor.extraJavaOptions to {limits}, or build the session with"
+            " connector.spark.configure_session",
+        )
+
+
+def check_shared(spark: SparkSession, warehouse: str, *, shared_folder: bool) -> None:
+    """Raise `ConfigError` if the warehouse is a local folder and the executors may be on other
+    hosts (SCL-7).
+
+    Each host would write its files to a folder of its own. `shared_folder`: the user says that all
+    hosts see the same folder there, for example over NFS.
+    """
+    master = _master(spark)
+    one_host = is_local(spark) or master.startswith("local-cluster")
+    if shared_folder or one_host or urlsplit(warehouse).scheme not in ("", "file"):
+        return
+    raise ConfigError(
+        ErrorCode.FOLDER_NOT_SHARED,
+        f"The warehouse {warehouse} is a local folder, but the executors of {master} may be on"
+        " other hosts",
+        "Each host would write its part of the files to its own folder",
+        "Use a warehouse that all hosts reach by the same URI. If all hosts see the same folder at"
+        " this path, say so with shared_folder = true",
+    )

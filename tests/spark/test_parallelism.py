@@ -1,0 +1,87 @@
+"""Parallelism follows the cores that are there when a step runs (SCL-5)."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import pytest
+from pyspark.sql import SparkSession
+
+from connector.spark import cluster
+from connector.spark.apply_loop import _Entry
+from connector.spark.session import SETTINGS
+
+SHUFFLE = "spark.sql.shuffle.partitions"
+FOLLOWING = (
+    "spark.lowmark.cores",
+    SHUFFLE,
+    "spark.databricks.delta.snapshotPartitions",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism",
+)
+
+
+@pytest.fixture
+def own(spark: SparkSession) -> SparkSession:
+    """A session with lowmark's settings, whatever those of the suite are."""
+    session = spark.newSession()
+    for name in FOLLOWING:
+        session.conf.set(name, SETTINGS[name])
+    return session
+
+
+def parallelism(session: SparkSession) -> list[str | None]:
+    return [session.conf.get(name) for name in FOLLOWING[1:]]
+
+
+def test_settings_follow_cores_that_come_and_go(
+    own: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCL-5: two local cores change nothing, and a setting of the user stays."""
+    cluster.follow_cores(own)
+    assert cluster.cores(own) == 2
+    assert parallelism(own) == ["8", "1", "4"]
+    assert cluster.applies_at_once(own) == 2
+    now = [0]
+    monkeypatch.setattr(cluster, "cores", lambda spark: now[0])
+    for now[0], expected in (
+        (32, ["64", "4", "32"]),
+        (2, ["8", "1", "4"]),
+        (16, ["32", "2", "16"]),
+    ):
+        cluster.follow_cores(own)
+        assert parallelism(own) == expected
+    assert cluster.applies_at_once(own) == 4
+    own.conf.set(SHUFFLE, "200")
+    now[0] = 8
+    cluster.follow_cores(own)
+    assert parallelism(own) == ["200", "1", "8"]
+    own.conf.set("spark.lowmark.cores", "")
+    now[0] = 64
+    cluster.follow_cores(own)
+    assert parallelism(own) == ["200", "1", "8"], "a session without lowmark's settings"
+
+
+def test_so_many_applies_begin_as_there_is_room_for() -> None:
+    """SCL-5: the limit is asked for again when an apply ends."""
+    room, entered = [1], list[int]()
+    leave, all_were_in = [Event() for _ in range(3)], Event()
+    entry = _Entry(lambda: room[0])
+
+    def apply(number: int) -> None:
+        with entry:
+            entered.append(number)
+            if len(entered) == len(leave):
+                all_were_in.set()
+            leave[number].wait(30)
+
+    with ThreadPoolExecutor(len(leave)) as threads:
+        for number in range(len(leave)):
+            threads.submit(apply, number)
+        assert not all_were_in.wait(0.05)
+        assert len(entered) == 1
+        room[0] = 2
+        leave[entered[0]].set()
+        assert all_were_in.wait(30), "both that waited are in at once"
+        for event in leave:
+            event.set()
