@@ -76,7 +76,7 @@ def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
-    java_settings.options(kafka)
+    java_settings.options(kafka, Path.read_text)
     yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
 
 
