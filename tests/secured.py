@@ -97,8 +97,9 @@ class Authority:
             *("-days", str(days)),
         )
         if password:  # in a form that both clients know
+            bare = key.rename(self.folder / f"{name}.bare")
             lock = ("-v1", "PBE-SHA1-3DES", "-passout", f"pass:{password}", "-out", key.name)
-            _openssl(self.folder, "pkcs8", "-topk8", "-in", key.name, *lock)
+            _openssl(self.folder, "pkcs8", "-topk8", "-in", bare.name, *lock)
         return certificate, key
 
 
@@ -275,6 +276,12 @@ class SecuredBroker:
         for done in self._admin.create_acls(rights).values():
             done.result(30)
 
+    def restart(self) -> None:
+        """End all connections: kill the broker, and start it again."""
+        self.broker.kill()
+        with _may_read(self.tokens.keys):
+            self.broker.restart()
+
     def allow_all(self, principal: str) -> None:
         for kind in (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID):
             self.allow(principal, kind, "*", AclOperation.ALL)
@@ -288,21 +295,25 @@ def secured_broker(folder: Path) -> Iterator[SecuredBroker]:
     ports: dict[str, int] = {}
     for name in (*_LISTENERS, "CONTROLLER"):
         ports[name] = free_port(*ports.values())
-    keys = tokens.keys.as_uri()
-    settings = _settings(authority, ports, keys)
+    settings = _settings(authority, ports, tokens.keys.as_uri())
     with ExitStack() as stack:
         stack.callback(tokens.close)
-        with pytest.MonkeyPatch.context() as patch:
-            # The broker reads keys only from where its JVM may.
-            patch.setenv(
-                "JDK_JAVA_OPTIONS", f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={keys}"
-            )
+        with _may_read(tokens.keys):
             broker = LocalBroker.start(
                 folder / "broker", jar_store(), port=ports["PLAINTEXT"], settings=settings
             )
         stack.callback(broker.stop)
         admin = client.admin(KafkaConfig(broker.bootstrap_servers))
         yield SecuredBroker(broker, authority, tokens, ports, admin)
+
+
+@contextmanager
+def _may_read(keys: Path) -> Iterator[None]:
+    """A JVM that starts in the block may read the keys of tokens. By default, it may not."""
+    with pytest.MonkeyPatch.context() as patch:
+        name = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+        patch.setenv("JDK_JAVA_OPTIONS", f"-D{name}={keys.as_uri()}")
+        yield
 
 
 def _settings(authority: Authority, ports: Mapping[str, int], keys: str) -> dict[str, str]:

@@ -410,10 +410,14 @@ def _replicas(admin: AdminClient, kafka: KafkaConfig) -> int:
 
 
 def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Wait until all brokers know the new topic. Its creation returns earlier."""
+    """Wait until all brokers know the new topic. Its creation returns earlier. Without the right to
+    describe the topic, there is nothing to wait for.
+    """
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
+        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return
         if (
             found.error is None
             and len(found.partitions) == partitions
