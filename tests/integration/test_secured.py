@@ -86,7 +86,7 @@ def test_every_part_works_with_every_login(secured: SecuredBroker, login: str) -
     with WriteSession(kafka, topic, "w") as session:
         stream = session.stream("rows", kind="pending")
         assert stream.append(rows(stream, 0, 3), 0).result(30).rows == 3
-    stream.finalize()
+        stream.finalize()
     assert commit_streams(kafka, topic, ["w/rows"])
     facts = topics.describe(kafka, topic)
     with DeadLetterPublisher(kafka, topic) as publisher:
@@ -186,6 +186,7 @@ def test_a_refused_connection_says_why_and_names_no_secret(
             assert secret not in text, name
 
 
+@pytest.mark.long
 def test_a_client_keeps_the_certificate_and_the_password_that_it_began_with(
     secured: SecuredBroker, tmp_path: Path
 ) -> None:

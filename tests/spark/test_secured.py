@@ -133,19 +133,20 @@ def test_a_login_that_is_refused_later_names_the_cause_and_loses_nothing(
         for name, path in files.items():
             shutil.copy(other.settings[f"ssl.{name}.location"], path)
 
-    cases = {
-        ErrorCode.KAFKA_TLS_FAILED: kafka,
-        ErrorCode.KAFKA_LOGIN_FAILED: secured.scram("run", WRONG),
-        ErrorCode.KAFKA_ACCESS_DENIED: secured.scram("has-no-rights"),
-    }
+    cases = (
+        (ErrorCode.KAFKA_TLS_FAILED, kafka),
+        (ErrorCode.KAFKA_LOGIN_FAILED, secured.scram("run", WRONG)),
+        (ErrorCode.KAFKA_LOGIN_FAILED, secured.oauth("run", WRONG)),
+        (ErrorCode.KAFKA_ACCESS_DENIED, secured.scram("has-no-rights")),
+    )
     put(expired)
-    for code, refused in cases.items():
+    for number, (code, refused) in enumerate(cases):
         with pytest.raises(BrokerError) as caught, ingesting("s"):
             query = read_stream(
                 spark, refused, StreamConfig(name="s", topic=topic), {0: 0, 1: 0}
             ).writeStream
             query.format("noop").trigger(availableNow=True).option(
-                "checkpointLocation", str(tmp_path / code)
+                "checkpointLocation", str(tmp_path / f"checkpoint-{number}")
             ).start().awaitTermination(60)
         assert (caught.value.code, bool(caught.value.cause)) == (code, True)
         for secret in (PASSWORD, WRONG, "PRIVATE KEY"):
