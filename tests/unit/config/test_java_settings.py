@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,18 @@ def test_a_client_certificate_may_be_a_text_and_its_key_have_a_password() -> Non
     found = options(ssl_certificate_pem=CERTIFICATE, ssl_key_pem=PBES1, ssl_key_password="secret")
     assert found["kafka.ssl.keystore.key"] == PBES1.strip()
     assert found["kafka.ssl.key.password"] == "secret"
+
+
+def test_a_key_in_an_unknown_form_is_left_to_java() -> None:
+    key = re.sub(r"\nM.*\n", "\nAAAAA\n", PBES1)
+    found = options(ssl_certificate_pem=CERTIFICATE, ssl_key_pem=key, ssl_key_password="secret")
+    assert found["kafka.ssl.keystore.key"] == key.strip()
+
+
+def test_trusted_certificates_may_be_a_text() -> None:
+    found = options(security_protocol="SSL", ssl_ca_pem=CERTIFICATE)
+    assert found["kafka.ssl.truststore.type"] == "PEM"
+    assert found["kafka.ssl.truststore.certificates"] == CERTIFICATE
 
 
 @pytest.mark.parametrize(
