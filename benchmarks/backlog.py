@@ -161,7 +161,7 @@ def run_recipe(told: str) -> None:
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     options = {
-        **java_settings.options(KafkaConfig(wanted["servers"])),
+        **java_settings.options(KafkaConfig(wanted["servers"]), Path.read_text),
         "startingOffsets": json.dumps({wanted["topic"]: wanted["starts"]}),
         "maxOffsetsPerTrigger": str(wanted["trigger"]),
     }

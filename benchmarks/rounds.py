@@ -408,7 +408,7 @@ def plain_append(
         topic.topic: {str(k): end for k, end in topics.high_watermarks(at.kafka, topic).items()}
     }
     options = {
-        **java_settings.options(at.kafka),
+        **java_settings.options(at.kafka, Path.read_text),
         "kafka.fetch.max.wait.ms": "10",
         "startingOffsets": json.dumps(ends),
     }

@@ -63,6 +63,7 @@ class ErrorCode(StrEnum):
     KAFKA_SETTING_INVALID = auto()
     KAFKA_SETTING_RESERVED = auto()
     SASL_MECHANISM_UNSUPPORTED = auto()
+    CLIENT_CERTIFICATE_UNUSABLE = auto()
     RECORD_LIMIT_ABOVE_TOPIC = auto()
     TOPIC_OF_TWO_STREAMS = auto()
     STREAM_NOT_NAMED = auto()
@@ -118,6 +119,8 @@ class ErrorCode(StrEnum):
 
     # Kafka
     BROKER_UNREACHABLE = auto()
+    KAFKA_LOGIN_FAILED = auto()
+    KAFKA_TLS_FAILED = auto()
     KAFKA_ACCESS_DENIED = auto()
     KAFKA_REFUSED = auto()
     KAFKA_PARTITION_UNKNOWN = auto()

@@ -4,12 +4,15 @@ reason why a feature is missing.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from functools import cache
+from pathlib import Path
 
 JAVA_NEEDED = 17
+REGISTRY_JAVA = 21
 
 
 @cache
@@ -37,6 +40,34 @@ def why_no_java() -> str:
 
 
 @cache
+def newest_java() -> tuple[Path | None, int]:
+    """The newest `java` of this machine, and its version: of JAVA_HOME, PATH and /usr/lib/jvm."""
+    home, on_path = os.environ.get("JAVA_HOME"), shutil.which("java")
+    candidates = [Path(home) / "bin/java"] if home else []
+    candidates += [Path(on_path)] if on_path else []
+    candidates += sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
+    found: tuple[Path | None, int] = (None, 0)
+    for java in candidates:
+        answer = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, check=False, timeout=60
+        )
+        version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+        if version is not None and int(version[1]) > found[1]:
+            found = java, int(version[1])
+    return found
+
+
+@cache
+def why_no_registry() -> str:
+    """Why tests with a real schema registry cannot run here, or "" if they can."""
+    _, version = newest_java()
+    if version >= REGISTRY_JAVA:
+        return ""
+    newest = f"the newest here is {version}" if version else "there is none here"
+    return f"Apicurio Registry needs Java {REGISTRY_JAVA}, and {newest}"
+
+
+@cache
 def why_no_docker() -> str:
     """Why tests with containers cannot run here, or "" if they can."""
     if shutil.which("docker") is None:
@@ -60,6 +91,8 @@ def report() -> list[str]:
         lacks.append(
             f"everything in tests/spark, tests/integration, tests/faults and tests/e2e: {why}"
         )
+    if why := why_no_registry():
+        lacks.append(f"the real schema registry: {why}")
     if why := why_no_docker():
         lacks.append(f"the broker in a container (testcontainers): {why}")
     return lacks

@@ -37,7 +37,8 @@ def command() -> None:
 @click.option(
     "--replication-factor",
     type=click.IntRange(1),
-    help="How many brokers keep each record. Default: the default of the cluster.",
+    help="How many brokers keep each record. Default: 3 with three or more brokers, otherwise the"
+    " default of the cluster.",
 )
 @click.option(
     "--group",

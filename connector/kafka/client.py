@@ -8,6 +8,7 @@ not given to other clients. The same is true for consumers.
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -167,6 +168,19 @@ _FORBIDDEN: Final = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 
+_LOGIN_SIGNS: Final = (
+    "SASL authentication error",
+    "SASL OAUTHBEARER token",
+    "mechanism handshake failed",
+    "Authentication failed",
+)
+_TLS_SIGNS: Final = ("SSL handshake failed", "SSL routines", "SSL connection")
+_CLOSED: Final = re.compile(r"closed by peer.*in state (APIVERSION_QUERY|UP)")
+_CLOSED_CAUSE: Final = (
+    "The broker closes each new connection without an answer, as it does if it requires TLS or a"
+    " login that security.protocol does not name"
+)
+
 # librdkafka writes to a logger, because commands use standard error. It is silent by default.
 log: Final = logging.getLogger("lowmark.kafka")
 log.addHandler(logging.NullHandler())
@@ -182,6 +196,8 @@ class LastError:
         self.text = ""
         self.all_down = False
         self.fatal: KafkaError | None = None
+        self.is_closed_at_once = False
+        """Whether brokers close new connections without an answer. The client only logs this."""
 
     def __call__(self, error: KafkaError) -> None:
         if error.fatal():
@@ -191,8 +207,14 @@ class LastError:
             return  # the errors before it have more information
         self.text = error.str()
 
+    def log(self, level: int, text: str, *values: object) -> None:
+        """Be the logger of the client: its text goes on to the logger `lowmark.kafka`."""
+        if _CLOSED.search(text % values if values else text):
+            self.is_closed_at_once = True
+        log.log(level, text, *values)
+
     def clear(self) -> None:
-        self.text, self.all_down = "", False
+        self.text, self.all_down, self.is_closed_at_once = "", False, False
 
 
 def check_id(name: str, value: object) -> None:
@@ -251,23 +273,45 @@ def admin(
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
         built.poll(0)  # delivers the errors from before the time-out
-        raise unreachable(kafka, heard.text or str(error)) from error
+        closed = _CLOSED_CAUSE if heard.is_closed_at_once else ""
+        raise unreachable(kafka, heard.text or closed or str(error)) from error
     return built
 
 
 def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
-    """Return the error for brokers that do not answer, or that refuse the login. Its `port` is that
-    of a broker on this machine, or None.
+    """Return the error for brokers that do not answer, that refuse the login, or that do not agree
+    on TLS (SEC-1). `cause` is the text of the client.
+
+    If no broker answers, its `port` is that of a broker on this machine, or None.
     """
-    host, _, port = kafka.bootstrap_servers.rpartition(":")
+    servers = kafka.bootstrap_servers
+    if any(sign in cause for sign in _LOGIN_SIGNS):
+        return BrokerError(
+            ErrorCode.KAFKA_LOGIN_FAILED,
+            f"Kafka at {servers} does not accept the login",
+            cause,
+            "Check sasl.mechanism and the user and password, or the client id, secret and token"
+            " endpoint, of [kafka]. If a secret was replaced, start this process again",
+            bootstrap_servers=servers,
+        )
+    if cause == _CLOSED_CAUSE or any(sign in cause for sign in _TLS_SIGNS):
+        return BrokerError(
+            ErrorCode.KAFKA_TLS_FAILED,
+            f"There is no secure connection to Kafka at {servers}",
+            cause,
+            "Check security.protocol, ssl.ca.location and the client certificate of [kafka]:"
+            " their files, who issued the certificates, and when they expire",
+            bootstrap_servers=servers,
+        )
+    host, _, port = servers.rpartition(":")
     is_local = host in ("127.0.0.1", "localhost")
     return BrokerError(
         ErrorCode.BROKER_UNREACHABLE,
-        f"No Kafka broker answers at {kafka.bootstrap_servers}",
+        f"No Kafka broker answers at {servers}",
         cause,
         "Check that it runs, and that bootstrap_servers and the security settings of [kafka] are"
         " correct" + (". Start a local broker in the folder of its data" if is_local else ""),
-        bootstrap_servers=kafka.bootstrap_servers,
+        bootstrap_servers=servers,
         port=port if is_local else None,
     )
 
@@ -347,7 +391,7 @@ def _settings(
 
 def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastError) -> _Client:
     try:
-        return kind(settings | {"error_cb": errors}, logger=log)
+        return kind(settings | {"error_cb": errors}, logger=errors)
     except KafkaException as error:
         # "No such configuration property: ...": the text has the name of the setting, never its
         # value.

@@ -24,7 +24,7 @@ from connector.kafka import client
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from connector.config.settings import KafkaConfig
 
@@ -40,6 +40,12 @@ LETTER_HEADROOM_BYTES: Final = 1_048_576
 headers of DLQ-1.
 """
 
+REPLICAS: Final = 3
+MIN_INSYNC_REPLICAS: Final = 2
+"""With three replicas, two of them in sync, each acknowledged record survives the loss of a broker,
+and producers go on without one (SEC-3).
+"""
+
 _ASK_TIMEOUT_S: Final = 15.0
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -51,8 +57,8 @@ class TopicFacts:
 
     - `topic_id` is Kafka's id in the form of Java. A topic with the same name and another id is
       another topic (REC-4).
-    - `cleanup_policy`, `timestamp_type`, `retention_ms` and `max_message_bytes` are its settings. A
-      `retention_ms` of -1 means for ever.
+    - `cleanup_policy`, `timestamp_type`, `retention_ms`, `max_message_bytes` and
+      `min_insync_replicas` are its settings. A `retention_ms` of -1 means for ever.
     """
 
     topic: str
@@ -63,6 +69,7 @@ class TopicFacts:
     timestamp_type: str
     retention_ms: int
     max_message_bytes: int
+    min_insync_replicas: int = 1
 
 
 def partition_of(key: bytes, kafka_partitions: int) -> int:
@@ -117,6 +124,35 @@ def check(facts: TopicFacts) -> list[str]:
     return warnings
 
 
+def check_replicas(stream: str, topics: Collection[TopicFacts]) -> list[str]:
+    """Return warnings, as sentences, about those topics of a stream that may lose acknowledged
+    records with one broker (SEC-3).
+    """
+    few = [facts for facts in topics if facts.replication_factor < REPLICAS]
+    alone = [
+        facts
+        for facts in topics
+        if facts not in few and facts.min_insync_replicas < MIN_INSYNC_REPLICAS
+    ]
+    warnings = []
+    if few:
+        warnings.append(
+            f"streams.{stream}: {_names(few)} has fewer than {REPLICAS} replicas. If one"
+            " broker is lost, acknowledged records may be lost with it. Raise the replication"
+            f" factor to {REPLICAS}"
+        )
+    if alone:
+        warnings.append(
+            f"streams.{stream}: one broker alone may acknowledge a record of {_names(alone)},"
+            f" and be lost with it. Set min.insync.replicas={MIN_INSYNC_REPLICAS}"
+        )
+    return warnings
+
+
+def _names(topics: Iterable[TopicFacts]) -> str:
+    return ", ".join(facts.topic for facts in topics)
+
+
 def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
     """Raises `TopicError` if the topic was deleted and created again (REC-4)."""
     if remembered_topic_id != facts.topic_id:
@@ -151,7 +187,8 @@ def create_topic(
         topic: The name of the change topic.
         kafka_partitions: The number of Kafka partitions.
         retention_s: The retention in seconds, from 1 to 7 days.
-        replication_factor: -1 is the default of the cluster.
+        replication_factor: -1 is 3 on a cluster of three or more brokers, and otherwise the default
+            of the cluster. With 3 or more, `min.insync.replicas` of the new topics is 2 (SEC-3).
         max_message_bytes: The limit for a message.
 
     Returns:
@@ -209,7 +246,8 @@ def create_topic(
         "max.message.bytes": str(max_message_bytes),
     }
     admin = client.admin(kafka)
-    if _create(admin, kafka, topic, kafka_partitions, replication_factor, settings):
+    replicas = _replicas(admin, kafka) if replication_factor == -1 else replication_factor
+    if _create(admin, kafka, topic, kafka_partitions, replicas, settings):
         facts = _describe_new(admin, kafka, topic)
     else:
         facts = _describe(admin, kafka, topic)
@@ -350,9 +388,10 @@ def _create(
     settings: Mapping[str, str],
 ) -> bool:
     """Create a topic. Return False if it exists."""
-    new = NewTopic(
-        topic, num_partitions=partitions, replication_factor=replicas, config=dict(settings)
-    )
+    config = dict(settings)
+    if replicas >= REPLICAS:
+        config["min.insync.replicas"] = str(MIN_INSYNC_REPLICAS)
+    new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
     try:
         client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
     except TopicError as error:
@@ -363,11 +402,22 @@ def _create(
     return True
 
 
+def _replicas(admin: AdminClient, kafka: KafkaConfig) -> int:
+    """The replication factor of new topics. -1: the default of the cluster."""
+    asked = admin.describe_cluster(request_timeout=_ASK_TIMEOUT_S)
+    brokers = len(client.wait_for(asked, kafka, "describe the cluster").nodes)
+    return REPLICAS if brokers >= REPLICAS else -1
+
+
 def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
-    """Wait until all brokers know the new topic. Its creation returns earlier."""
+    """Wait until all brokers know the new topic. Its creation returns earlier. Without the right to
+    describe the topic, there is nothing to wait for.
+    """
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while time.monotonic() < deadline:
         found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
+        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+            return
         if (
             found.error is None
             and len(found.partitions) == partitions
@@ -453,6 +503,7 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
         timestamp_type=configs["message.timestamp.type"].value,
         retention_ms=int(configs["retention.ms"].value),
         max_message_bytes=int(configs["max.message.bytes"].value),
+        min_insync_replicas=int(configs["min.insync.replicas"].value),
     )
 
 

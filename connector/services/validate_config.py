@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -61,6 +62,7 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
             yield from _stream(config.kafka, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
+            yield from _replicas(config.kafka, stream)
         except BrokerError as error:
             yield Finding("fault", error.problem, error)
             return  # the next stream would wait for the same brokers
@@ -76,7 +78,7 @@ def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
-    java_settings.options(kafka)
+    java_settings.options(kafka, Path.read_text)
     yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
 
 
@@ -258,3 +260,21 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         yield Finding("ok", text)
         return
     yield Finding("ok", f"streams.{stream.name}: {name} is the catalog of its write streams")
+
+
+def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """Warn if the loss of one broker may lose records of a topic of the stream (SEC-3)."""
+    from connector.kafka import topics
+
+    names = (
+        stream.topic,
+        dead_letter_topic(stream.topic),
+        ledger_topic(stream.topic),
+        catalog_topic(stream.topic),
+    )
+    found = []
+    for name in names:
+        with suppress(TopicError):  # a finding of its own
+            found.append(topics.describe(kafka, name))
+    for warning in topics.check_replicas(stream.name, found):
+        yield Finding("warning", warning)

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from connector.errors import (
+    BrokerError,
     ConnectorError,
     ErrorCode,
     StorageError,
@@ -48,6 +49,7 @@ _EXECUTOR_LOST: Final = (
     *("Failed to get broadcast_", "Exception while getting task result"),
 )
 _MISSING_FILE: Final = re.compile(r"while reading file (\S+)\. File does not exist")
+_NO_CLIENT: Final = "Failed to create new KafkaAdminClient"
 _REMEDY = (
     "Stop one of the two processes. If only one process runs, delete the checkpoint folder of the"
     " stream: ingest continues from the changelog"
@@ -115,7 +117,43 @@ def situation(
         )
     if (missing := _MISSING_FILE.search(text)) is not None:
         return _without_file(missing[1], what, table)
+    return _not_let_in(text, what)
+
+
+def _not_let_in(text: str, what: str) -> BrokerError | None:
+    """The error if Kafka does not let Spark's client in (SEC-1)."""
+    again = "Start again once it is corrected. Nothing is lost: lowmark continues where it stopped"
+    if "SslAuthenticationException" in text:
+        return BrokerError(
+            ErrorCode.KAFKA_TLS_FAILED,
+            f"Spark has no secure connection to Kafka for {what}",
+            _line_with("SslAuthenticationException", text),
+            "Check ssl.ca.location and the client certificate of [kafka]: their files, who issued"
+            f" the certificates, and when they expire. {again}",
+        )
+    if "SaslAuthenticationException" in text or _NO_CLIENT in text:
+        return BrokerError(
+            ErrorCode.KAFKA_LOGIN_FAILED,
+            f"Kafka does not accept the login of Spark for {what}",
+            _line_with("SaslAuthenticationException", text)
+            or f"{_NO_CLIENT}: it got no token, or cannot use a certificate",
+            "Check the user and password, or the client id, secret and token endpoint, of [kafka]."
+            f" {again}",
+        )
+    if "AuthorizationException" in text:
+        return BrokerError(
+            ErrorCode.KAFKA_ACCESS_DENIED,
+            f"Kafka refused a request of Spark for {what}",
+            _line_with("AuthorizationException", text),
+            f"Give this user the rights that docs/howto/run-against-your-cluster.md lists. {again}",
+        )
     return None
+
+
+def _line_with(sign: str, text: str) -> str:
+    """The text of an exception of Java, from its name to the end of its line."""
+    found = re.search(rf"{sign}: (.*?)(?: SQLSTATE: \w*)?$", text, re.MULTILINE)
+    return "" if found is None else found[1]
 
 
 def _without_file(file: str, what: str, table: str | None) -> StorageError:

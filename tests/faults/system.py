@@ -458,7 +458,9 @@ class System:
         def as_json(places: Mapping[int, int]) -> str:
             return '{"t": {' + ", ".join(f'"{k}": {place}' for k, place in places.items()) + "}}"
 
-        reader = self.spark.read.format("kafka").options(**java_settings.options(self.config.kafka))
+        reader = self.spark.read.format("kafka").options(
+            **java_settings.options(self.config.kafka, Path.read_text)
+        )
         wanted = {
             "startingOffsets": as_json(offsets.start),
             "endingOffsets": as_json(offsets.end),

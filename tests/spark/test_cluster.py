@@ -60,6 +60,7 @@ from tests.spark.streams import account, change
 
 pytestmark = pytest.mark.timeout(1800)  # several JVMs share two cores
 
+ENTRY = "from connector.cli import main; main()"
 S = 1_000_000
 CONFIG = """
 warehouse = "warehouse"
@@ -421,7 +422,7 @@ executor_memory = "1g"
 
 def connector(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "connector", "--config", str(file), *arguments],
+        [sys.executable, "-c", ENTRY, "--config", str(file), *arguments],
         env=os.environ
         | {"PYSPARK_PYTHON": NO_PYTHON, "SPARK_LOCAL_IP": HOST, "JDK_JAVA_OPTIONS": JVM_OPTIONS},
         capture_output=True,

@@ -393,6 +393,8 @@ class RecordReader:
         ):
             self._look_again()
             return
+        if code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group is None:
+            return  # a reader without a group needs no right to one
         raise BrokerError(
             ErrorCode.TOPIC_UNREADABLE,
             f"{self.facts.topic} cannot be read",

@@ -8,6 +8,7 @@ the checkpoint (TBL-5).
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +34,9 @@ def read_stream(
     spark: SparkSession, kafka: KafkaConfig, stream: StreamConfig, start: Offsets
 ) -> DataFrame:
     """The records of the topic from `start` on. `start` must name every Kafka partition (TBL-1)."""
-    reader = spark.readStream.format("kafka").options(**java_settings.options(kafka))
+    reader = spark.readStream.format("kafka").options(
+        **java_settings.options(kafka, Path.read_text)
+    )
     return reader.options(
         subscribe=stream.topic,
         startingOffsets=json.dumps({stream.topic: {str(k): offset for k, offset in start.items()}}),

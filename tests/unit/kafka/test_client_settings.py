@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError, ConfigError, ErrorCode
-from connector.kafka import client
+from connector.kafka import client, topics
 
 NOBODY = "127.0.0.1:1"
 
@@ -79,3 +80,59 @@ def test_unreachable_brokers_are_a_clear_error_within_seconds() -> None:
     assert "Connection refused" in caught.value.cause
     assert "Start a local broker" in caught.value.remedy
     assert caught.value.fields["port"] == NOBODY.rpartition(":")[2]
+
+
+@pytest.mark.parametrize(
+    ("cause", "code"),
+    [
+        ("ssl://k:1/1: SSL handshake failed: certificate verify failed", "KAFKA_TLS_FAILED"),
+        ("Receive failed: error:0A000412:SSL routines::bad certificate", "KAFKA_TLS_FAILED"),
+        ("sasl_ssl://k:1/1: SASL authentication error: no", "KAFKA_LOGIN_FAILED"),
+        ("Failed to acquire SASL OAUTHBEARER token: no", "KAFKA_LOGIN_FAILED"),
+        ("SASL PLAIN mechanism handshake failed: no", "KAFKA_LOGIN_FAILED"),
+        ("Connect to ipv4#127.0.0.1:1 failed: Connection refused", "BROKER_UNREACHABLE"),
+    ],
+)
+def test_a_refused_connection_is_not_a_broker_that_is_away(cause: str, code: str) -> None:
+    """SEC-1: tests/integration/test_secured.py has the texts of real brokers."""
+    error = client.unreachable(KafkaConfig("127.0.0.1:1"), cause)
+    assert (error.code, error.cause) == (code, cause)
+    assert ("port" in error.fields) is (code == "BROKER_UNREACHABLE")
+
+
+@pytest.mark.parametrize(
+    ("text", "is_closed"),
+    [
+        ("Disconnected: connection closed by peer (after 2ms in state APIVERSION_QUERY)", True),
+        ("Disconnected: connection closed by peer (after 2ms in state UP)", True),
+        ("Connect to %s failed: Connection refused (after 0ms in state CONNECT)", False),
+    ],
+)
+def test_a_client_hears_that_brokers_close_its_connections(text: str, is_closed: bool) -> None:
+    """SEC-1: a broker that requires TLS does not answer a client without it."""
+    heard = client.LastError()
+    heard.log(logging.INFO, text, *(["k:1"] if "%s" in text else []))
+    assert heard.is_closed_at_once is is_closed
+    heard.clear()
+    assert not heard.is_closed_at_once
+
+
+@pytest.mark.parametrize(
+    ("replicas", "in_sync", "says"),
+    [(3, 2, None), (5, 3, None), (2, 2, "fewer than 3"), (3, 1, "one broker alone")],
+)
+def test_a_topic_that_one_broker_can_lose_is_warned_about(
+    replicas: int, in_sync: int, says: str | None
+) -> None:
+    """SEC-3."""
+    settings = ("delete", "LogAppendTime", 10**9, 1_000_000)
+    few = topics.TopicFacts("few", "T", 1, replicas, *settings, min_insync_replicas=in_sync)
+    good = topics.TopicFacts("good", "T", 1, 3, *settings, min_insync_replicas=2)
+    warnings = topics.check_replicas("s", [good, few])
+    if says is None:
+        assert warnings == []
+        return
+    (warning,) = warnings
+    assert says in warning
+    assert "few" in warning
+    assert "good" not in warning
