@@ -40,7 +40,6 @@ class SyntheticLog:
 
     path: Path
     version: int = field(init=False)
-    protocol: Mapping[str, Any] = field(init=False)
     metadata: Mapping[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +98,9 @@ class SyntheticChangelog:
             **stored["progress"],
             "ingest_batch": number,
             "changes": stored["progress"]["changes"] + ROWS_A_BATCH,
+            # Without dead letters, nobody asks Kafka for them.
+            "rejected": {},
+            "rejected_since": None,
         }
         following = {
             **stored,
@@ -114,9 +116,12 @@ class SyntheticChangelog:
         batches = {"txn": {"appId": f"lowmark/{STREAM}/batches", "version": number << 32}}
         self.log.commit(following, iter(({"add": file}, batches)), at_ms=at_ms)
         first = number - COMPACT_EVERY + 1
-        if number % COMPACT_EVERY == 0 and first > COMPACT_EVERY:
+        # Half a period before round numbers, so that the newest commit is a batch.
+        if number % COMPACT_EVERY == COMPACT_EVERY // 2 and first > 3:
             self.log.commit(
-                {**following, "commit": "compacted"}, self._joined(first, number, at_ms), at_ms=at_ms
+                {**following, "commit": "compacted"},
+                self._joined(first, number, at_ms),
+                at_ms=at_ms,
             )
 
     def _joined(self, first: int, last: int, at_ms: int) -> Iterator[Any]:
@@ -145,7 +150,9 @@ class SyntheticChangelog:
             "maxValues": bounds(last),
             "nullCount": dict.fromkeys(bounds(0), 0),
         }
-        return _file(f"slot={self._slot}/{name}.zstd.parquet", "slot", self._slot, size, at_ms, stats)
+        return _file(
+            f"slot={self._slot}/{name}.zstd.parquet", "slot", self._slot, size, at_ms, stats
+        )
 
 
 class SyntheticTable:
