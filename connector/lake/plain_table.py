@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
@@ -152,7 +153,25 @@ def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
 
 
 def _commit(delta: DeltaTable, version: int, limit: int | None = None) -> Mapping[str, Any]:
+    local = _local_commit(delta, version)
+    if local is not None:
+        return local
     return next((one for one in _commits(delta, limit) if one["version"] == version), {})
+
+
+def _local_commit(delta: DeltaTable, version: int) -> Mapping[str, Any] | None:
+    """A commit from its file, in the log of a local table. None: ask deltalake, which lists the
+    log several times for it. A local log of 100,000 commits is listed as a whole.
+    """
+    path = _path_of(delta)
+    if "://" in path:
+        return None
+    try:
+        with Path(path, "_delta_log", f"{version:020}.json").open("rb") as lines:
+            infos = (json.loads(line).get("commitInfo") for line in lines if b"commitInfo" in line)
+            return next(filter(None, infos), None)
+    except (AttributeError, OSError, RecursionError, ValueError):
+        return None
 
 
 def _commits(delta: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:

@@ -200,14 +200,14 @@ def check_session(
             ErrorCode.SPARK_WITHOUT_DELTA_JARS,
             "Spark runs without Delta's jars",
             _JARS_AT_START,
-            _with_jars("spark"),
+            f"Start Spark with these jars (`spark.jars`): {_jars_of('spark')}",
         )
     if warehouse is not None and is_s3(warehouse) and not _has_class(jvm, _S3_CLIENT):
         raise ConnectorError(
             ErrorCode.SPARK_WITHOUT_S3_JARS,
             "Spark runs without the jars of its S3 client",
             _JARS_AT_START,
-            _with_jars("s3"),
+            f"Start Spark with these jars (`spark.jars`): {_jars_of('s3')}",
         )
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
@@ -256,9 +256,8 @@ def _has_class(jvm: Any, name: str) -> bool:
     return True
 
 
-def _with_jars(lock: Lock) -> str:
-    jars = ",".join(map(str, fetch(lock, JarStore.from_environment(os.environ))))
-    return f"Start Spark with these jars (`spark.jars`): {jars}"
+def _jars_of(lock: Lock) -> str:
+    return ",".join(map(str, fetch(lock, JarStore.from_environment(os.environ))))
 
 
 def start_session(
