@@ -100,8 +100,7 @@ class StorageConfig:
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_SESSION_TOKEN": self.session_token,
         }
-        kept = {name: value for name, value in given.items() if value}
-        return {**LAKE_DEFAULTS, **kept, **self.options}
+        return {**{name: value for name, value in given.items() if value}, **self.options}
 
 
 def is_s3(warehouse: str) -> bool:

@@ -78,7 +78,7 @@ def story(live: Somewhere, folder: Path) -> dict[str, Any]:
     send(live, base + 3, account("b", base + 1, name="Bob"), account("c", base + 2, amount="many"))
     report = run(config, spark=spark, once=True)
     seen["run"] = (report.batches, report.applies, report.dead_letters)
-    seen["plain"] = rows(config, allow_stale=True)
+    seen["plain"] = rows(config, spark=spark, allow_stale=True)
     send(
         *(live, base + 9, account("a", base + 3, name="Ann")),
         change(delete_family(), at=base + 4, row_key=b"b"),
@@ -104,12 +104,12 @@ def story(live: Somewhere, folder: Path) -> dict[str, Any]:
     (one,) = partitions(config).partitions
     seen["close"] = close_partition(config, "s", one.name, why="deleted", by="a test").is_new
     seen["rebuild"] = rebuild(config, "accounts", spark=spark).changes
-    seen["rebuilt"] = rows(config, allow_stale=True)
+    seen["rebuilt"] = rows(config, spark=spark, allow_stale=True)
     file = folder / "accounts.csv"
     file.write_text("id,name,amount\nr1,exported,1\nr2,exported,2\n")
     seen["load"] = load(config, "accounts", [file], as_of=base + 50).rows
     run(config, spark=spark, once=True)
-    seen["loaded"] = rows(config, allow_stale=True)
+    seen["loaded"] = rows(config, spark=spark, allow_stale=True)
     seen["last"] = [job.kind for job in jobs(config, "accounts", limit=1)]
     seen["faults"] = [one.text for one in validate_config(config) if one.level == "fault"]
     return seen
