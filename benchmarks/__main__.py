@@ -19,7 +19,7 @@ from benchmarks.report import Figure, figures, number
 NAMES = (
     *("commands", "encoder", "producer", "reader"),
     *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
-    *("freshness", "disk", "write-streams"),
+    *("freshness", "disk", "write-streams", "requests"),
     *("letters", "demo"),
 )
 

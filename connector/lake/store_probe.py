@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from connector import warehouse as places
 from connector.lake.checks import check_writable, trouble
 from connector.lake.stores import opened, options_of, warehouse_with
+from connector.state.store_errors import store_error
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -36,7 +37,10 @@ def probe_store(warehouse: str) -> None:
     except CommitFailedError:
         return  # another process commits at the same time
     except (DeltaError, OSError, ValueError) as error:
-        raise trouble(path, "used", error) from error
+        problem = f"The warehouse {warehouse} cannot be used"
+        raise (
+            store_error(str(error), problem, path=path) or trouble(path, "used", error)
+        ) from error
 
 
 def check_table_writable(path: str) -> None:

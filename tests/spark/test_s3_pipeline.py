@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import SparkSession
 
 from connector.clock import now_us
@@ -38,19 +38,6 @@ from tests.spark.streams import account
 SECOND = 1_000_000
 
 
-@dataclass
-class Somewhere(Live):
-    """A stream whose warehouse is a folder or a URI."""
-
-    storage: StorageConfig = field(default_factory=StorageConfig)
-    uri: str = ""
-
-    @property
-    def config(self) -> ConnectorConfig:
-        found = super().config
-        return replace(found, storage=self.storage, warehouse=self.uri or found.warehouse)
-
-
 def send(live: Live, heartbeat: int, *changes: DataChange) -> None:
     with ChangeProducer(live.kafka, live.topic) as producer:
         for one in changes:
@@ -68,7 +55,7 @@ def rows(config: ConnectorConfig, **how: Any) -> list[Mapping[str, Any]]:
         )
 
 
-def story(live: Somewhere, folder: Path) -> dict[str, Any]:
+def story(live: Live, folder: Path) -> dict[str, Any]:
     """What each command says, without times and ids."""
     config, spark = live.config, live.spark
     base = now_us() - 100 * SECOND
@@ -115,23 +102,19 @@ def story(live: Somewhere, folder: Path) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.timeout(900)
 def test_every_command_answers_as_on_a_local_folder(
     store: ObjectStore, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path, spark: SparkSession
 ) -> None:
     """STO-2, `nothing_lost`, `newest_wins`, `deletes_stay_deleted`."""
     with ExitStack() as stack:
 
-        def at(warehouse: str, storage: StorageConfig) -> dict[str, Any]:
+        def at(warehouse: Path | str, storage: StorageConfig) -> dict[str, Any]:
             topic = new_topic(kafka_partitions=1).topic
-            return story(
-                Somewhere(
-                    spark, kafka, topic, tmp_path / "wh", stack, storage=storage, uri=warehouse
-                ),
-                tmp_path,
-            )
+            return story(Live(spark, kafka, topic, warehouse, stack, storage=storage), tmp_path)
 
         in_store = at(store.warehouse(), store.storage())
-        in_folder = at("", StorageConfig())
+        in_folder = at(tmp_path / "warehouse", StorageConfig())
     assert in_store == in_folder
     names = [(row["id"], row["name"], row["amount"]) for row in in_store["merged"]]
     assert names == [("a", "Ann", 1)]
