@@ -21,7 +21,7 @@ S3_SCHEME: Final = "s3a://"
 
 SPARK_DEFAULTS: Final = {
     "spark.hadoop.fs.s3a.attempts.maximum": "3",
-    "spark.hadoop.fs.s3a.retry.limit": "4",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
     "spark.hadoop.fs.s3a.retry.interval": "500ms",
     "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
     "spark.hadoop.fs.s3a.connection.timeout": "60s",
@@ -111,6 +111,14 @@ def is_s3(warehouse: str) -> bool:
 def is_local(warehouse: str) -> bool:
     """Whether the warehouse is a folder of this machine."""
     return "://" not in warehouse or warehouse.startswith("file://")
+
+
+def look_every_s(warehouse: str) -> float:
+    """How often a running pipeline looks for requests of operators and for changes of others.
+
+    Each look at an object store costs requests (STO-5).
+    """
+    return 10.0 if is_local(warehouse) else 60.0
 
 
 def spelled(warehouse: str) -> str:

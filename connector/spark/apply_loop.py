@@ -20,6 +20,7 @@ from typing import Final, Self, TypeVar
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig
+from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import apply
 from connector.spark.failures import applying
@@ -37,10 +38,6 @@ from connector.text import counted
 APPLIES_AT_ONCE: Final = 2
 """How many tables are applied at the same time. While one plans and commits, it leaves enough of
 the processor for a second one.
-"""
-LOOK_EVERY_S: Final = 10.0
-"""How often the settings of operators are read, and how often unapplied changes are looked for
-without a new batch.
 """
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
@@ -113,6 +110,9 @@ class Applies:
             stream: [name for name, one in config.tables.items() if one.stream == stream]
             for stream in config.streams
         }
+        # The settings of operators are read so often, and unapplied changes are looked for so
+        # often without a new batch.
+        self._look_every_s = look_every_s(config.warehouse)
         self._alone = {name: threading.Lock() for name in tables}
         self._journalling = threading.Lock()
         self._wake = threading.Event()
@@ -166,7 +166,7 @@ class Applies:
         self._begin_anew()
         with (
             ThreadPoolExecutor(APPLIES_AT_ONCE) as threads,
-            _Upkeep(self._spark, self._names, maintain) as upkeep,
+            _Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
         ):
             try:
                 while not stop.is_set():
@@ -187,7 +187,7 @@ class Applies:
 
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()
-        if now >= self._asked + LOOK_EVERY_S:
+        if now >= self._asked + self._look_every_s:
             bounds, set_paces, self._asked = self._journal.bounds(), self._journal.paces(), now
             self._paces = {
                 stream: {
@@ -198,7 +198,7 @@ class Applies:
             }
         for stream, turns in self._turns.items():
             paces, known = self._paces[stream], self._cuts.get(stream)
-            has_news = self._news[stream] or now >= self._looked[stream] + LOOK_EVERY_S
+            has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
             if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, known)):
                 self._news[stream], self._looked[stream] = False, now
                 cut = self._cut(stream)
@@ -320,13 +320,17 @@ class Applies:
 class _Upkeep:
     """Maintenance in a thread of its own.
 
-    A stream is maintained after its rounds, and when its last maintenance began `LOOK_EVERY_S` ago.
+    A stream is maintained after its rounds, and when its last maintenance began `every_s` ago.
     """
 
     def __init__(
-        self, spark: SparkSession, streams: Iterable[str], maintain: Callable[[str], None]
+        self,
+        spark: SparkSession,
+        streams: Iterable[str],
+        maintain: Callable[[str], None],
+        every_s: float,
     ) -> None:
-        self._spark, self._maintain = spark, maintain
+        self._spark, self._maintain, self._every_s = spark, maintain, every_s
         self._thread = ThreadPoolExecutor(1)
         self._begun = dict.fromkeys(streams, time.monotonic())
         self._asked: dict[str, None] = {}
@@ -355,7 +359,7 @@ class _Upkeep:
             self._under_way = None
         now = time.monotonic()
         self._asked |= {
-            stream: None for stream, begun in self._begun.items() if now >= begun + LOOK_EVERY_S
+            stream: None for stream, begun in self._begun.items() if now >= begun + self._every_s
         }
         if (stream := next(iter(self._asked), None)) is not None:
             del self._asked[stream]

@@ -49,6 +49,8 @@ _UNREACHABLE: Final = {
         "timed out|Timeout|Unable to execute HTTP request|AWSClientIOException"
     ),
 }
+_CERTAIN: Final = tuple(_UNREACHABLE)[:2]
+"""Nothing else can have such a text. A stack of Java can have the words of other errors."""
 _SETTINGS: Final = "Correct the section [storage]"
 
 
@@ -121,7 +123,8 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
     """The error for a store that may answer later."""
     if _UNCONDITIONAL.search(text):
         return unconditional(problem, **fields)
-    if (busy := _BUSY.search(text)) is not None:
+    cause = next((cause for cause, sign in _UNREACHABLE.items() if sign.search(text)), "")
+    if (busy := _BUSY.search(text)) is not None and cause not in _CERTAIN:
         return StorageError(
             ErrorCode.STORE_UNREACHABLE,
             problem,
@@ -129,17 +132,16 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
             "Try again later. Nothing is lost: lowmark continues where it stopped",
             **fields,
         )
-    for cause, sign in _UNREACHABLE.items():
-        if sign.search(text):
-            return StorageError(
-                ErrorCode.STORE_UNREACHABLE,
-                problem,
-                f"The object store cannot be reached: {cause}",
-                f"Check the network and the store. {_SETTINGS} if its endpoint is wrong. Nothing is"
-                " lost: lowmark continues where it stopped",
-                **fields,
-            )
-    return None
+    if not cause:
+        return None
+    return StorageError(
+        ErrorCode.STORE_UNREACHABLE,
+        problem,
+        f"The object store cannot be reached: {cause}",
+        f"Check the network and the store. {_SETTINGS} if its endpoint is wrong. Nothing is lost:"
+        " lowmark continues where it stopped",
+        **fields,
+    )
 
 
 def unconditional(problem: str, **fields: object) -> StorageError:

@@ -21,7 +21,7 @@ from connector.spark.failures import applying
 from connector.spark.session import S3_LOG_STORE, SETTINGS
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 
-WITHIN_S = 60
+WITHIN_S = 90
 PACKAGE = Path(jars.__file__).parent
 Commit = Callable[[str, str], None]
 

@@ -95,6 +95,7 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
     file = folder / "accounts.csv"
     file.write_text("id,name,amount\nr1,exported,1\nr2,exported,2\n")
     seen["load"] = load(config, "accounts", [file], as_of=base + 50).rows
+    send(live, base + 100)
     run(config, spark=spark, once=True)
     seen["loaded"] = rows(config, spark=spark, allow_stale=True)
     seen["last"] = [job.kind for job in jobs(config, "accounts", limit=1)]
