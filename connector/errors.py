@@ -24,7 +24,7 @@ attributes.
     ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
     ├── RegistryError        the schema registry cannot be reached, or refuses the request
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
-    │   └── StorageError     a disk is full, or a data file is missing
+    │   └── StorageError     a disk is full, a store refuses, or a data file is missing
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
     ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
@@ -274,6 +274,12 @@ class ErrorCode(StrEnum):
     CONCURRENT_WRITE = auto()
     DATA_FILE_MISSING = auto()
     DISK_FULL = auto()
+    STORE_UNREACHABLE = auto()
+    STORE_CREDENTIALS_REFUSED = auto()
+    STORE_ACCESS_DENIED = auto()
+    STORE_CLOCK_DIFFERENT = auto()
+    STORE_NOT_CONDITIONAL = auto()
+    BUCKET_MISSING = auto()
 
     # dead letters
     DEAD_LETTER_MISSING = auto()
@@ -506,7 +512,9 @@ class TableError(ConnectorError):
 
 
 class StorageError(TableError):
-    """A disk is full, or a data file is missing. Earlier commits are not affected."""
+    """A disk is full, an object store refuses, or a data file is missing. Earlier commits are not
+    affected.
+    """
 
 
 class WriterConflictError(ConnectorError):

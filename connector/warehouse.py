@@ -10,6 +10,7 @@
     _connector/released_transactions  incomplete transactions that operators released
     _connector/released_rows          releases that operators want without their rejected rows
     _connector/audit_log              the results of audits
+    _connector/probe                  what `validate` tries an object store with
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
 """
@@ -95,3 +96,8 @@ def released_rows(warehouse: str) -> str:
 def audit_log(warehouse: str) -> str:
     """The results of audits."""
     return f"{warehouse}/_connector/audit_log"
+
+
+def probe(warehouse: str) -> str:
+    """The table that tries an object store. It has no rows."""
+    return f"{warehouse}/_connector/probe"

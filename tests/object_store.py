@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,8 @@ import pytest
 from connector.config.storage import StorageConfig
 
 HOST = "127.0.0.1"
-BUCKET = "lake"
+BUCKET, FAULTY = "lake", "faulty"
+"""Tests reach the second one through a proxy that makes faults."""
 KEY, SECRET = "test-key", "test-secret"
 READER_KEY, READER_SECRET = "reader-key", "reader-secret"
 _IDENTITIES = {
@@ -47,10 +48,11 @@ _running: dict[str, ObjectStore] = {}
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """A store with the bucket `BUCKET`."""
+    """A store with the buckets `BUCKET` and `FAULTY`."""
 
     port: int
     process: subprocess.Popen[bytes]
+    addresses: tuple[str, ...] = ()
 
     @property
     def endpoint(self) -> str:
@@ -64,9 +66,23 @@ class ObjectStore:
             secret_key=READER_SECRET if read_only else SECRET,
         )
 
-    def warehouse(self) -> str:
+    def warehouse(self, bucket: str = BUCKET) -> str:
         """The URI of a new warehouse."""
-        return f"s3a://{BUCKET}/{uuid.uuid4().hex[:12]}"
+        return f"s3a://{bucket}/{uuid.uuid4().hex[:12]}"
+
+    def remove(self, uri: str) -> None:
+        """Remove everything below a URI, as an operator does."""
+        self.shell(f"fs.rm -rf /buckets/{uri.partition('://')[2]}")
+
+    def shell(self, *commands: str) -> None:
+        """Run commands in the store's own shell."""
+        subprocess.run(
+            [str(binary()), "shell", *self.addresses],
+            input="\n".join([*commands, ""]).encode(),
+            capture_output=True,
+            check=False,
+            timeout=_START_WITHIN_S,
+        )
 
 
 def binary() -> Path:
@@ -111,9 +127,13 @@ def _start(folder: Path) -> ObjectStore:
     ]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-    store = ObjectStore(ports["s3.port"], process)
+    addresses = (
+        f"-{part}={HOST}:{ports[f'{part}.port']}.{ports[f'{part}.port.grpc']}"
+        for part in ("master", "filer")
+    )
+    store = ObjectStore(ports["s3.port"], process, tuple(addresses))
     try:
-        _make_bucket(store, ports, time.monotonic() + _START_WITHIN_S)
+        _make_buckets(store, time.monotonic() + _START_WITHIN_S)
     except BaseException:
         process.kill()
         process.wait()
@@ -121,36 +141,26 @@ def _start(folder: Path) -> ObjectStore:
     return store
 
 
-def _make_bucket(store: ObjectStore, ports: Mapping[str, int], deadline: float) -> None:
-    """Wait until the store answers, make the bucket, and write to it: the first write takes long,
-    because the store makes its volumes then.
+def _make_buckets(store: ObjectStore, deadline: float) -> None:
+    """Wait until the store answers, make the buckets, and write to both: the first write takes
+    long, because the store makes its volumes then.
     """
-    addresses = [
-        f"-{part}={HOST}:{ports[f'{part}.port']}.{ports[f'{part}.port.grpc']}"
-        for part in ("master", "filer")
-    ]
-    while not _has_bucket(store, addresses):
+    while not (_has_bucket(store, BUCKET) and _has_bucket(store, FAULTY)):
         assert store.process.poll() is None, "the object store has ended"
         assert time.monotonic() < deadline, "the object store does not start"
         time.sleep(0.2)
 
 
-def _has_bucket(store: ObjectStore, addresses: list[str]) -> bool:
+def _has_bucket(store: ObjectStore, bucket: str) -> bool:
     from deltalake import write_deltalake
 
     from connector.lake.small_tables import as_arrow
 
     with suppress(OSError):
         socket.create_connection((HOST, store.port), timeout=1).close()
-        subprocess.run(
-            [str(binary()), "shell", *addresses],
-            input=f"s3.bucket.create -name {BUCKET}\n".encode(),
-            capture_output=True,
-            check=False,
-            timeout=_START_WITHIN_S,
-        )
+        store.shell(f"s3.bucket.create -name {bucket}")
         write_deltalake(
-            f"s3://{BUCKET}/first-write",
+            f"s3://{bucket}/first-write",
             as_arrow([{"a": 1}], {"a": "int64"}),
             mode="overwrite",
             storage_options=store.storage().lake_options(),
@@ -165,4 +175,4 @@ def _free_ports(count: int) -> Iterator[int]:
         yield from [one.getsockname()[1] for one in found]
 
 
-__all__ = ["BUCKET", "HOST", "ObjectStore", "object_store", "started"]
+__all__ = ["BUCKET", "FAULTY", "HOST", "ObjectStore", "object_store", "started"]

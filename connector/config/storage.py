@@ -19,6 +19,23 @@ DEFAULT_REGION: Final = "us-east-1"
 S3_SCHEME: Final = "s3a://"
 """Spark knows S3 by this name only. deltalake knows it by `s3://`, too."""
 
+SPARK_DEFAULTS: Final = {
+    "spark.hadoop.fs.s3a.attempts.maximum": "3",
+    "spark.hadoop.fs.s3a.retry.limit": "3",
+    "spark.hadoop.fs.s3a.retry.interval": "500ms",
+    "spark.hadoop.fs.s3a.connection.establish.timeout": "5s",
+    "spark.hadoop.fs.s3a.connection.timeout": "60s",
+}
+"""How long Spark's S3 client tries again. With its defaults, a wrong endpoint takes minutes. Your
+settings in [spark.conf] have priority.
+"""
+LAKE_DEFAULTS: Final = {
+    "max_retries": "6",
+    "retry_timeout": "30s",
+    "connect_timeout": "5s",
+}
+"""The same for deltalake. Your settings in [storage.options] have priority."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
@@ -47,19 +64,25 @@ class StorageConfig:
         check_arguments(self)
 
     @property
-    def _is_path_style(self) -> bool:
+    def is_path_style(self) -> bool:
+        """Whether the bucket is in the path of a URL."""
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     @property
     def _region(self) -> str:
         return self.region or (DEFAULT_REGION if self.endpoint else "")
 
+    @property
+    def client_region(self) -> str:
+        """The region with which requests are signed, where no client looks for it."""
+        return self.region or DEFAULT_REGION
+
     def spark_settings(self) -> dict[str, str]:
         """The settings of Spark's S3 client. Those that are not given are left out."""
         given = {
             "endpoint": self.endpoint,
             "endpoint.region": self._region,
-            "path.style.access": "true" if self._is_path_style else "",
+            "path.style.access": "true" if self.is_path_style else "",
             "access.key": self.access_key,
             "secret.key": self.secret_key,
             "session.token": self.session_token,
@@ -72,7 +95,7 @@ class StorageConfig:
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http://") else "",
             "AWS_REGION": self._region,
-            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self._is_path_style else "",
+            "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self.is_path_style else "",
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,
             "AWS_SESSION_TOKEN": self.session_token,
@@ -88,6 +111,14 @@ def is_s3(warehouse: str) -> bool:
 def is_local(warehouse: str) -> bool:
     """Whether the warehouse is a folder of this machine."""
     return "://" not in warehouse or warehouse.startswith("file://")
+
+
+def look_every_s(warehouse: str) -> float:
+    """How often a running pipeline looks for requests of operators and for changes of others.
+
+    Each look at an object store costs requests (STO-5).
+    """
+    return 10.0 if is_local(warehouse) else 60.0
 
 
 def spelled(warehouse: str) -> str:

@@ -30,6 +30,12 @@ import click
     help="A new folder. Default: a folder in your cache.",
 )
 @click.option(
+    "--warehouse",
+    metavar="URI",
+    default="",
+    help="A warehouse in an object store, e.g. s3a://bucket/prefix. Default: in the folder.",
+)
+@click.option(
     "--seed", type=int, default=1, show_default=True, help="The seed of all random choices."
 )
 @click.option(
@@ -48,7 +54,12 @@ import click
     ),
 )
 def command(
-    repository: Path | None, output: Path | None, seed: int, snapshots: int, full: bool
+    repository: Path | None,
+    output: Path | None,
+    warehouse: str,
+    seed: int,
+    snapshots: int,
+    full: bool,
 ) -> int:
     """Run the pipeline on sample data and check the result.
 
@@ -57,13 +68,19 @@ def command(
     order, some of them twice, and bad records, and kills the pipeline during the run. It reads
     snapshots during the run. It takes about two minutes. With --full, it takes about three: it also
     repairs a dead letter, and shows a table that is not a consistent cut while a stream partition
-    is silent. Exit code 1: the result differs from the source.
+    is silent. The settings of an object store are those of the environment, such as
+    CONNECTOR__STORAGE__ENDPOINT. Exit code 1: the result differs from the source.
     """
     import signal
     import sys
 
+    from connector.config.storage import is_local, warehouse_fault
     from connector.demo.story import Choices, tell
+
+    fault = warehouse_fault(warehouse) or ("a URI" if warehouse and is_local(warehouse) else "")
+    if fault:
+        raise click.BadParameter(f"allowed: {fault}", param_hint="--warehouse")
 
     # So that SIGTERM also ends the broker and the pipeline.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return 0 if tell(Choices(repository, output, seed, snapshots, full)) else 1
+    return 0 if tell(Choices(repository, output, seed, snapshots, full, warehouse)) else 1

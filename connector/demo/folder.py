@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from connector import warehouse as places
 from connector.errors import ConnectorError, ErrorCode
 
 if TYPE_CHECKING:
@@ -21,17 +22,21 @@ _KEPT_NAME: Final = "demo-"
 
 @dataclass(frozen=True, slots=True)
 class DemoFolder:
-    """The configuration, the warehouse, the broker's data and the logs of one demo."""
+    """The configuration, the warehouse, the broker's data and the logs of one demo.
+
+    `uri` is that of a warehouse in an object store. Empty: the warehouse is in the folder.
+    """
 
     root: Path
+    uri: str = ""
 
     @property
     def config(self) -> Path:
         return self.root / "connector.toml"
 
     @property
-    def warehouse(self) -> Path:
-        return self.root / "warehouse"
+    def warehouse(self) -> str:
+        return self.uri or str(self.root / "warehouse")
 
     @property
     def broker(self) -> Path:
@@ -46,18 +51,20 @@ class DemoFolder:
         """The log of the pipeline's run with this number."""
         return self.root / f"run-{number}.log"
 
-    def table(self, name: str) -> Path:
-        return self.warehouse / "tables" / name / "data"
+    def table(self, name: str) -> str:
+        return places.table(self.warehouse, name)
 
-    def changelog(self, stream: str) -> Path:
-        return self.warehouse / "streams" / stream / "changelog"
+    def changelog(self, stream: str) -> str:
+        return places.changelog(self.warehouse, stream)
 
     def size_bytes(self) -> int:
         return sum(path.stat().st_size for path in self.root.rglob("*") if path.is_file())
 
 
 @contextmanager
-def demo_folder(asked: Path | None, environment: Mapping[str, str]) -> Iterator[DemoFolder]:
+def demo_folder(
+    asked: Path | None, environment: Mapping[str, str], uri: str = ""
+) -> Iterator[DemoFolder]:
     """The folder `asked`, which must be new or empty. Without it, a folder in the user's cache,
     which replaces that of the last demo.
 
@@ -66,7 +73,7 @@ def demo_folder(asked: Path | None, environment: Mapping[str, str]) -> Iterator[
     root = _given(asked.absolute()) if asked is not None else _in_cache(environment)
     with (root / _MARK).open("w") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield DemoFolder(root)
+        yield DemoFolder(root, uri)
 
 
 def _given(root: Path) -> Path:

@@ -12,8 +12,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from connector.config.settings_reader import ENVIRONMENT_PREFIX
 from connector.errors import ConnectorError, ErrorCode, TableError
-from connector.lake.plain_table import open_table
+from connector.lake.plain_table import newest_stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,8 +111,8 @@ def running(
     """Run `connector --config … run` with `arguments`. At the end of the block it is killed if it
     still runs.
 
-    `settings` are environment variables with priority over the configuration (OPS-1). Those of the
-    user's shell are ignored.
+    `settings` are environment variables with priority over the configuration (OPS-1). Of those of
+    the user's shell, only the settings of an object store are used.
     """
     with _started(
         folder, folder.log(number), folder.log(number), "run", *arguments, settings=settings
@@ -155,7 +156,9 @@ def _started(
     folder: DemoFolder, out: Path, log: Path, *arguments: str, settings: dict[str, str] | None
 ) -> Iterator[Pipeline]:
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("CONNECTOR__")
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("CONNECTOR__") or name in storage_settings(os.environ)
     }
     command = [sys.executable, "-c", _ENTRY, "--config", str(folder.config), *arguments]
     with log.open("wb") as talk, nullcontext(talk) if out == log else out.open("wb") as data:
@@ -206,12 +209,16 @@ def _records(commit: Mapping[str, Any]) -> int:
 
 
 def _newest_commit(folder: DemoFolder, stream: str) -> Mapping[str, Any]:
-    if not (folder.changelog(stream) / "_delta_log").is_dir():
-        return {}
     try:
-        return open_table(str(folder.changelog(stream))).stored
+        return newest_stored(folder.changelog(stream)) or {}
     except TableError:
         return {}  # its first commit is being written
+
+
+def storage_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that say how an object store is reached (STO-1)."""
+    prefix = f"{ENVIRONMENT_PREFIX}STORAGE__"
+    return {name: value for name, value in environment.items() if name.startswith(prefix)}
 
 
 def _lives(group: int) -> bool:

@@ -93,7 +93,7 @@ class Readers:
         self._snapshots = snapshots
         self._source, self._publisher, self._run = source, publisher, run
         self._table = source.table
-        self._history = History(str(folder.warehouse))
+        self._history = History(folder.warehouse)
         self._cut: CutRecord | None = None
         self._book = TableState()
         self._is_cut = True
@@ -233,7 +233,7 @@ class Readers:
         }
         self._read_fresh(expected)
         self._until(lambda: not self._is_cut and self._book.complete_to_batch >= batch, "the stall")
-        found = open_table(str(self._folder.table(table)))
+        found = open_table(self._folder.table(table))
         self._compare(f"{table} past the watermark", expected, tuple(found.types), found.rows())
         say(
             f"stream partition {silence.stream_partition} sends again:"
@@ -281,7 +281,7 @@ class Readers:
             self._cut = cut
             if self._is_whole:
                 self._read_snapshot(cut)
-        self._book = book = table_state_of(str(self._folder.warehouse), self._table)
+        self._book = book = table_state_of(self._folder.warehouse, self._table)
         if book.apply_number and book.is_consistent_cut != self._is_cut:
             self._is_cut = book.is_consistent_cut
             say(
@@ -292,7 +292,7 @@ class Readers:
 
     def _flag(self, since: int) -> str:
         held = progress_of(
-            str(self._folder.warehouse), STREAM, with_frontier=True
+            self._folder.warehouse, STREAM, with_frontier=True
         ).frontier.lagging_partition
         assert held is not None, (
             "a table that passed the low watermark of a silent stream partition"
@@ -305,7 +305,7 @@ class Readers:
         )
 
     def _read_snapshot(self, cut: CutRecord) -> None:
-        found = open_table(str(self._folder.table(self._table)), version=cut.versions[self._table])
+        found = open_table(self._folder.table(self._table), version=cut.versions[self._table])
         rows = list(found.rows())
         count = bisect_left(self._commits, (cut.low_watermark, ""))
         last = self._commits[count - 1][1] if count else "nothing"
@@ -334,7 +334,7 @@ class Readers:
 
     def _differences(self, what: str, expected: Mapping[bytes, truth.Row]) -> Iterator[str]:
         """The differences of the table in its newest version."""
-        found = open_table(str(self._folder.table(self._table)))
+        found = open_table(self._folder.table(self._table))
         return self._row_differences(what, expected, tuple(found.types), found.rows())
 
     def _row_differences(

@@ -25,7 +25,7 @@ _HEAD: Final = """\
 # Written by `connector demo`. The broker is started again with:
 #   connector broker start --folder {broker}
 
-warehouse = "warehouse"
+warehouse = "{warehouse}"
 
 [kafka]
 bootstrap_servers = "{bootstrap_servers}"
@@ -73,31 +73,37 @@ columns = [
 QUERY_SCRIPT: Final = '''\
 """SQL on the tables of this demo, in Spark: python query.py "SELECT count(*) FROM files"."""
 
-import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
-from connector.jars import JarStore, fetch
+from connector.services.events import log_event
+from connector.services.load_config import load_config
+from connector.services.local_spark import session_of
 from connector.spark.reader import read_table
-from connector.spark.session import start_session
 
-here = Path(__file__).resolve().parent
-jars = fetch("spark", JarStore.from_environment(os.environ))
-spark = start_session(jars, scratch=here / "scratch")
-for folder in (here / "warehouse" / "tables").iterdir():
-    table = read_table(spark, str(here / "warehouse"), folder.name, allow_stale=True)
-    table.rows.createOrReplaceTempView(folder.name)
-spark.sql(sys.argv[1]).show(100, truncate=False)
-spark.stop()
+config = load_config(Path(__file__).resolve().parent / "connector.toml")
+with ExitStack() as stack:
+    spark = session_of(config, None, stack, log_event)
+    for name in config.tables:
+        table = read_table(spark, config.warehouse, name, allow_stale=True)
+        table.rows.createOrReplaceTempView(name)
+    spark.sql(sys.argv[1]).show(100, truncate=False)
 '''
 
 
 def configuration(
-    sources: Sequence[Source], bootstrap_servers: str, broker_folder: str, stall_after_s: int
+    sources: Sequence[Source],
+    bootstrap_servers: str,
+    broker_folder: str,
+    stall_after_s: int,
+    *,
+    warehouse: str = "warehouse",
 ) -> str:
     """The text of connector.toml for these sources."""
     head = _HEAD.format(
         broker=broker_folder,
+        warehouse=warehouse,
         bootstrap_servers=bootstrap_servers,
         stream=STREAM,
         partitions=", ".join(f'"{source.root}"' for source in sources),

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector.cli.terminal import Progress, a_person_watches, say
 from connector.clock import now_us
+from connector.config.storage import is_s3, spelled
 from connector.demo import pipeline, readers, report, settings, truth
 from connector.demo.bank import ACCOUNTS_TABLE
 from connector.demo.capture import FILES_TABLE
@@ -31,14 +32,16 @@ from connector.demo.readers import Readers
 from connector.demo.report import Outcome
 from connector.demo.settings import KEYS, QUERY_SCRIPT, STREAM, configuration
 from connector.demo.source import Input, choose_input
+from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
 from connector.kafka.dead_letters.topic import read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.topics import TopicFacts, create_topic
-from connector.lake.plain_table import open_table
+from connector.lake.plain_table import newest_stored, open_table
 from connector.records.model import MAX_ROW_KEY_BYTES
 from connector.services.load_config import load_config
+from connector.services.warehouses import warehouse_of
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -55,7 +58,7 @@ _LONG_RUN_TRANSACTIONS: Final = 50_000
 @dataclass(frozen=True, slots=True)
 class Choices:
     """The options of the caller. None: not given. The full demo also repairs a dead letter and
-    shows a stall.
+    shows a stall. `warehouse` is the URI of one in an object store.
     """
 
     repository: Path | None = None
@@ -63,6 +66,7 @@ class Choices:
     seed: int = 1
     snapshots: int = 2
     is_full: bool = False
+    warehouse: str = ""
 
     @property
     def stall_after_s(self) -> int:
@@ -79,8 +83,10 @@ def tell(choices: Choices) -> bool:
     for note in chosen.notes:
         say(note)
     outcome = Outcome()
-    with demo_folder(choices.output, os.environ) as folder:
+    with demo_folder(choices.output, os.environ, spelled(choices.warehouse)) as folder:
         fetch("spark", jars, say)
+        if is_s3(folder.uri):
+            fetch("s3", jars, say)
         with LocalBroker.start(folder.broker, jars, say=say) as broker:
             outcome.rates.append(("start a new broker", 0, "", time.monotonic() - began))
             kafka, topic = _prepare(folder, chosen, broker.bootstrap_servers, choices)
@@ -98,11 +104,20 @@ def _prepare(
     folder: DemoFolder, chosen: Input, bootstrap_servers: str, choices: Choices
 ) -> tuple[KafkaConfig, TopicFacts]:
     text = configuration(
-        chosen.sources, bootstrap_servers, str(folder.broker), choices.stall_after_s
+        *(chosen.sources, bootstrap_servers, str(folder.broker), choices.stall_after_s),
+        warehouse=folder.uri or "warehouse",
     )
     folder.config.write_text(text, encoding="utf-8")
     folder.query.write_text(QUERY_SCRIPT, encoding="utf-8")
-    kafka = load_config(folder.config, {}).kafka
+    config = load_config(folder.config, pipeline.storage_settings(os.environ))
+    kafka, warehouse = config.kafka, warehouse_of(config)
+    if newest_stored(folder.changelog(STREAM)) is not None:
+        raise ConnectorError(
+            ErrorCode.DEMO_FOLDER_NOT_EMPTY,
+            f"The warehouse {warehouse} is not empty",
+            "It contains a demo. Nothing in it was changed",
+            "Name a prefix of the bucket that has no objects",
+        )
     return kafka, create_topic(kafka, STREAM, kafka_partitions=KAFKA_PARTITIONS)
 
 
@@ -289,16 +304,16 @@ def _compare_rows(
     folder: DemoFolder, name: str, expected: dict[bytes, truth.Row], outcome: Outcome
 ) -> None:
     outcome.rows[name] = 0
-    if not expected and not folder.table(name).is_dir():
+    if not expected and newest_stored(folder.table(name)) is None:
         return  # no change, no table
-    found = open_table(str(folder.table(name)))
+    found = open_table(folder.table(name))
     rows = list(found.rows())
     outcome.rows[name] = len(rows)
     outcome.differences += row_differences(name, KEYS[name], expected, tuple(found.types), rows)
 
 
 def _compare_money(folder: DemoFolder, deposits: int, outcome: Outcome) -> None:
-    found = open_table(str(folder.table(ACCOUNTS_TABLE)))
+    found = open_table(folder.table(ACCOUNTS_TABLE))
     column = list(found.types).index("balance")
     money = sum(row[column] or 0 for row in found.rows())
     if money == deposits:

@@ -10,6 +10,7 @@ each action (TBL-20, WMK-8, ING-2, WRS-18).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
@@ -63,9 +64,13 @@ class Overrides:
     Every method raises `TableError` if they cannot be written or read, or if the newest commit is
     not one of lowmark, or if their Delta log was removed: it is not known which overrides are in
     force. Without their folder, there are none.
+
+    With `kept_for_s`, what was read is used again for this time.
     """
 
-    def __init__(self, warehouse: str) -> None:
+    def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:
+        self._kept_for_s = kept_for_s
+        self._kept: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
         self._settings = places.overrides(warehouse)
         self._ends = places.closed_partitions(warehouse)
         self._releases = places.released_transactions(warehouse)
@@ -76,14 +81,14 @@ class Overrides:
         configuration.
         """
         with reading(self._settings):
-            return bounds_in(self._in_force(newest_stored(self._settings)))
+            return bounds_in(self._in_force(self._newest(self._settings)))
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority
         over the configuration (JOB-2).
         """
         with reading(self._settings):
-            return paces_in(self._in_force(newest_stored(self._settings)))
+            return paces_in(self._in_force(self._newest(self._settings)))
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""
@@ -127,7 +132,7 @@ class Overrides:
     def _requests(
         self, path: str, type_: type[_Request], stream: str, above: int
     ) -> list[_Request]:
-        if _newest_number(path, newest_stored(path)) <= above:
+        if _newest_number(path, self._newest(path)) <= above:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
         with reading(path, "A row"):
@@ -147,6 +152,13 @@ class Overrides:
             return to_stored(replace(request, number=number)), {"number": number}
 
         append_next(path, columns, following, empty=_NO_REQUESTS)
+
+    def _newest(self, path: str) -> Mapping[str, Any] | None:
+        now = time.monotonic()
+        kept = self._kept.get(path)
+        if kept is None or now >= kept[0] + self._kept_for_s:
+            kept = self._kept[path] = (now, newest_stored(path))
+        return kept[1]
 
     def _in_force(self, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
         return _of_lowmark(self._settings, metadata, "max_staleness_s")

@@ -24,13 +24,19 @@ def remember(warehouse: str, options: Mapping[str, str]) -> None:
         _OPTIONS[warehouse.rstrip("/")] = dict(options)
 
 
-def options_of(path: str) -> dict[str, str] | None:
-    """The options of the warehouse that has this path. None: none are known."""
+def warehouse_with(path: str) -> str | None:
+    """The warehouse that has this path. None: its options are not known, or it is a local one."""
     if "://" not in path:
         return None
     with _LOCK:
         known = [warehouse for warehouse in _OPTIONS if f"{path}/".startswith(f"{warehouse}/")]
-        return dict(_OPTIONS[max(known, key=len)]) if known else None
+    return max(known, key=len) if known else None
+
+
+def options_of(path: str) -> dict[str, str] | None:
+    """The options of the warehouse that has this path. None: none are known."""
+    warehouse = warehouse_with(path)
+    return None if warehouse is None else dict(_OPTIONS[warehouse])
 
 
 def opened(path: str) -> DeltaTable:

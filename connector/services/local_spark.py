@@ -12,7 +12,7 @@ from pathlib import Path
 from sys import __stderr__, __stdout__
 from typing import TYPE_CHECKING, Final
 
-from connector.config.storage import is_s3
+from connector.config.storage import SPARK_DEFAULTS, is_s3
 from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
 from connector.services.events import OnEvent, info
 
@@ -51,7 +51,8 @@ def session_of(
         check_session(spark, for_writing=for_writing, warehouse=warehouse)
         check_shared(spark, warehouse, shared_folder=config.storage.shared_folder)
         return spark
-    settings = {**config.spark.settings(), **config.storage.spark_settings()}
+    defaults = SPARK_DEFAULTS if is_s3(warehouse) else {}
+    settings = {**defaults, **config.spark.settings(), **config.storage.spark_settings()}
     if cores is not None:
         if not config.spark.is_local:
             allowed = f"None: the cores are those of the master, {config.spark.master}"

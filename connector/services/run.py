@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from connector.clock import now_us
+from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConfigError, ConnectorError, ErrorCode, TableError
 from connector.services.events import OnEvent, info, log_event, warning
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
+    from connector.lake.overrides import Overrides
     from connector.spark.ingest.ingest import IngestPorts
 
 
@@ -162,12 +164,11 @@ def _run_pipeline(
     once: bool,
 ) -> None:
     from connector.lake.jobs import History
-    from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
     from connector.spark.cluster import repeating, watching
     from connector.spark.pipeline import Pipeline
 
-    history, overrides = History(warehouse_of(config)), Overrides(warehouse_of(config))
+    history, overrides = History(warehouse_of(config)), _overrides(config)
 
     def add_job(job: Job) -> None:
         history.add_job(job)
@@ -235,14 +236,13 @@ def ports_of(
     from connector.kafka import topics
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
-    from connector.lake.overrides import Overrides
     from connector.spark.ingest.ingest import IngestPorts
 
     facts = topics.describe(config.kafka, stream.topic)
     for problem in topics.check(facts):
         on_event(warning("TOPIC_SETTING", problem, stream=stream.name))
     topics.create_dead_letter_topics(config.kafka, facts)
-    overrides = Overrides(warehouse_of(config))
+    overrides = _overrides(config)
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
     one_at_a_time = threading.Lock()
 
@@ -270,6 +270,15 @@ def ports_of(
         ),
         partition_of=topics.partition_of,
     )
+
+
+def _overrides(config: ConnectorConfig) -> Overrides:
+    """What is read is used for less than the time between two looks: each look finds news."""
+    from connector.lake.overrides import Overrides
+
+    warehouse = warehouse_of(config)
+    kept_for_s = 0.0 if is_local(warehouse) else look_every_s(warehouse) / 2
+    return Overrides(warehouse, kept_for_s=kept_for_s)
 
 
 def _registry(config: ConnectorConfig, stack: ExitStack) -> Callable[[int], str | None] | None:

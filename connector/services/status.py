@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from connector.clock import now_us
-from connector.errors import TableError, check_time
+from connector.errors import ErrorCode, TableError, check_time
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.warehouses import warehouse_of
@@ -166,6 +166,10 @@ class StatusReport:
         return list(found.values()) if found else []
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
+        for error in self.errors.values():
+            if error.code == ErrorCode.STORE_UNREACHABLE:
+                self.errors[path] = error  # each further read would wait for the same store
+                return None
         try:
             return read()
         except TableError as error:

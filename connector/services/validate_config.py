@@ -1,5 +1,5 @@
 """Check whether a configuration would work here and now. Nothing is started, created or written
-(OPS-1).
+(OPS-1), but in an object store two commits to a table that is there for this check (STO-4).
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ from typing import Literal
 from connector import warehouse as places
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.services.store_requests import (
+    LARGEST_DIFFERENCE_S,
+    WARN_ABOVE_S,
+    clock_difference_s,
+    refuses_second_put,
+)
+from connector.services.warehouses import warehouse_of
+from connector.state.store_errors import unconditional
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import from_properties
@@ -49,9 +58,11 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
         f" {counted(len(config.tables), 'table')}",
     )
     yield from _guarded(_ingest_client(config.kafka))
-    yield from _guarded(_warehouse(config.warehouse))
-    for table in config.tables.values():
-        yield from _guarded(_table(config.warehouse, table))
+    warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
+    yield from warehouse
+    if not any(one.level == "fault" for one in warehouse):
+        for table in config.tables.values():
+            yield from _guarded(_table(warehouse_of(config), table))
     for stream in config.streams.values():
         yield from _changelog(
             stream, has_tables=any(table.stream == stream.name for table in config.tables.values())
@@ -82,7 +93,40 @@ def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
     yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
 
 
-def _warehouse(warehouse: str) -> Iterator[Finding]:
+def _store(config: ConnectorConfig) -> Iterator[Finding]:
+    """The object store is reachable, can be read and written, knows conditional puts, and has the
+    time of this machine (STO-4).
+    """
+    from connector.lake.store_probe import probe_store
+
+    difference_s = clock_difference_s(config.storage)
+    if difference_s is not None and abs(difference_s) > WARN_ABOVE_S:
+        yield Finding(
+            "warning",
+            f"warehouse: the clock of this machine is {duration(abs(difference_s))}"
+            f" {'ahead of' if difference_s > 0 else 'behind'} that of the object store. Amazon S3"
+            f" refuses requests above {duration(LARGEST_DIFFERENCE_S)}",
+        )
+    warehouse = warehouse_of(config)
+    probe_store(warehouse)
+    is_conditional = refuses_second_put(config.storage, f"{places.probe(warehouse)}/condition")
+    if is_conditional is False:
+        raise unconditional(f"The warehouse {warehouse} cannot be used", path=warehouse)
+    yield Finding(
+        "ok",
+        f"warehouse: {warehouse}; it can be read and written"
+        + (", and refuses a second commit of one version" if is_conditional else ""),
+    )
+    if is_conditional is None:
+        yield Finding(
+            "warning",
+            "warehouse: conditional PUTs were not tried: the credentials are not in the settings or"
+            " in the environment",
+        )
+
+
+def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
+    warehouse = config.warehouse
     if "://" in warehouse:
         yield Finding("ok", f"warehouse: {warehouse} (a URI, not checked)")
         return
@@ -111,13 +155,15 @@ def _warehouse(warehouse: str) -> Iterator[Finding]:
 
 
 def _table(warehouse: str, definition: TableDefinition) -> Iterator[Finding]:
-    """A table that exists in a local warehouse must fit its definition (TBL-8)."""
-    path = Path(places.table(warehouse, definition.name))
-    if "://" in warehouse or not path.exists():
-        return
-    from connector.lake.plain_table import open_table
+    """A table that exists must fit its definition (TBL-8)."""
+    from connector.lake.plain_table import newest_stored, open_table
 
-    existing, _ = from_properties(open_table(str(path), table=definition.name).properties)
+    path = places.table(warehouse, definition.name)
+    if not is_s3(warehouse) and ("://" in warehouse or not Path(path).exists()):
+        return
+    if is_s3(warehouse) and newest_stored(path) is None:
+        return
+    existing, _ = from_properties(open_table(path, table=definition.name).properties)
     check_compatible(existing, definition)
     check_columns(existing, definition)
     yield Finding("ok", f"tables.{definition.name}: as in the warehouse")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connector.config.storage import is_local
+from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.lake.stores import remember
 
 if TYPE_CHECKING:
@@ -16,5 +16,5 @@ def warehouse_of(config: ConnectorConfig) -> str:
     settings of the configuration (STO-1).
     """
     if not is_local(config.warehouse):
-        remember(config.warehouse, config.storage.lake_options())
+        remember(config.warehouse, {**LAKE_DEFAULTS, **config.storage.lake_options()})
     return config.warehouse

@@ -20,6 +20,7 @@ from typing import Final, Self, TypeVar
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig
+from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.cluster import applies_at_once, follow_cores, repeating
@@ -36,10 +37,7 @@ from connector.state.table_state import TableState
 from connector.text import counted
 
 MOST_APPLIES: Final = 32
-"""At most this many tables are applied at the same time, however many cores there are."""
-LOOK_EVERY_S: Final = 10.0
-"""How often the settings of operators are read, and how often unapplied changes are looked for
-without a new batch.
+"""At most this many tables are applied at the same time, however many cores there are.
 """
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
@@ -112,6 +110,9 @@ class Applies:
             stream: [name for name, one in config.tables.items() if one.stream == stream]
             for stream in config.streams
         }
+        # The settings of operators are read so often, and unapplied changes are looked for so
+        # often without a new batch.
+        self._look_every_s = look_every_s(config.warehouse)
         self._alone = {name: threading.Lock() for name in tables}
         self._entry = _Entry(lambda: applies_at_once(spark))
         self._journalling = threading.Lock()
@@ -166,7 +167,7 @@ class Applies:
         self._begin_anew()
         with (
             ThreadPoolExecutor(MOST_APPLIES) as threads,
-            _Upkeep(self._spark, self._names, maintain) as upkeep,
+            _Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
         ):
             try:
                 while not stop.is_set():
@@ -187,7 +188,7 @@ class Applies:
 
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()
-        if now >= self._asked + LOOK_EVERY_S:
+        if now >= self._asked + self._look_every_s:
             bounds, set_paces, self._asked = self._journal.bounds(), self._journal.paces(), now
             self._paces = {
                 stream: {
@@ -198,7 +199,7 @@ class Applies:
             }
         for stream, turns in self._turns.items():
             paces, known = self._paces[stream], self._cuts.get(stream)
-            has_news = self._news[stream] or now >= self._looked[stream] + LOOK_EVERY_S
+            has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
             if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, known)):
                 self._news[stream], self._looked[stream] = False, now
                 cut = self._cut(stream)
@@ -344,13 +345,17 @@ class _Entry:
 class _Upkeep:
     """Maintenance in a thread of its own.
 
-    A stream is maintained after its rounds, and when its last maintenance began `LOOK_EVERY_S` ago.
+    A stream is maintained after its rounds, and when its last maintenance began `every_s` ago.
     """
 
     def __init__(
-        self, spark: SparkSession, streams: Iterable[str], maintain: Callable[[str], None]
+        self,
+        spark: SparkSession,
+        streams: Iterable[str],
+        maintain: Callable[[str], None],
+        every_s: float,
     ) -> None:
-        self._spark, self._maintain = spark, maintain
+        self._spark, self._maintain, self._every_s = spark, maintain, every_s
         self._thread = ThreadPoolExecutor(1)
         self._begun = dict.fromkeys(streams, time.monotonic())
         self._asked: dict[str, None] = {}
@@ -379,7 +384,7 @@ class _Upkeep:
             self._under_way = None
         now = time.monotonic()
         self._asked |= {
-            stream: None for stream, begun in self._begun.items() if now >= begun + LOOK_EVERY_S
+            stream: None for stream, begun in self._begun.items() if now >= begun + self._every_s
         }
         if (stream := next(iter(self._asked), None)) is not None:
             del self._asked[stream]

@@ -24,6 +24,7 @@ from connector.errors import (
 )
 from connector.spark.jvm import GONE, is_any_live, session_ended
 from connector.state.damage import FULL, TOO_LARGE
+from connector.state.store_errors import store_error
 
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
 _TWO_READERS = "CONCURRENT_STREAM_LOG_UPDATE"
@@ -94,6 +95,9 @@ def situation(
                 else "Stop one of the two processes. This one has changed nothing"
             ),
         )
+    of_store = store_error(text, f"The object store cannot be used for {what}")
+    if of_store is not None:
+        return of_store
     if any(sign in text for sign in FULL):
         return StorageError(
             ErrorCode.DISK_FULL,

@@ -13,6 +13,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
+from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, follow_cores, repeated
@@ -32,8 +33,6 @@ ASK_EVERY_S: Final = 60.0
 bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
-LOOK_EVERY_S: Final = 10.0
-"""How often the settings of operators are read, if there is nothing else to do."""
 
 Say = Callable[[str], None]
 
@@ -273,7 +272,7 @@ class StreamIngest:
                     self.renew()
                     waited_s = 0.0
                 # Operators may change the bound during the pause.
-                pause_s = min(every_s - waited_s, LOOK_EVERY_S)
+                pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
             except (BrokerError, TopicError):
                 # Without an answer the states only grow older. The query itself reports the problem
                 # with Kafka.

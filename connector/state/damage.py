@@ -9,6 +9,7 @@ from typing import Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, StorageError, TableError
+from connector.state.store_errors import store_error
 
 FULL: Final = (
     *("No space left on device", "Disk quota exceeded"),
@@ -46,6 +47,10 @@ def explained(path: str, what: str, text: str) -> TableError | None:
     the error of a library. None: it is not a known one.
     """
     first_line = text.partition("\n")[0]
+    if "://" in path:
+        problem = f"The table at {path} cannot be {what}"
+        if (of_store := store_error(text, problem, path=path)) is not None:
+            return of_store
     if any(sign in text for sign in FULL):
         return StorageError(
             ErrorCode.DISK_FULL,

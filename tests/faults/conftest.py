@@ -4,6 +4,8 @@ share.
 
 from __future__ import annotations
 
-from tests.spark.conftest import spark
+from tests.broker import admin, broker, kafka, new_topic
+from tests.object_store import object_store
+from tests.spark.conftest import spark, store
 
-__all__ = ["spark"]
+__all__ = ["admin", "broker", "kafka", "new_topic", "object_store", "spark", "store"]

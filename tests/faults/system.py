@@ -194,7 +194,7 @@ class System:
 
     @property
     def checkpoint(self) -> Path:
-        return self.folder.warehouse / "streams" / "s" / "checkpoint"
+        return Path(self.folder.warehouse) / "streams" / "s" / "checkpoint"
 
     def __str__(self) -> str:
         deaths = (
@@ -288,7 +288,7 @@ class System:
                 raise
 
     def _commits(self) -> int:
-        return sum(1 for _ in self.folder.changelog("s").glob("_delta_log/*.json"))
+        return sum(1 for _ in Path(self.folder.changelog("s")).glob("_delta_log/*.json"))
 
     def _explains(self, trouble: Trouble, error: Exception, is_conflict: bool) -> bool:
         """Whether a life may end with this error: the error explains a problem, and the problem
@@ -429,12 +429,10 @@ class System:
             self._do_the_same(point, self._world(Failpoints(), life))
 
     def _do_the_same(self, point: str, world: IngestPorts) -> None:
-        changelog = Changelog(
-            self.spark, str(self.folder.warehouse / "streams" / "s" / "changelog"), "s"
-        )
+        changelog = Changelog(self.spark, self.folder.changelog("s"), "s")
         if point.startswith("table"):
             wanted = self.config.tables[point.split()[1].rstrip(":")]
-            table = Table(self.spark, str(self.folder.warehouse / "tables" / wanted.name), wanted)
+            table = Table(self.spark, f"{self.folder.warehouse}/tables/{wanted.name}", wanted)
             cut = changelog.progress().cut(world.now(), self.stream.stall_after_s)
             apply(table, changelog, wanted.source, cut, publish=world.publish)
             return

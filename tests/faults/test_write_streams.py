@@ -167,8 +167,8 @@ def collected(load: Load, committed: int) -> Evidence:
     )
 
 
-def table_rows(path: Path, version: int | None = None) -> Rows:
-    table = open_table(str(path), version)
+def table_rows(path: str, version: int | None = None) -> Rows:
+    table = open_table(path, version)
     found = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
     by_key: Rows = {row["id"]: {"name": row["name"], "loaded": row["loaded"]} for row in found}
     assert len(by_key) == len(found), f"a key stands twice in version {version}"

@@ -23,6 +23,7 @@ from connector.demo.folder import DemoFolder
 from connector.kafka import topics
 from connector.lake.jobs import History as Jobs
 from connector.lake.plain_table import open_table, stored_in
+from connector.lake.stores import options_of
 from connector.records import codec
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
@@ -375,19 +376,19 @@ def _versions(folder: DemoFolder, wanted: TableDefinition) -> list[Version]:
     ]
 
 
-def _commits(path: Path) -> list[tuple[int, Mapping[str, Any]]]:
+def _commits(path: str) -> list[tuple[int, Mapping[str, Any]]]:
     """The metadata of every commit, with its version. A commit of another program has no metadata,
     and every validator rejects that.
     """
     found = []
-    for file in sorted(path.glob("_delta_log/*.json")):
+    for file in sorted(Path(path).glob("_delta_log/*.json")):
         actions = map(json.loads, file.read_text("utf-8").splitlines())
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         found.append((int(file.stem), stored_in(infos[0])))
     return found
 
 
-def _logged(path: Path) -> list[Logged]:
+def _logged(path: str) -> list[Logged]:
     columns = (
         "kind",
         "kafka_partition",
@@ -398,7 +399,7 @@ def _logged(path: Path) -> list[Logged]:
         "commit_timestamp",
         "tie_breaker",
     )
-    table = DeltaTable(str(path)).to_pyarrow_table(
+    table = DeltaTable(path, storage_options=options_of(path)).to_pyarrow_table(
         columns=[*columns, "reason", "letter_id", "value"], filters=[("kind", "!=", "frontier")]
     )
     times = table.column("commit_timestamp").cast("int64").to_pylist()
@@ -430,7 +431,7 @@ def _letter(message: Any) -> Letter:
 
 
 def _rows(folder: DemoFolder, wanted: TableDefinition, version: int) -> Rows:
-    table = open_table(str(folder.table(wanted.name)), version)
+    table = open_table(folder.table(wanted.name), version)
     found = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
     for row in found:
         row["_unmapped"] = dict(row["_unmapped"] or ()) if wanted.keep_unmapped else None

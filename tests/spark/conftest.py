@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector import jars
+from connector.config.storage import SPARK_DEFAULTS
 from connector.spark.session import start_session
 from connector.state import maintenance_schedule
 from tests.broker import admin, broker, kafka, new_topic
@@ -60,7 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 def store(object_store: ObjectStore, spark: SparkSession) -> ObjectStore:
     """The object store, which the session can reach."""
     settings: Any = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
-    for name, value in object_store.storage().spark_settings().items():
+    for name, value in {**SPARK_DEFAULTS, **object_store.storage().spark_settings()}.items():
         settings.set(name.removeprefix("spark.hadoop."), value)
     return object_store
 

@@ -15,6 +15,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig, UnknownTables
+from connector.config.storage import StorageConfig
 from connector.kafka import topics
 from connector.kafka.dead_letters.topic import read_letters
 from connector.lake.jobs import History
@@ -22,6 +23,7 @@ from connector.records import codec
 from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
 from connector.services.run import _earliest, ports_of
+from connector.services.warehouses import warehouse_of
 from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import table_path
@@ -40,10 +42,11 @@ class Live:
     spark: SparkSession
     kafka: KafkaConfig
     topic: str
-    warehouse: Path
+    warehouse: Path | str
     stack: ExitStack
     published: list[DataChange] = field(default_factory=list)
     tables: tuple[TableDefinition, ...] = (definition(max_staleness_s=2),)
+    storage: StorageConfig = field(default_factory=StorageConfig)
 
     @property
     def stream(self) -> StreamConfig:
@@ -53,13 +56,16 @@ class Live:
     def config(self) -> ConnectorConfig:
         tables = {table.name: table for table in self.tables}
         return ConnectorConfig(
-            str(self.warehouse), self.kafka, streams={"s": self.stream}, tables=tables
+            *(str(self.warehouse), self.kafka),
+            streams={"s": self.stream},
+            tables=tables,
+            storage=self.storage,
         )
 
     def pipeline(self, on_step: Callable[[str], None] = lambda step: None) -> Pipeline:
         """A new one, as after a restart."""
         worlds = {"s": ports_of(self.config, self.stream, self.stack)}
-        history = History(str(self.warehouse))
+        history = History(warehouse_of(self.config))
         journal = JobLog(
             *(history.add_job, history.add_cut, history.newest_cut),
             last_clean_up=history.last_clean_up,

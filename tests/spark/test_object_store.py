@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,14 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector import jars
+from connector.errors import ErrorCode, StorageError
 from connector.jars.store import OWN_JAR
+from connector.kafka.local.folder import free_port
+from connector.spark.failures import applying
 from connector.spark.session import S3_LOG_STORE, SETTINGS
-from tests.object_store import ObjectStore
+from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 
+WITHIN_S = 90
 PACKAGE = Path(jars.__file__).parent
 Commit = Callable[[str, str], None]
 
@@ -82,3 +87,49 @@ def test_delta_commits_with_it(spark: SparkSession, store: ObjectStore) -> None:
     found = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(spark._jsparkSession)
     of_path = found.getDelegate(jvm.org.apache.hadoop.fs.Path(store.warehouse()))
     assert of_path.logStoreImpl().getClass().getName() == SETTINGS[S3_LOG_STORE]
+
+
+WRONG = {
+    "endpoint": (
+        {"fs.s3a.endpoint": f"http://127.0.0.1:{free_port()}"},
+        ErrorCode.STORE_UNREACHABLE,
+        "no server listens there",
+    ),
+    "host": (
+        {"fs.s3a.endpoint": "http://nowhere.invalid"},
+        ErrorCode.STORE_UNREACHABLE,
+        "no host has this name",
+    ),
+    "key": ({"fs.s3a.access.key": "not-a-key"}, ErrorCode.STORE_CREDENTIALS_REFUSED, "refuses"),
+    "secret": (
+        {"fs.s3a.secret.key": "not-the-secret"},
+        ErrorCode.STORE_CREDENTIALS_REFUSED,
+        "refuses",
+    ),
+    "reader": (
+        {"fs.s3a.access.key": READER_KEY, "fs.s3a.secret.key": READER_SECRET},
+        ErrorCode.STORE_ACCESS_DENIED,
+        "do not allow it",
+    ),
+    "bucket": ({}, ErrorCode.BUCKET_MISSING, "no bucket of this name"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_setting_is_named_without_a_secret(
+    spark: SparkSession, store: ObjectStore, wrong: str
+) -> None:
+    """STO-1, STO-4: within seconds, and without a text of Java."""
+    settings, code, cause = WRONG[wrong]
+    session = spark.newSession()
+    for name, value in {**settings, "fs.s3a.impl.disable.cache": "true"}.items():
+        session.conf.set(name, value)
+    path = f"{'s3a://nowhere/w' if wrong == 'bucket' else store.warehouse()}/tables/t/data"
+    began = time.monotonic()
+    with pytest.raises(StorageError) as caught, applying("t"):
+        session.range(3).write.format("delta").save(path)
+    assert time.monotonic() - began < WITHIN_S
+    error = caught.value
+    assert (error.code, cause in error.cause) == (code, True), str(error)
+    for secret in (KEY, SECRET, READER_KEY, READER_SECRET, "not-the-secret", "\n", "software."):
+        assert secret not in str(error)

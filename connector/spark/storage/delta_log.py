@@ -14,13 +14,18 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
+from connector.config.storage import is_local
 from connector.spark.storage.files import newest_snapshot
 from connector.state.maintenance_schedule import CommitCount, superfluous
 
 _NAME: Final = re.compile(r"/_delta_log/([^,/;}]+)(?=;)")
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
+_COMMIT_FILE: Final = re.compile(
+    r"/_delta_log/(\d{20})\.json; isDirectory=false; (length=\d+;[^{}]*?modification_time=\d+)"
+)
 _DELETED_AT_ONCE: Final = 5_000
 """A log that was never cleaned is cleaned in steps, because each file is a call."""
 _METADATA_CONF: Final = "spark.databricks.delta.commitInfo.userMetadata"
@@ -58,7 +63,9 @@ class DeltaLog:
         self._files = self._folder.getFileSystem(
             spark._jsparkSession.sessionState().newHadoopConf()
         )
+        self._is_remote = not is_local(path)
         self._version = -1
+        self._read_last: tuple[str, Commit] | None = None
         self._passed: dict[int, CommitCount] | None = None
 
     @property
@@ -70,6 +77,8 @@ class DeltaLog:
         """The newest commit. None: there is no table. If a later commit is not one of lowmark, it
         is that commit from then on.
         """
+        if self._is_remote:
+            return self._newest_listed()
         # The stored version may be older than one that another thread has read. It is replaced in
         # one step.
         version = self._version
@@ -84,6 +93,29 @@ class DeltaLog:
                 self._passed[commit.version] = commit.files
         self._version = commit.version
         return commit
+
+    def _newest_listed(self) -> Commit | None:
+        """As `newest`, in an object store: each look at a file is one or two requests there, and so
+        is a look at all of them (STO-5).
+        """
+        files = self._listed_commits()
+        last = self._read_last
+        if last is not None and files.get(last[1].version) == last[0]:
+            commit = last[1]
+        elif files:
+            commit = self._read(max(files))
+        else:
+            return None
+        while commit.stored is not None and commit.version + 1 in files:
+            commit = self._read(commit.version + 1)
+            if self._passed is not None:
+                self._passed[commit.version] = commit.files
+        self._version, self._read_last = commit.version, (files[commit.version], commit)
+        return commit
+
+    def _listed_commits(self) -> dict[int, str]:
+        """The versions with a commit, each with the size and the time of its file."""
+        return {int(number): facts for number, facts in _COMMIT_FILE.findall(self._statuses())}
 
     def newest_of_lowmark(self) -> Commit | None:
         """The newest commit of lowmark, except restores, even if other programs have committed
@@ -200,11 +232,20 @@ class DeltaLog:
 
     def _names(self) -> list[str]:
         """The names of all files in the log."""
-        if not self._files.exists(self._folder):
-            return []
-        # As one text: in a long log, one call to the JVM for each name takes seconds. It is the
-        # text of the statuses, because py4j does not see that S3's are statuses of files.
-        return _NAME.findall(self._arrays.toString(self._files.listStatus(self._folder)))
+        return _NAME.findall(self._statuses())
+
+    def _statuses(self) -> str:
+        """The statuses of all files in the log as one text: in a long log, one call to the JVM for
+        each name takes seconds, and py4j does not see that S3's are statuses of files.
+        """
+        if not self._is_remote and not self._files.exists(self._folder):
+            return ""
+        try:
+            return str(self._arrays.toString(self._files.listStatus(self._folder)))
+        except Py4JJavaError as error:
+            if "FileNotFoundException" in str(error.java_exception.getClass().getName()):
+                return ""
+            raise
 
     def _file(self, version: int) -> Any:
         return self._path_of(self._folder, f"{version:020}.json")

@@ -1,0 +1,183 @@
+"""A wrong object store is an error with a cause and a remedy, within seconds (STO-4)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from email.utils import formatdate
+
+import pytest
+from deltalake import DeltaTable
+
+from connector.clock import now_us
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.storage import StorageConfig
+from connector.errors import ConnectorError, ErrorCode
+from connector.kafka.local.folder import free_port
+from connector.lake.overrides import Overrides
+from connector.lake.stores import options_of
+from connector.services import read, set_max_staleness, status
+from connector.services.validate_config import Finding, _store
+from connector.services.warehouses import warehouse_of
+from connector.warehouse import probe
+from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
+from tests.spark.streams import definition
+from tests.store_proxy import Fault, StoreProxy, Weather
+
+WITHIN_S = 30
+SECRETS = (KEY, SECRET, READER_KEY, READER_SECRET, "not-the-secret", "Signature=", "\x1b", "\n")
+
+
+def of(store: ObjectStore, storage: StorageConfig | None = None) -> ConnectorConfig:
+    return ConnectorConfig(
+        store.warehouse(),
+        KafkaConfig(f"127.0.0.1:{free_port()}"),
+        streams={"s": StreamConfig(name="s", topic="t")},
+        tables={"accounts": definition(max_staleness_s=60)},
+        storage=storage or store.storage(),
+    )
+
+
+def with_storage(config: ConnectorConfig, **changes: object) -> ConnectorConfig:
+    return replace(config, storage=replace(config.storage, **changes))  # type: ignore[arg-type]
+
+
+WRONG: dict[str, tuple[Callable[[ConnectorConfig], ConnectorConfig], ErrorCode, str]] = {
+    "endpoint": (
+        lambda config: with_storage(config, endpoint=f"http://127.0.0.1:{free_port()}"),
+        ErrorCode.STORE_UNREACHABLE,
+        "no server listens there",
+    ),
+    "host": (
+        lambda config: with_storage(config, endpoint="http://nowhere.invalid"),
+        ErrorCode.STORE_UNREACHABLE,
+        "no host has this name",
+    ),
+    "key": (
+        lambda config: with_storage(config, access_key="not-a-key"),
+        ErrorCode.STORE_CREDENTIALS_REFUSED,
+        "InvalidAccessKeyId",
+    ),
+    "secret": (
+        lambda config: with_storage(config, secret_key="not-the-secret"),
+        ErrorCode.STORE_CREDENTIALS_REFUSED,
+        "SignatureDoesNotMatch",
+    ),
+    "bucket": (
+        lambda config: replace(config, warehouse="s3a://nowhere/warehouse"),
+        ErrorCode.BUCKET_MISSING,
+        "no bucket of this name",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_setting_is_named_without_a_secret(object_store: ObjectStore, wrong: str) -> None:
+    """STO-1, STO-4: by each command."""
+    change, code, cause = WRONG[wrong]
+    config, began = change(of(object_store)), time.monotonic()
+    (finding,) = [one for one in found(config) if one.level == "fault"]
+    assert finding.error is not None
+    errors = [finding.error, *status(config).errors.values()]
+    assert len(errors) >= 3
+    for call in (
+        lambda: read(config, "accounts"),
+        lambda: set_max_staleness(config, "accounts", 5),
+    ):
+        with pytest.raises(ConnectorError) as caught:
+            call()
+        errors.append(caught.value)
+    assert time.monotonic() - began < WITHIN_S
+    for error in errors:
+        assert (error.code, cause in error.cause) == (code, True), str(error)
+        assert error.remedy
+        shown = f"{error} {error.fields}"
+        assert not [secret for secret in SECRETS if secret in shown]
+
+
+def test_a_user_who_may_only_read_is_told_so_and_reads(
+    object_store: ObjectStore, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """STO-4"""
+    config = of(object_store)
+    set_max_staleness(config, "accounts", 5)
+    reader = replace(config, storage=object_store.storage(read_only=True))
+    assert Overrides(warehouse_of(reader)).bounds() == {"accounts": 5}
+    assert status(reader).errors == {}
+    (finding,) = [one for one in found(reader) if one.level == "fault"]
+    assert finding.error is not None
+    assert finding.error.code == ErrorCode.STORE_ACCESS_DENIED
+    with pytest.raises(ConnectorError) as caught:
+        set_max_staleness(reader, "accounts", 6)
+    assert caught.value.code == ErrorCode.STORE_ACCESS_DENIED
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_a_good_store_passes_again_and_again(object_store: ObjectStore) -> None:
+    """STO-4: the table of the check has no rows, and only a few commits."""
+    config = of(object_store)
+    for _ in range(3):
+        assert [one.level for one in found(config)] == ["ok"]
+    path = probe(warehouse_of(config))
+    assert DeltaTable(path, storage_options=options_of(path)).version() == 3
+
+
+@pytest.fixture
+def proxy(object_store: ObjectStore) -> Iterator[StoreProxy]:
+    with StoreProxy(object_store.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(object_store: ObjectStore, proxy: StoreProxy) -> ConnectorConfig:
+    """The store behind the proxy."""
+    return of(object_store, object_store.storage(port=proxy.port))
+
+
+def test_a_store_without_conditional_puts_is_refused(
+    proxy: StoreProxy, behind: ConnectorConfig
+) -> None:
+    """STO-3, STO-4: a second writer could replace a commit there."""
+    proxy.change(Weather(is_unconditional=True))
+    (finding,) = found(behind)
+    assert finding.error is not None
+    assert finding.error.code == ErrorCode.STORE_NOT_CONDITIONAL
+
+
+def test_a_clock_an_hour_off_is_named(proxy: StoreProxy, behind: ConnectorConfig) -> None:
+    """STO-4: a warning where the store still answers, and the cause where it refuses."""
+    date = formatdate(now_us() / 1e6 - 3600, usegmt=True)
+    proxy.change(Weather(date=date))
+    warning, _ = found(behind)
+    assert warning.level == "warning"
+    assert "ahead of" in warning.text
+    assert "1h" in warning.text or "59m" in warning.text
+    proxy.change(Weather(date=date, rates={Fault.SKEWED: 1.0}))
+    _, fault = found(behind)
+    assert fault.error is not None
+    assert fault.error.code == ErrorCode.STORE_CLOCK_DIFFERENT
+    assert {error.code for error in status(behind).errors.values()} == {fault.error.code}
+
+
+@pytest.mark.parametrize("fault", [Fault.SLOW_DOWN, Fault.FAILED, Fault.CUT, Fault.CUT_ANSWER])
+def test_a_store_that_fails_is_asked_again_and_then_named(
+    proxy: StoreProxy, behind: ConnectorConfig, fault: Fault
+) -> None:
+    """STO-6"""
+    began = time.monotonic()
+    proxy.change(Weather(rates={fault: 1.0}))
+    (finding,) = [one for one in found(behind) if one.level == "fault"]
+    assert finding.error is not None
+    assert finding.error.code == ErrorCode.STORE_UNREACHABLE
+    assert "\x1b" not in str(finding.error)
+    assert time.monotonic() - began < WITHIN_S
+    proxy.change(Weather(rates={fault: 0.2}, of_commits={}))
+    assert found(behind)[-1].level == "ok"
+
+
+def found(config: ConnectorConfig) -> list[Finding]:
+    """What `validate` says about the warehouse."""
+    from connector.services.validate_config import _guarded
+
+    return list(_guarded(_store(config)))
