@@ -37,8 +37,7 @@ from connector.state.table_state import TableState
 from connector.text import counted
 
 MOST_APPLIES: Final = 32
-"""At most this many tables are applied at the same time, however many cores there are.
-"""
+"""At most this many tables are applied at the same time, however many cores there are."""
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
 _STOP_WITHIN_S: Final = 0.2
