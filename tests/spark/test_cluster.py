@@ -17,7 +17,6 @@ from time import sleep
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
 from benchmarks.apply import Sizes
@@ -28,9 +27,11 @@ from connector.errors import ConfigError, ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
 from connector.kafka import LetterFilter
 from connector.lake.plain_table import batches, rows_in
+from connector.lake.stores import opened
 from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, Record, kafka_key
 from connector.services import RunReport, audit, dead_letters, load_config, read, rebuild, run
+from connector.services.warehouses import warehouse_of
 from connector.spark import (
     apply_loop,
     check_session,
@@ -42,6 +43,7 @@ from connector.spark import cluster as cluster_module
 from connector.spark.session import JVM_OPTIONS as SPARK_OPTIONS
 from connector.spark.storage.table import Table
 from tests.broker import NewTopic
+from tests.object_store import KEY, SECRET, ObjectStore
 from tests.spark.cluster import (
     HOME,
     HOST,
@@ -128,10 +130,10 @@ class Site:
 
     def rows(self, table: str = "accounts") -> dict[object, tuple[object, object]]:
         """As the last apply left them. It needs no Spark."""
-        path = places.table(self.config.warehouse, table)
+        path = places.table(warehouse_of(self.config), table)
         return {
             id_: (name, amount)
-            for batch in batches(DeltaTable(path), "SELECT id, name, amount FROM t")
+            for batch in batches(opened(path), "SELECT id, name, amount FROM t")
             for id_, name, amount in rows_in(batch)
         }
 
@@ -391,11 +393,13 @@ def test_spark_submit_shows_our_lines_and_few_of_spark(
     site.check()
 
 
-def test_connector_run_starts_a_driver_of_the_cluster(site: Site, cluster: Cluster) -> None:
-    """SCL-1, SCL-7: the recipe of the how-to page, without spark-submit. Executors get the jars and
-    the JVM options from the driver. A folder of which nothing is said is refused.
+def test_a_cluster_and_an_object_store_together(
+    site: Site, cluster: Cluster, object_store: ObjectStore
+) -> None:
+    """SCL-1, SCL-7, STO-2: the recipe of the how-to page, without spark-submit. Executors get the
+    jars, the JVM options and the keys of the store from the driver. A folder of which nothing is
+    said is refused.
     """
-    site.live.publish(*(account(f"a{n}", n * S, amount=str(n)) for n in range(1, 50)))
     cluster.start_worker()
     cluster.wait_for(3)
     spark = f"""
@@ -407,17 +411,26 @@ executor_memory = "1g"
 "spark.cores.max" = "1"
 "spark.driver.host" = "{HOST}"
 """
-    text = site.file.read_text()
-    site.file.write_text(text.replace("shared_folder = true", "") + spark)
+    text = site.file.read_text() + spark
+    site.file.write_text(text.replace("shared_folder = true", ""))
     refused = connector(site.file, "run", "--once")
     assert refused.returncode == 1
     assert "FOLDER_NOT_SHARED" in refused.stderr
-    site.file.write_text(text + spark)
-    done = connector(site.file, "run", "--once")
-    assert done.returncode == 0, done.stderr
-    assert "49 offsets logged; 49 changes so far" in done.stderr
+    in_store = text.replace('"warehouse"', f'"{object_store.warehouse()}"').replace(
+        "shared_folder = true",
+        f'endpoint = "{object_store.endpoint}"\naccess_key = "{KEY}"\nsecret_key = "{SECRET}"',
+    )
+    site.file.write_text(in_store)
+    for batch in range(2):
+        site.live.publish(*(account(f"a{n}", (n + batch) * S, amount=str(n)) for n in range(1, 50)))
+        done = connector(site.file, "run", "--once")
+        assert done.returncode == 0, done.stderr
+        assert "49 offsets logged" in done.stderr
+        assert SECRET not in done.stderr
     assert connector(site.file, "run", "--once", "--cores", "2").returncode == 1
     site.check()
+    merged = connector(site.file, "read", "accounts", "--max-staleness", "0", "--json")
+    assert len(merged.stdout.splitlines()) == len(site.rows()), merged.stderr
 
 
 def connector(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from connector.jars import read_lock
 from connector.kafka.local.folder import CLUSTER_ID, SERVER_SETTINGS
 
 COMPOSE = (Path(__file__).parents[2] / "docker-compose.yml").read_text("utf-8")
-BROKER = COMPOSE[COMPOSE.index("  broker:\n") : COMPOSE.index("  registry:\n")]
+BROKER = COMPOSE[COMPOSE.index("  broker:\n") : COMPOSE.index("  # A schema registry")]
 
 # A container's broker listens on the container's network as well, under a third name.
 BY_NETWORK = {"listener.security.protocol.map", "inter.broker.listener.name"}
