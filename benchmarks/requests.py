@@ -85,7 +85,7 @@ class Scene:
         with ChangeProducer(kafka, "t") as producer:
             for _ in range(CHANGES):
                 self.sent += 1
-                cell = SetCell("f", b"name", b"%d" % self.sent, None)
+                cell = SetCell("f", b"name", b"%d" % self.sent)
                 key = b"%d" % (self.sent % (2 * CHANGES))
                 change = DataChange(
                     stream_partition="p",

@@ -52,7 +52,7 @@ from connector.tables.column_names import BUCKET
 
 SHORT: Final = 100
 """The yardstick has so many times fewer batches and files."""
-BARS: Final = {"status": "<3", "newest_batch": "-"}
+BARS: Final = {"status": "<3"}
 SETTINGS: Final = """
 warehouse = "warehouse"
 [kafka]

@@ -273,7 +273,9 @@ def ports_of(
 
 
 def _overrides(config: ConnectorConfig) -> Overrides:
-    """What is read is used for less than the time between two looks: each look finds news."""
+    """The requests of operators. They are kept for less than the time between two looks, so that
+    each look finds news.
+    """
     from connector.lake.overrides import Overrides
 
     warehouse = warehouse_of(config)

@@ -88,8 +88,6 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
     which = LetterFilter(ids=frozenset({listed[0].id}))
     seen["discard"] = letters.discard(which, why="not ours")[0]
     seen["bound"] = set_max_staleness(config, "accounts", 60).max_staleness_s
-    (one,) = partitions(config).partitions
-    seen["close"] = close_partition(config, "s", one.name, why="deleted", by="a test").is_new
     seen["rebuild"] = rebuild(config, "accounts", spark=spark).changes
     seen["rebuilt"] = rows(config, spark=spark, allow_stale=True)
     file = folder / "accounts.csv"
@@ -98,6 +96,7 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
     send(live, base + 100)
     run(config, spark=spark, once=True)
     seen["loaded"] = rows(config, spark=spark, allow_stale=True)
+    seen["close"] = close_partition(config, "s", "p", why="deleted", by="a test").is_new
     seen["last"] = [job.kind for job in jobs(config, "accounts", limit=1)]
     seen["faults"] = [one.text for one in validate_config(config) if one.level == "fault"]
     return seen

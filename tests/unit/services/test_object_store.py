@@ -118,7 +118,7 @@ def test_settings_of_a_store_are_read_once_for_a_while(tmp_path: Path) -> None:
 
 
 def test_options_belong_to_a_warehouse() -> None:
-    """STO-1: the limits of repeated requests are defaults."""
+    """STO-1, STO-7: the limits of repeated requests are defaults."""
     config = ConnectorConfig(
         "s3a://lake/a", KafkaConfig("h:1"), storage=StorageConfig(options={"max_retries": "9"})
     )
