@@ -230,6 +230,7 @@ def refused(file: Path) -> tuple[str, list[str]]:
 
 def test_a_folder_that_hosts_may_not_share_is_refused(site: Site, driver: Driver) -> None:
     """SCL-2, SCL-7: nothing is written. `check_session` asks the executors, too."""
+    site.file.write_text(site.file.read_text().replace("shared_folder = true", ""))
     code, lacking = driver.call(refused, site.file)
     assert code == ErrorCode.FOLDER_NOT_SHARED
     assert lacking == [ErrorCode.EXECUTORS_WITHOUT_JARS, "Executors lack the jars of Absent"]
