@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
@@ -12,7 +14,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
-from connector.config.storage import look_every_s
+from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, TopicError
 from connector.records.views import view_of_time
 from connector.spark.failures import ingesting
@@ -60,8 +62,12 @@ class StreamIngest:
         self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
         self._say = say
         self._bounds, self._heard = bounds, heard
-        base = places.stream_folder(config.warehouse, stream.name)
-        self._checkpoint = f"{base}/checkpoint"
+        self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
+        if not is_local(config.warehouse):
+            # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
+            # as good: ingest continues from the changelog.
+            self._folder = TemporaryDirectory(prefix="lowmark-checkpoint-")
+            self._checkpoint = f"{Path(self._folder.name).as_uri()}/checkpoint"
         self.changelog = Changelog(
             spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
         )
