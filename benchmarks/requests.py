@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import machine
 from benchmarks.report import Figure, finish
 from connector import jars
 from connector.kafka import ChangeProducer, topics
@@ -199,6 +200,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--list", action="store_true", help="name each request of a batch")
     arguments = parser.parse_args()
+    print(*machine.facts(), sep="\n", flush=True)
     return finish(
         list(measured(quick=arguments.quick, lists_all=arguments.list)),
         validate_record=not arguments.quick,
