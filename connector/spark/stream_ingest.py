@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
@@ -66,8 +68,9 @@ class StreamIngest:
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
             # as good: ingest continues from the changelog.
-            self._folder = TemporaryDirectory(prefix="lowmark-checkpoint-")
-            self._checkpoint = f"{Path(self._folder.name).as_uri()}/checkpoint"
+            folder = tempfile.mkdtemp(prefix="lowmark-checkpoint-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._checkpoint = f"{Path(folder).as_uri()}/checkpoint"
         self.changelog = Changelog(
             spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
         )
