@@ -27,6 +27,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import machine
 from benchmarks.report import Figure, finish
 from connector import jars
 from connector.kafka import ChangeProducer, topics
@@ -50,6 +51,7 @@ topic = "t"
 [tables.accounts]
 stream = "s"
 max_staleness = "10m"
+apply_every = "10m"
 key = {{ columns = [{{ name = "id", type = "STRING" }}] }}
 columns = [{{ name = "name", family = "f", type = "STRING" }}]
 """
@@ -125,13 +127,15 @@ def running(scene: Scene, log: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.wait()
 
 
-def shown(name: str, traffic: Traffic) -> None:
+def shown(name: str, traffic: Traffic, *, lists_all: bool = False) -> None:
     kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(traffic.kinds.items()))
     print(f"{name}: {traffic.kinds.total()} ({kinds})")
     where: Counter[str] = Counter()
     for kind, target in traffic.requests:
         where[f"{place_of(target)} {kind}"] += 1
     print("   ", ", ".join(f"{count} {what}" for what, count in sorted(where.items())), flush=True)
+    if lists_all:
+        print("\n".join(f"  {kind} {target}" for kind, target in traffic.requests), flush=True)
 
 
 def place_of(target: str) -> str:
@@ -143,7 +147,7 @@ def place_of(target: str) -> str:
     return found[1] if found else "other"
 
 
-def measured(quick: bool) -> Iterator[Figure]:
+def measured(*, quick: bool, lists_all: bool) -> Iterator[Figure]:
     minutes = 1 if quick else IDLE_MINUTES
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lowmark-requests-")))
@@ -161,13 +165,15 @@ def measured(quick: bool) -> Iterator[Figure]:
         process = stack.enter_context(running(scene, folder / "log"))
         scene.publish()
         scene.until(scene.is_applied)
+        scene.publish()
+        scene.until(scene.is_ingested)
         time.sleep(20)
         proxy.look()
         scene.publish()
         scene.until(scene.is_ingested)
         time.sleep(2)
         batch = proxy.look()
-        shown("a batch", batch)
+        shown("a batch", batch, lists_all=lists_all)
         time.sleep(10)
         proxy.look()
         time.sleep(60 * minutes)
@@ -192,8 +198,13 @@ def measured(quick: bool) -> Iterator[Figure]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--list", action="store_true", help="name each request of a batch")
     arguments = parser.parse_args()
-    return finish(list(measured(arguments.quick)), validate_record=not arguments.quick)
+    print(*machine.facts(), sep="\n", flush=True)
+    return finish(
+        list(measured(quick=arguments.quick, lists_all=arguments.list)),
+        validate_record=not arguments.quick,
+    )
 
 
 if __name__ == "__main__":

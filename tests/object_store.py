@@ -70,10 +70,6 @@ class ObjectStore:
         """The URI of a new warehouse."""
         return f"s3a://{bucket}/{uuid.uuid4().hex[:12]}"
 
-    def remove(self, uri: str) -> None:
-        """Remove everything below a URI, as an operator does."""
-        self.shell(f"fs.rm -rf /buckets/{uri.partition('://')[2]}")
-
     def shell(self, *commands: str) -> None:
         """Run commands in the store's own shell."""
         subprocess.run(

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from pyspark.errors import StreamingQueryException
@@ -13,7 +17,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
-from connector.config.storage import look_every_s
+from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.records.views import view_of_time
 from connector.spark.cluster import Losses, follow_cores, repeated
@@ -62,8 +66,13 @@ class StreamIngest:
         self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
         self._say = say
         self._bounds, self._heard = bounds, heard
-        base = places.stream_folder(config.warehouse, stream.name)
-        self._checkpoint = f"{base}/checkpoint"
+        self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
+        if not is_local(config.warehouse):
+            # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
+            # as good: ingest continues from the changelog.
+            folder = tempfile.mkdtemp(prefix="lowmark-checkpoint-")
+            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            self._checkpoint = f"{Path(folder).as_uri()}/checkpoint"
         self.changelog = Changelog(
             spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
         )

@@ -147,10 +147,6 @@ class Rivals:
     def batches(self) -> int:
         return progress_of(self.config.warehouse, "s").ingest_batch
 
-    def forget_checkpoint(self, store: ObjectStore) -> None:
-        """As the remedy of a conflict says."""
-        store.remove(f"{self.config.warehouse}/streams/s/checkpoint")
-
     def judge(self) -> None:
         """All work is completed, nothing is lost, and the table is the truth."""
         self.publish()
@@ -188,7 +184,7 @@ def rivals(
 
 @pytest.mark.long
 @pytest.mark.timeout(300 + 180 * KILLS)
-def test_resumable_after_each_kill(rivals: Rivals, object_store: ObjectStore) -> None:
+def test_resumable_after_each_kill(rivals: Rivals) -> None:
     """STO-6, `resumable`, `nothing_lost`: SIGKILL, at any time after a commit."""
     for _ in range(KILLS):
         rivals.publish()
@@ -203,7 +199,7 @@ def test_resumable_after_each_kill(rivals: Rivals, object_store: ObjectStore) ->
 
 @pytest.mark.long
 @pytest.mark.timeout(900 + 60 * MINUTES)
-def test_of_two_pipelines_none_loses_a_commit(rivals: Rivals, object_store: ObjectStore) -> None:
+def test_of_two_pipelines_none_loses_a_commit(rivals: Rivals) -> None:
     """STO-3, `nothing_lost`: two `connector run` on one warehouse, and a rebuild beside them. One
     stands still for a while, and goes on with what it knew. A process that meets another one ends
     with an error, and is started again.
@@ -218,8 +214,6 @@ def test_of_two_pipelines_none_loses_a_commit(rivals: Rivals, object_store: Obje
                 if process.process.poll() is not None:
                     rivals.ended.append(process.tail())
                     assert process.process.returncode == 1, process.tail()
-                    if "checkpoint" in process.tail():
-                        rivals.forget_checkpoint(object_store)
                     going[place] = stack.enter_context(rivals.process())
             chosen = rivals.rng.choice(going)
             if rivals.rng.random() < 0.3 and chosen.process.poll() is None:
@@ -228,7 +222,6 @@ def test_of_two_pipelines_none_loses_a_commit(rivals: Rivals, object_store: Obje
                 os.killpg(chosen.process.pid, signal.SIGCONT)
             if rivals.rng.random() < 0.05:
                 try_rebuild(rivals)
-    rivals.forget_checkpoint(object_store)
     print(f"{len(rivals.ended)} conflicts, {rivals.batches()} batches")
     rivals.judge()
 
