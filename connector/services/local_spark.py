@@ -46,10 +46,10 @@ def session_of(
     from connector.spark.jvm import stop_session
     from connector.spark.session import check_session, start_session
 
-    warehouse = config.warehouse
+    warehouse, is_shared = config.warehouse, config.storage.shared_folder
     if spark is not None:
         check_session(spark, for_writing=for_writing, warehouse=warehouse)
-        check_shared(spark, warehouse, shared_folder=config.storage.shared_folder)
+        check_shared(spark.sparkContext.master or "", warehouse, shared_folder=is_shared)
         return spark
     defaults = SPARK_DEFAULTS if is_s3(warehouse) else {}
     settings = {**defaults, **config.spark.settings(), **config.storage.spark_settings()}
@@ -60,6 +60,8 @@ def session_of(
         settings["spark.master"] = f"local[{cores}]"
     if memory is not None:
         settings["spark.driver.memory"] = memory
+    if "SPARK_ENV_LOADED" not in os.environ:
+        check_shared(settings["spark.master"], warehouse, shared_folder=is_shared)
     paths = _jars(config, on_event)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -67,7 +69,8 @@ def session_of(
         _check_that_there_is_none()
         started = start_session(paths, scratch=scratch, settings=settings)
     stack.callback(stop_session, started)
-    check_shared(started, warehouse, shared_folder=config.storage.shared_folder)
+    # Under spark-submit, the master is another one.
+    check_shared(started.sparkContext.master or "", warehouse, shared_folder=is_shared)
     check_session(started, for_writing=for_writing, warehouse=warehouse)
     return started
 

@@ -211,15 +211,14 @@ def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> N
         )
 
 
-def check_shared(spark: SparkSession, warehouse: str, *, shared_folder: bool) -> None:
+def check_shared(master: str, warehouse: str, *, shared_folder: bool) -> None:
     """Raise `ConfigError` if the warehouse is a local folder and the executors may be on other
     hosts (SCL-7).
 
     Each host would write its files to a folder of its own. `shared_folder`: the user says that all
     hosts see the same folder there, for example over NFS.
     """
-    master = _master(spark)
-    one_host = is_local(spark) or master.startswith("local-cluster")
+    one_host = master == "local" or master.startswith(("local[", "local-cluster"))
     if shared_folder or one_host or urlsplit(warehouse).scheme not in ("", "file"):
         return
     raise ConfigError(

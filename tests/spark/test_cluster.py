@@ -346,6 +346,7 @@ def test_run_lives_on_when_executors_workers_and_the_master_are_killed(
     live_on(site, driver, cluster, Random(seed), faults)
 
 
+@pytest.mark.long
 def test_spark_submit_shows_our_lines_and_few_of_spark(
     site: Site, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -412,6 +413,7 @@ executor_memory = "1g"
 "spark.cores.max" = "1"
 "spark.driver.host" = "{HOST}"
 """
+    spark += "".join(f'"{name}" = "{value}"\n' for name, value in INTERPRETED.items())
     text = site.file.read_text() + spark
     site.file.write_text(text.replace("shared_folder = true", ""))
     refused = connector(site.file, "run", "--once")
@@ -422,16 +424,13 @@ executor_memory = "1g"
         f'endpoint = "{object_store.endpoint}"\naccess_key = "{KEY}"\nsecret_key = "{SECRET}"',
     )
     site.file.write_text(in_store)
-    for batch in range(2):
-        site.live.publish(*(account(f"a{n}", (n + batch) * S, amount=str(n)) for n in range(1, 50)))
-        done = connector(site.file, "run", "--once")
-        assert done.returncode == 0, done.stderr
-        assert "49 offsets logged" in done.stderr
-        assert SECRET not in done.stderr
+    site.live.publish(*(account(f"a{n}", n * S, amount=str(n)) for n in range(1, 50)))
+    done = connector(site.file, "run", "--once")
+    assert done.returncode == 0, done.stderr
+    assert "49 offsets logged" in done.stderr
+    assert SECRET not in done.stderr
     assert connector(site.file, "run", "--once", "--cores", "2").returncode == 1
     site.check()
-    merged = connector(site.file, "read", "accounts", "--max-staleness", "0", "--json")
-    assert len(merged.stdout.splitlines()) == len(site.rows()), merged.stderr
 
 
 def connector(file: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
