@@ -432,7 +432,7 @@ def test_examples_can_be_read(page: Path) -> None:
     """OPS-1, REC-22: settings as settings, records as records, Python as Python."""
     for text in code_blocks(page, "toml"):
         document = tomllib.loads(text)
-        parse({"warehouse": "w", **document}, {})
+        parse({"warehouse": "w", "kafka": MINIMAL["kafka"], **document}, {})
     for text in code_blocks(page, "json"):
         assert [from_json(line) for line in text.splitlines()]
     for text in code_blocks(page, "python"):
