@@ -42,6 +42,7 @@ from connector.config.settings_reader import (
 from connector.config.spark_settings import (
     DEFAULT_DRIVER_MEMORY,
     LOCAL_MASTER,
+    MAX_PARALLEL_APPLIES,
     MEMORY_PATTERN,
     SparkConfig,
     conf_fault,
@@ -112,6 +113,8 @@ def _spark(section: Section) -> SparkConfig:
         driver_memory=_memory(section, "driver_memory", DEFAULT_DRIVER_MEMORY),
         executor_memory=_memory(section, "executor_memory", ""),
         executor_cores=section.number("executor_cores", 0, 1, 1024) or None,
+        max_parallel_applies=section.number("max_parallel_applies", 0, 1, MAX_PARALLEL_APPLIES)
+        or None,
         extra_jars=section.texts("extra_jars"),
         conf=_conf(section.section("conf")),
     )

@@ -13,6 +13,8 @@ from connector.text import is_secret
 LOCAL_MASTER: Final = "local[*]"
 DEFAULT_DRIVER_MEMORY: Final = "2g"
 MEMORY_PATTERN: Final = r"[1-9][0-9]{0,6}[mMgG]"
+MAX_PARALLEL_APPLIES: Final = 32
+"""So many threads wait for a table. More would only wait for the driver."""
 JVM_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
 """Your value of these settings is added to that of lowmark."""
 
@@ -53,6 +55,8 @@ class SparkConfig:
     - `driver_memory`, `executor_memory`: sizes of the heaps, for example `2g`. Empty: Spark's
       default for executors.
     - `executor_cores`: None: all cores of a worker.
+    - `max_parallel_applies`: how many tables are applied at the same time. None: by the cores
+      (SCL-5).
     - `extra_jars`: jars on the class path of driver and executors, beside those of lowmark.
     - `conf`: any other setting of Spark. Values of secrets are not shown.
     """
@@ -61,6 +65,7 @@ class SparkConfig:
     driver_memory: str = DEFAULT_DRIVER_MEMORY
     executor_memory: str = ""
     executor_cores: int | None = None
+    max_parallel_applies: int | None = None
     extra_jars: tuple[str, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
 

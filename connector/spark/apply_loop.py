@@ -20,6 +20,7 @@ from typing import Final, Self, TypeVar
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig
+from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import Applied, apply
@@ -36,8 +37,6 @@ from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
 
-MOST_APPLIES: Final = 32
-"""At most this many tables are applied at the same time, however many cores there are."""
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
 _STOP_WITHIN_S: Final = 0.2
@@ -113,7 +112,8 @@ class Applies:
         # often without a new batch.
         self._look_every_s = look_every_s(config.warehouse)
         self._alone = {name: threading.Lock() for name in tables}
-        self._entry = _Entry(lambda: applies_at_once(spark))
+        most = config.spark.max_parallel_applies
+        self._entry = _Entry(lambda: most or applies_at_once(spark))
         self._journalling = threading.Lock()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
@@ -149,7 +149,7 @@ class Applies:
         set, no apply begins.
         """
         self._begin_anew()
-        with ThreadPoolExecutor(MOST_APPLIES) as threads:
+        with ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads:
             for stream, names in self._names.items():
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
@@ -165,7 +165,7 @@ class Applies:
         """
         self._begin_anew()
         with (
-            ThreadPoolExecutor(MOST_APPLIES) as threads,
+            ThreadPoolExecutor(MAX_PARALLEL_APPLIES) as threads,
             _Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
         ):
             try:

@@ -39,6 +39,7 @@ master = "spark://host:7077"
 driver_memory = "4g"
 executor_memory = "1200m"
 executor_cores = 2
+max_parallel_applies = 4
 extra_jars = ["/opt/a.jar"]
 [spark.conf]
 "spark.executor.instances" = 3
@@ -46,6 +47,7 @@ spark.network.timeout = "60s"
 spark.speculation = false
 """).spark
     assert made.extra_jars == ("/opt/a.jar",)
+    assert made.max_parallel_applies == 4
     assert not made.is_local
     assert made.settings() == {
         "spark.master": "spark://host:7077",
