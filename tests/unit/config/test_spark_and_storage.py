@@ -7,7 +7,7 @@ import tomllib
 import pytest
 
 from connector.config.parse import parse
-from connector.config.settings import ConnectorConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, is_local, is_s3
 from connector.errors import ConfigError
@@ -189,7 +189,8 @@ def test_a_name_without_a_secret_is_shown(name: str) -> None:
 )
 def test_a_warehouse_is_spelled_as_spark_knows_it(written: str, spelled: str | None) -> None:
     assert config("", written).warehouse == (spelled or written)
-    assert is_s3(spelled or written) == written.startswith("s3")
+    assert is_s3(written) == is_s3(spelled or written) == written.startswith("s3")
+    assert ConnectorConfig(written, KafkaConfig("h:1")).warehouse == (spelled or written)
     assert is_local(written) == ("://" not in written)
 
 
