@@ -13,7 +13,9 @@ still fits into Kafka with its headers (DLQ-6).
 """
 
 _SECRET: Final = re.compile(
-    r"password|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config", re.IGNORECASE
+    r"password|passphrase|secret|token|jaas|user.?info|credential|key\.pem|oauthbearer\.config"
+    r"|(access|account|private|encryption|sas).?key|azure\.sas\.",
+    re.IGNORECASE,
 )
 
 

@@ -17,7 +17,7 @@ from connector.config.retention import (
     VersionRetention,
 )
 from connector.config.spark_settings import SparkConfig
-from connector.config.storage import StorageConfig
+from connector.config.storage import StorageConfig, spelled
 from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.records.field_types import check_arguments
 from connector.tables.definition import TableDefinition
@@ -175,6 +175,8 @@ class ConnectorConfig:
 
     def __post_init__(self) -> None:
         check_arguments(self)
+        # As in a file: with another spelling, Spark would use other settings and other checks.
+        object.__setattr__(self, "warehouse", spelled(self.warehouse))
 
 
 def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:

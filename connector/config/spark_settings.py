@@ -37,6 +37,9 @@ _KEPT: Final = {
     "spark.serializer": "what executors send back is read by lowmark",
     "spark.hadoop.fs.s3a.performance.flags": "a commit must never replace another one",
     "spark.hadoop.fs.s3a.create.performance": "a commit must never replace another one",
+    "spark.hadoop.fs.s3a.create.conditional.enabled": "a commit must never replace another one",
+    "spark.delta.logStore.class": "a commit must never replace another one",
+    "spark.delta.logStore.s3a.impl": "a commit must never replace another one",
 }
 _KEPT_PREFIXES: Final = {
     "spark.sql.legacy.": "values are compared and converted as Spark does by default",

@@ -104,8 +104,8 @@ class StorageConfig:
 
 
 def is_s3(warehouse: str) -> bool:
-    """Whether the warehouse is in an S3 store."""
-    return warehouse.startswith(S3_SCHEME)
+    """Whether the warehouse is in an S3 store, however it is spelled."""
+    return spelled(warehouse).startswith(S3_SCHEME)
 
 
 def is_local(warehouse: str) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -120,6 +120,7 @@ class Applies:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
+        self._entry.open()
         self._turns = {stream: Turns() for stream in self._names}
         self._looked = dict.fromkeys(self._names, float("-inf"))
         self._cuts: dict[str, object] = {}
@@ -181,7 +182,7 @@ class Applies:
                     self._settle_all(threads)
                 raise
             except BaseException:
-                threads.shutdown(cancel_futures=True)
+                self._cancel(threads)
                 raise
             self._settle_all(threads)
 
@@ -247,10 +248,17 @@ class Applies:
             except TableError as error:
                 failed = failed or error
             except BaseException:
-                threads.shutdown(cancel_futures=True)
+                self._cancel(threads)
                 raise
         if failed is not None:
             raise failed
+
+    def _cancel(self, threads: ThreadPoolExecutor) -> None:
+        """Let no apply begin any more, also none that has a thread and waits for its turn, and wait
+        for those in flight.
+        """
+        self._entry.close()
+        threads.shutdown(cancel_futures=True)
 
     def _settle(self) -> set[str]:
         """Record the rounds that have ended, and return their streams. Raises the error of a failed
@@ -324,15 +332,28 @@ class Applies:
 
 
 class _Entry:
-    """Lets so many threads in at the same time as `limit` says when one asks or leaves."""
+    """Lets so many threads in at the same time as `limit` says when one asks or leaves. While it is
+    closed, those that wait or ask get a `CancelledError`.
+    """
 
     def __init__(self, limit: Callable[[], int]) -> None:
-        self._limit, self._inside = limit, 0
+        self._limit, self._inside, self._is_open = limit, 0, True
         self._changed = threading.Condition()
+
+    def open(self) -> None:
+        with self._changed:
+            self._is_open = True
+
+    def close(self) -> None:
+        with self._changed:
+            self._is_open = False
+            self._changed.notify_all()
 
     def __enter__(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._inside < self._limit())
+            self._changed.wait_for(lambda: not self._is_open or self._inside < self._limit())
+            if not self._is_open:
+                raise CancelledError
             self._inside += 1
 
     def __exit__(self, *_: object) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 
 from connector.errors import ConfigError, ConnectorError, ErrorCode
 from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
@@ -111,6 +111,7 @@ _BY_CORES: Final[Mapping[str, Callable[[int], int]]] = {
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": lambda cores: max(4, cores),
 }
 _FOLLOWED: Final = "spark.lowmark.cores"
+_FOLLOWING: Final = threading.Lock()
 
 
 def follow_cores(spark: SparkSession) -> None:
@@ -118,15 +119,18 @@ def follow_cores(spark: SparkSession) -> None:
     (SCL-5).
 
     Settings that the user changed stay. Without `SETTINGS`, all stay. Two cores change nothing.
+    Several threads may call it: one that saw half of the settings of another would take the rest
+    for the user's.
     """
-    conf, now = spark.conf, cores(spark)
-    before = conf.get(_FOLLOWED, "")
-    if before in ("", str(now)):
-        return
-    for name, by_cores in _BY_CORES.items():
-        if conf.get(name, "") == str(by_cores(int(before or 0))):
-            conf.set(name, str(by_cores(now)))
-    conf.set(_FOLLOWED, str(now))
+    conf = spark.conf
+    with _FOLLOWING:
+        now, before = cores(spark), conf.get(_FOLLOWED, "")
+        if before in ("", str(now)):
+            return
+        for name, by_cores in _BY_CORES.items():
+            if conf.get(name, "") == str(by_cores(int(before or 0))):
+                conf.set(name, str(by_cores(now)))
+        conf.set(_FOLLOWED, str(now))
 
 
 @contextmanager
@@ -188,8 +192,13 @@ def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> N
     is_limited = f"reflect('java.lang.System', 'getProperty', '{_LIMIT}') <> 'null'"
     tests = [f"({test}) AS c{number}" for number, test in enumerate([*has, is_limited])]
     tasks = cores(spark)
-    with watching(spark), explained("the check of the session"):
-        found = spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
+
+    def ask() -> list[Row]:
+        with explained("the check of the session"):
+            return spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
+
+    with watching(spark):
+        found = repeating(ask, "the check of the session")
     # NULL is not true.
     *jars, limited = (all(row[number] for row in found) for number in range(len(tests)))
     lacking = [_CLASSES[name] for name, is_there in zip(wanted, jars, strict=True) if not is_there]

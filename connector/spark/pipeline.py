@@ -264,10 +264,13 @@ class Pipeline:
             return
         merged = sum(book.merged for _, book in newest.values())
         versions = {name: version for name, (version, _) in newest.items()}
-        record = CutRecord(
-            stream, cut.low_watermark, cut.batch, 0, merged, self._worlds[stream].now(), versions
-        )
         with self._recording:
+            # The newest record is the one with the latest time.
+            record = CutRecord(
+                *(stream, cut.low_watermark, cut.batch, 0, merged),
+                recorded_at=self._worlds[stream].now(),
+                versions=versions,
+            )
             follows = record.follows(self._cuts[stream])
             if follows is not None:
                 self._journal.add_cut(follows)
@@ -291,7 +294,9 @@ class Pipeline:
             book.is_consistent_cut and book.apply_watermark == recorded.low_watermark
             for book in books
         ):
-            again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
             with self._recording:
+                if self._cuts[stream] is not recorded:
+                    return  # a round has ended meanwhile, and snapshots must not go back
+                again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
                 self._journal.add_cut(again)
                 self._cuts[stream] = again

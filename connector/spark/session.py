@@ -32,6 +32,8 @@ _JARS_AT_START: Final = (
 )
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
+_NOT_ATOMIC: Final = ("", "S3SingleDriverLogStore")
+"""The ends of the names of classes that look whether a commit exists and then write it."""
 _OF_SUBMIT: Final = {"spark.master", "spark.jars", "spark.local.dir"}
 """Settings that only `spark-submit` can make, where it started the process."""
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
@@ -236,16 +238,25 @@ def check_session(
 
 
 def _check_log_store(spark: SparkSession) -> None:
-    """Another class than that of lowmark is accepted: it may commit through a lock."""
-    if not spark.sparkContext.getConf().get(S3_LOG_STORE, ""):
+    """Another class than that of lowmark is accepted: it may commit through a lock. Delta's own
+    one for a single driver has none.
+    """
+    if is_not_atomic(spark.sparkContext.getConf().get(S3_LOG_STORE, "") or ""):
         raise ConnectorError(
             ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
             "Spark would write to S3 without atomic commits",
-            f"{S3_LOG_STORE} is not set. With Delta's default, a second writer could replace a"
-            " commit",
+            f"{S3_LOG_STORE} is not set, or to Delta's class for a single driver. With it, a second"
+            " writer could replace a commit",
             f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, or build the"
             " session with connector.spark.configure_session",
         )
+
+
+def is_not_atomic(log_store: str) -> bool:
+    """Whether commits in S3 through this class of Delta can replace each other (STO-3). An empty
+    name means Delta's default.
+    """
+    return log_store.rpartition(".")[2] in _NOT_ATOMIC
 
 
 def _has_class(jvm: Any, name: str) -> bool:

@@ -285,6 +285,7 @@ class StreamIngest:
             except (BrokerError, TopicError):
                 # Without an answer the states only grow older. The query itself reports the problem
                 # with Kafka.
+                pause_s = max(pause_s, MIN_ASK_EVERY_S)
                 continue
             except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
                 if not stopped.is_set():

@@ -395,6 +395,30 @@ def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_pat
     assert {row["kind"] for row in _kinds(stream)} == {"change"}
 
 
+def test_trimming_spares_released_rows_that_a_table_did_not_apply(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """WRS-21, `nothing_lost`: the table has the batch of the row and not that of its release, and
+    ingest has forgotten the write stream.
+    """
+    stream = begun(spark, tmp_path)
+    stream.topic.send(staged("a", 0), account("live", 40, name="live"))
+    stream.ingest()
+    stream.topic.send(account("later", 41, name="later"))
+    stream.ingest()
+    stream.apply(stream.table())
+    covered = stream.table().table_state().needed_to_batch
+    stream.topic.send_everywhere(release(C, ("w1/p", 0, 1)), Heartbeat("p", C))
+    stream.ingest(stream.process())
+    assert stream.changelog().expire(before=stream.clock + 1) == 0
+    stream.topic.send(account("last", 63, name="last"))
+    stream.ingest(stream.process())
+    assert stream.changelog().progress().releases.streams == {}
+    assert stream.changelog().trim(covered, before=stream.clock + 1) == covered > 0
+    stream.apply(stream.table())
+    assert set(names_of(stream)) == {"a", "live", "later", "last"}
+
+
 def _kinds(stream: Stream) -> list[Row]:
     rows = stream.changelog().rows().selectExpr("kind", "entries IS NULL AS entries")
     return rows.groupBy("kind", "entries").count().collect()

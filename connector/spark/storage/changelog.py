@@ -419,7 +419,8 @@ class Changelog:
         A batch is old if it was ingested before `before` (microseconds). The newest batch stays,
         and so do batches whose transactions are to be checked (ING-2). Rejected rows stay too,
         because their dead letters may be open (TBL-15). So do the rows of write streams that did
-        not expire (WRS-21). For an audit, the changelog then begins after the last deleted row.
+        not expire, and of those that a later batch released: a table may lack that batch (WRS-21).
+        For an audit, the changelog then begins after the last deleted row.
         Call it while there is no ingest. Returns the last batch whose rows are deleted.
         """
         newest, stored = self.newest(), self._stored_in()
@@ -455,12 +456,12 @@ class Changelog:
         }
         below = max((row[2] + 1 for row in gone if row[2] is not None), default=0)
         after = replace(progress, transactions=progress.transactions.trimmed(below))
+        kept = {*progress.releases.streams, *self._released_after(int(to))}
         trimmed = {"progress": after.to_json(), "trimmed_to": to, "first_offsets": begin}
         metadata = user_metadata({**stored, "commit": "trimmed", **trimmed})
         with explained(f"stream {self._stream}"):
             DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
-                f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT}"
-                f" AND NOT ({_of_streams(progress.releases.streams)})"
+                f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT} AND NOT ({_of_streams(kept)})"
             )
         return int(to)
 
@@ -606,6 +607,18 @@ class Changelog:
         with reading(self._path):
             releases = stored["progress"].get("releases", {})
             return from_stored(int, releases.get("released_to", 0)) > after
+
+    def _released_after(self, batch: int) -> set[str]:
+        """The write streams with rows that batches after this one released. Ingest may have
+        forgotten them.
+        """
+        if not self._has_released(batch):
+            return set()
+        ranges = self.rows().where(
+            f"slot = {RELEASED_SLOT} AND kind = 'released' AND ingest_batch > {batch}L"
+        )
+        names = ranges.selectExpr("release.ranges[0].stream AS stream").distinct().collect()
+        return {str(row["stream"]) for row in names}
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
         reader = self._spark.read.format("delta")

@@ -7,10 +7,11 @@ import tomllib
 import pytest
 
 from connector.config.parse import parse
-from connector.config.settings import ConnectorConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, is_local, is_s3
 from connector.errors import ConfigError
+from connector.text import is_secret
 
 KAFKA = '[kafka]\nbootstrap_servers = "127.0.0.1:9092"\n'
 KEYS = {"access_key": "the-key", "secret_key": "hunter2", "session_token": "hunter3"}
@@ -71,6 +72,9 @@ def test_a_local_master_is_one_process(master: str) -> None:
         ('"spark.sql.extensions" = "a.B"', "Delta's extension alone"),
         ('"spark.speculation" = true', "would write the same files"),
         ('"spark.hadoop.fs.s3a.create.performance" = true', "must never replace another one"),
+        ('"spark.hadoop.fs.s3a.create.conditional.enabled" = false', "must never replace another"),
+        ('"spark.delta.logStore.s3a.impl" = "a.B"', "must never replace another one"),
+        ('"spark.delta.logStore.class" = "a.B"', "must never replace another one"),
         ('"spark.databricks.delta.vacuum.parallelDelete.enabled" = true', "lowmark's own rules"),
         ('"spark.jars" = "a.jar"', "write extra_jars there"),
         ('"spark.master" = "yarn"', "write master there"),
@@ -145,6 +149,36 @@ def test_no_secret_shows() -> None:
 
 
 @pytest.mark.parametrize(
+    "name",
+    [
+        "spark.hadoop.fs.s3a.access.key",
+        "spark.hadoop.fs.s3a.secret.key",
+        "spark.hadoop.fs.s3a.encryption.key",
+        "spark.hadoop.fs.azure.account.key.me.dfs.core.windows.net",
+        "spark.hadoop.fs.azure.sas.box.me.blob.core.windows.net",
+        "spark.hadoop.fs.gs.auth.service.account.private.key",
+        "azure_storage_account_key",
+        "azure_storage_sas_key",
+        "ssl.key.pem",
+        "ssl.key.password",
+        "access_key",
+    ],
+)
+def test_a_secret_of_a_store_is_known_by_its_name(name: str) -> None:
+    """SCL-1, STO-1: it is in no command line of a JVM, and in no text."""
+    assert is_secret(name)
+    assert "hunter" not in repr(SparkConfig(conf={name: "hunter2"}))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ssl.key.location", "sasl.mechanism", "spark.hadoop.fs.s3a.endpoint", "key", "merge_key"],
+)
+def test_a_name_without_a_secret_is_shown(name: str) -> None:
+    assert not is_secret(name)
+
+
+@pytest.mark.parametrize(
     ("written", "spelled"),
     [
         ("s3://bucket/wh/", "s3a://bucket/wh"),
@@ -155,7 +189,8 @@ def test_no_secret_shows() -> None:
 )
 def test_a_warehouse_is_spelled_as_spark_knows_it(written: str, spelled: str | None) -> None:
     assert config("", written).warehouse == (spelled or written)
-    assert is_s3(spelled or written) == written.startswith("s3")
+    assert is_s3(written) == is_s3(spelled or written) == written.startswith("s3")
+    assert ConnectorConfig(written, KafkaConfig("h:1")).warehouse == (spelled or written)
     assert is_local(written) == ("://" not in written)
 
 
