@@ -25,7 +25,8 @@ import os, signal, sys
 from pathlib import Path
 from contextlib import ExitStack
 from pyspark.sql import SparkSession
-from connector import ConnectorError, jars
+from connector import ConnectorError, KafkaConfig, jars
+from connector.config.settings import ConnectorConfig
 from connector.services.local_spark import session_of
 from connector.spark import check_session, read_changes, register_functions
 from connector.spark.session import start_session
@@ -40,7 +41,8 @@ def said(call):
 
 def local():
     with ExitStack() as stack:
-        session = session_of(None, stack, lambda event: None, cores="1", memory="1g")
+        config = ConnectorConfig(sys.argv[1], KafkaConfig("127.0.0.1:9092"))
+        session = session_of(config, None, stack, lambda event: None, cores="1", memory="1g")
         assert session.range(3).count() == 3
 
 paths = jars.fetch("spark", jars.JarStore.from_environment(os.environ))
