@@ -77,7 +77,7 @@ def kill_at(step: str, count: int) -> None:
 
 
 def produce(servers: str, spool: Path, changes: int) -> None:
-    kafka = KafkaConfig(servers, {"message.timeout.ms": "500", "reconnect.backoff.max.ms": "100"})
+    kafka = KafkaConfig(servers, {"message.timeout.ms": "20000", "reconnect.backoff.max.ms": "100"})
     with ChangeProducer(
         kafka, FACTS, spool=spool, spool_after_s=0.1, heartbeat_s=1, queue_timeout_s=10
     ) as producer:
