@@ -100,6 +100,8 @@ SETTINGS: Final = {
     "spark.lowmark.cores": "0",
     # The query of a failed batch must end before the next batch starts.
     "spark.sql.streaming.stopTimeout": "60000",
+    # Plans are shown without the login and the private key of Kafka's client.
+    "spark.sql.redaction.options.regex": "(?i)url|jaas|keystore|secret|password",
 }
 """The settings of Spark that differ from its defaults."""
 
