@@ -614,7 +614,7 @@ class Changelog:
         """
         if not self._has_released(batch):
             return set()
-        ranges = self.rows().where(
+        ranges = self._rows_and_frontiers().where(
             f"slot = {RELEASED_SLOT} AND kind = 'released' AND ingest_batch > {batch}L"
         )
         names = ranges.selectExpr("release.ranges[0].stream AS stream").distinct().collect()
