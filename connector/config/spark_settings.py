@@ -82,7 +82,7 @@ class SparkConfig:
     @property
     def is_local(self) -> bool:
         """Whether Spark runs in one process of this machine."""
-        return self.master == "local" or self.master.startswith("local[")
+        return is_local_master(self.master)
 
     def settings(self) -> dict[str, str]:
         """The settings of Spark. Those that are not given are left out."""
@@ -93,6 +93,11 @@ class SparkConfig:
             "spark.executor.cores": str(self.executor_cores or ""),
         }
         return {**self.conf, **{name: value for name, value in given.items() if value}}
+
+
+def is_local_master(master: str) -> bool:
+    """Whether a master runs its tasks in the process of the driver."""
+    return master == "local" or master.startswith("local[")
 
 
 def conf_fault(name: str, value: str) -> tuple[str, str]:

@@ -15,6 +15,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from connector.config.spark_settings import is_local_master
 from connector.errors import ConfigError, ConnectorError, ErrorCode
 from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
 from connector.spark.jvm import GONE
@@ -85,12 +86,7 @@ def repeated(what: str, error: BaseException, pause: float) -> str:
 
 def is_local(spark: SparkSession) -> bool:
     """Whether the driver is the only executor."""
-    master = _master(spark)
-    return master == "local" or master.startswith("local[")
-
-
-def _master(spark: SparkSession) -> str:
-    return spark.sparkContext.master or ""
+    return is_local_master(spark.sparkContext.master or "")
 
 
 def cores(spark: SparkSession) -> int:
@@ -227,7 +223,7 @@ def check_shared(master: str, warehouse: str, *, shared_folder: bool) -> None:
     Each host would write its files to a folder of its own. `shared_folder`: the user says that all
     hosts see the same folder there, for example over NFS.
     """
-    one_host = master == "local" or master.startswith(("local[", "local-cluster"))
+    one_host = is_local_master(master) or master.startswith("local-cluster")
     if shared_folder or one_host or urlsplit(warehouse).scheme not in ("", "file"):
         return
     raise ConfigError(
