@@ -86,8 +86,9 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed
     partition cannot come back.
 
-    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it
-    runs again. Records that the partition still sends are late, and are applied.
+    Ingest closes it with its next batch, within ten seconds (90 in an object store) if there is
+    nothing to read, or when it runs again. Records that the partition still sends are late, and
+    are applied.
     """
     if not why.strip():
         raise click.UsageError("give the reason with --why")

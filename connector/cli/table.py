@@ -104,8 +104,8 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     """Set the max_staleness or apply_every of table NAME, for example to 10m. It replaces the
     configuration until --unset.
 
-    Readers see it at once, and a running pipeline within ten seconds. You need not restart
-    anything.
+    Readers see it at once, and a running pipeline within ten seconds (90 in an object store).
+    You need not restart anything.
     """
     if (setting is None) is not unset:
         raise click.UsageError(f"give {BOUND}=10m, {PACE}=1h, or --unset")

@@ -59,7 +59,7 @@ def release(ctx: click.Context, stream: str, transaction: str, why: str) -> None
     """Have no table wait for transaction ID of STREAM any more. Tables then show the records that
     are there.
 
-    Ingest takes the request within ten seconds, or when it runs again.
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
     if not why.strip():
         raise click.UsageError("give the reason with --why")

@@ -221,7 +221,7 @@ def release(
     """Make the rows of a withheld release of STREAM visible. COMMIT_TIMESTAMP is that of the
     release, as `connector write-streams list` shows it.
 
-    Ingest takes the request within ten seconds, or when it runs again.
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
     if without_rejected == again:
         raise click.UsageError("use --without-rejected or --again, and not both")

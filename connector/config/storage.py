@@ -69,19 +69,15 @@ class StorageConfig:
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     @property
-    def _region(self) -> str:
+    def known_region(self) -> str:
+        """The region of the settings. Empty: the clients look for it."""
         return self.region or (DEFAULT_REGION if self.endpoint else "")
-
-    @property
-    def client_region(self) -> str:
-        """The region with which requests are signed, where no client looks for it."""
-        return self.region or DEFAULT_REGION
 
     def spark_settings(self) -> dict[str, str]:
         """The settings of Spark's S3 client. Those that are not given are left out."""
         given = {
             "endpoint": self.endpoint,
-            "endpoint.region": self._region,
+            "endpoint.region": self.known_region,
             "path.style.access": "true" if self.is_path_style else "",
             "access.key": self.access_key,
             "secret.key": self.secret_key,
@@ -94,7 +90,7 @@ class StorageConfig:
         given = {
             "AWS_ENDPOINT_URL": self.endpoint,
             "AWS_ALLOW_HTTP": "true" if self.endpoint.startswith("http://") else "",
-            "AWS_REGION": self._region,
+            "AWS_REGION": self.known_region,
             "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "false" if self.is_path_style else "",
             "AWS_ACCESS_KEY_ID": self.access_key,
             "AWS_SECRET_ACCESS_KEY": self.secret_key,

@@ -72,8 +72,9 @@ def close_partition(
     """Close a stream partition: it no longer delays the low watermark. A closed partition cannot
     come back.
 
-    Ingest closes it with its next batch, within ten seconds if there is nothing to read, or when it
-    runs again. Records that the partition still sends are late, and are applied. For example:
+    Ingest closes it with its next batch, within ten seconds (90 in an object store) if there is
+    nothing to read, or when it runs again. Records that the partition still sends are late, and
+    are applied. For example:
     `close_partition(config, "orders", "p7", why="the shard was deleted")`.
 
     Args:

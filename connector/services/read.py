@@ -240,6 +240,7 @@ def _merged(
     """
     from connector.lake.jobs import History
     from connector.spark import failures
+    from connector.spark.cluster import watching
     from connector.spark.reader import plain_rows, read_table
 
     on_event(
@@ -249,6 +250,7 @@ def _merged(
     )
     with ExitStack() as stack:
         started = session_of(config, spark, stack, on_event, memory=memory)
+        stack.enter_context(watching(started))
         jobs: list[Job] = []
         # The job ends when the rows have been read.
         stack.callback(lambda: _keep(History(warehouse_of(config)), jobs, on_event))

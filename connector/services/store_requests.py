@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from connector.clock import now_us
+from connector.config.storage import DEFAULT_REGION
 
 if TYPE_CHECKING:
     from connector.config.storage import StorageConfig
@@ -82,10 +83,16 @@ def _keys(storage: StorageConfig) -> _Keys | None:
     return found if found.access_key and found.secret_key else None
 
 
+def _region(storage: StorageConfig) -> str:
+    names = ("AWS_REGION", "AWS_DEFAULT_REGION")
+    found = [storage.known_region, *(os.environ.get(name, "") for name in names), DEFAULT_REGION]
+    return next(filter(None, found))
+
+
 def _endpoint(storage: StorageConfig) -> str:
     if storage.endpoint:
         return storage.endpoint
-    return f"https://s3.{storage.client_region}.amazonaws.com"
+    return f"https://s3.{_region(storage)}.amazonaws.com"
 
 
 def _put_if_absent(storage: StorageConfig, keys: _Keys, uri: str) -> int | None:
@@ -105,7 +112,7 @@ def _put_if_absent(storage: StorageConfig, keys: _Keys, uri: str) -> int | None:
         "x-amz-date": at,
         **({"x-amz-security-token": keys.session_token} if keys.session_token else {}),
     }
-    headers["authorization"] = _signed(keys, storage.client_region, at, path, headers)
+    headers["authorization"] = _signed(keys, _region(storage), at, path, headers)
     answer = _answer(f"{url.scheme}://{host}", "PUT", path, headers)
     return None if answer is None else answer[0]
 

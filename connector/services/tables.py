@@ -139,7 +139,8 @@ def set_max_staleness(
     """Set the `max_staleness` of a table while the pipeline runs. None: the one of the
     configuration counts again (TBL-20).
 
-    Readers see it at once, and a running pipeline within ten seconds. For example:
+    Readers see it at once, and a running pipeline within ten seconds (90 in an object store).
+    For example:
     `set_max_staleness(config, "orders", 60)`. Raises `ConfigError` if there is no such table, or if
     the number is not allowed, `TableError` if it cannot be stored.
     """
@@ -208,9 +209,9 @@ def _rebuild(
         config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
     )
     changelog = Changelog(session, places.changelog(warehouse_of(config), stream.name), stream.name)
-    cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
 
     def once() -> Rebuilt:
+        cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
         return rebuild_table(
             *(session, places.table_folder(warehouse_of(config), name), definition, changelog, cut),
             publish=publisher.publish,

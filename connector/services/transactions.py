@@ -53,7 +53,8 @@ def release_transaction(
     """Have no table wait for an incomplete transaction any more. The tables then show the records
     that are there.
 
-    Ingest takes the request within ten seconds, or when it runs again. For example:
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again. For
+    example:
     `release_transaction(config, "orders", "tx-7", why="the record is lost at the source")`.
 
     Args:

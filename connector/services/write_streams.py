@@ -232,8 +232,8 @@ def release_rows(
 ) -> ReleaseRows:
     """Release the rows of a withheld release that are there, without those that were rejected.
 
-    Ingest takes the request within ten seconds, or when it runs again. A rejected row of the
-    release that is replayed later never becomes visible. For example:
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again. A
+    rejected row of the release that is replayed later never becomes visible. For example:
     `release_rows(config, "orders", 1714500000000000, why="row 12 has no valid key")`.
 
     Args:

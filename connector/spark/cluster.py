@@ -161,8 +161,10 @@ def _watch(spark: SparkSession, over: threading.Event) -> None:
                 last_well = time.monotonic()
             elif time.monotonic() - last_well >= NO_EXECUTOR_S:
                 scala.cancelJobsWithTag(TAG, NO_EXECUTORS)
-        except (Py4JError, *GONE):
+        except GONE:
             return  # the session has ended, which its users notice
+        except Py4JError:
+            continue  # for example of a job that ended between two calls
 
 
 _CLASSES: Final = {

@@ -18,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
-from connector.config.storage import is_s3
+from connector.config.storage import is_s3, spelled
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors
@@ -223,7 +223,7 @@ def check_session(
             " connector.spark.configure_session",
         )
     if for_writing and warehouse is not None and is_s3(warehouse):
-        _check_log_store(spark)
+        _check_log_store(spark, warehouse)
     if (
         for_writing
         and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None
@@ -239,11 +239,11 @@ def check_session(
     check_executors(spark, _AVRO_LIMITS, for_writing=for_writing)
 
 
-def _check_log_store(spark: SparkSession) -> None:
+def _check_log_store(spark: SparkSession, warehouse: str) -> None:
     """Another class than that of lowmark is accepted: it may commit through a lock. Delta's own
     one for a single driver has none.
     """
-    if is_not_atomic(spark.sparkContext.getConf().get(S3_LOG_STORE, "") or ""):
+    if is_not_atomic(_log_store_of(spark, warehouse)):
         raise ConnectorError(
             ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
             "Spark would write to S3 without atomic commits",
@@ -252,6 +252,20 @@ def _check_log_store(spark: SparkSession) -> None:
             f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, or build the"
             " session with connector.spark.configure_session",
         )
+
+
+def _log_store_of(spark: SparkSession, warehouse: str) -> str:
+    """The name of the class with which Delta commits to this warehouse, whichever setting chose
+    it.
+    """
+    jvm: Any = spark._jvm
+    stores = getattr(getattr(jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$")
+    store = stores.createLogStore(spark._jsparkSession)
+    if "getDelegate" in dir(store):
+        store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(spelled(warehouse)))
+    if "logStoreImpl" in dir(store):
+        store = store.logStoreImpl()
+    return str(store.getClass().getName())
 
 
 def is_not_atomic(log_store: str) -> bool:

@@ -90,6 +90,7 @@ class StreamIngest:
         self._in_flight = threading.Lock()
         self._stopping = False
         self._stopped = threading.Event()
+        self._asking: threading.Thread | None = None
         self._losses, self._begin_at = Losses(), 0.0
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
@@ -103,12 +104,13 @@ class StreamIngest:
         with ingesting(self._stream.name), in_pool(self._spark, Pool.INGEST):
             self._start(once=once)
         if not once:
-            threading.Thread(
+            self._asking = threading.Thread(
                 target=self._keep_asking,
                 args=(self._stopped,),
                 name=f"ask {self._stream.name}",
                 daemon=True,
-            ).start()
+            )
+            self._asking.start()
 
     def is_at_end(self) -> bool:
         """Whether the changelog contains every record of the topic, so that `start(once=True)` has
@@ -122,6 +124,8 @@ class StreamIngest:
             return self._ingest.is_at_end()
 
     def _begin_anew(self) -> None:
+        if self._asking is not None:
+            self._asking.join()  # or it would write beside the batches of this start
         self._stopping, self._failure, self._begin_at = False, None, 0.0
         self._stopped = threading.Event()
 

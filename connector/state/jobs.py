@@ -43,8 +43,8 @@ class Job:
     """One apply, rebuild, runtime merge or maintenance. Times and watermarks are in microseconds.
 
     - It used the batches after `from_batch` up to `to_batch`.
-    - `changes` is the number of merged changes. `letters` is the number of changes that became dead
-      letters.
+    - `changes` is the number of merged changes. It is 0, too, if executors were lost just after the
+      commit. `letters` is the number of changes that became dead letters.
     - `watermark_before` and `watermark_after`: the table had every change with a smaller commit
       timestamp. None: unknown.
     - `error` is empty if the job succeeded.

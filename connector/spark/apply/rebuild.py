@@ -26,6 +26,7 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.statistics import check_changelog
+from connector.spark.cluster import repeating
 from connector.spark.failures import applying, explained
 from connector.spark.literal_rows import literal_rows
 from connector.spark.storage.changelog import Changelog
@@ -132,9 +133,13 @@ def rebuild(
                 replace(begun, apply_number=begun.apply_number + 1, attempt_id=begun.rebuild), 0, 0
             )
             successor.commit(None, (), applied.table_state)
-    return Rebuilt(
-        before, successor.table_state(), applied.changes, applied.letters, _misfits(successor)
-    )
+
+    def result() -> Rebuilt:
+        after, misfits = successor.table_state(), _misfits(successor)
+        return Rebuilt(before, after, applied.changes, applied.letters, misfits)
+
+    # The table is replaced: lost executors must not repeat the whole rebuild any more.
+    return repeating(result, f"table {definition.name}")
 
 
 class Successor(Table):
