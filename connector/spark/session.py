@@ -32,8 +32,10 @@ _JARS_AT_START: Final = (
 )
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
-_NOT_ATOMIC: Final = ("", "S3SingleDriverLogStore")
-"""The ends of the names of classes that look whether a commit exists and then write it."""
+_NOT_ATOMIC: Final = ("S3SingleDriverLogStore", "HDFSLogStore", "LocalLogStore", "AzureLogStore")
+"""The ends of the names of Delta's classes that look whether a commit exists in S3, and then write
+it.
+"""
 _OF_SUBMIT: Final = {"spark.master", "spark.jars", "spark.local.dir"}
 """Settings that only `spark-submit` can make, where it started the process."""
 _DELTA_EXTENSION: Final = "io.delta.sql.DeltaSparkSessionExtension"
@@ -240,27 +242,27 @@ def check_session(
 
 
 def _check_log_store(spark: SparkSession, warehouse: str) -> None:
-    """Another class than that of lowmark is accepted: it may commit through a lock. Delta's own
-    one for a single driver has none.
+    """Another class than that of lowmark is accepted: it may commit through a lock, as the one with
+    DynamoDB does.
     """
-    if is_not_atomic(_log_store_of(spark, warehouse)):
+    log_store = log_store_of(spark, warehouse)
+    if is_not_atomic(log_store):
         raise ConnectorError(
             ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
             "Spark would write to S3 without atomic commits",
-            f"{S3_LOG_STORE} is not set, or to Delta's class for a single driver. With it, a second"
-            " writer could replace a commit",
+            f"Delta would commit with {log_store}, which looks whether a commit exists and then"
+            " writes it. A second writer could replace the commit",
             f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, or build the"
             " session with connector.spark.configure_session",
         )
 
 
-def _log_store_of(spark: SparkSession, warehouse: str) -> str:
+def log_store_of(spark: SparkSession, warehouse: str) -> str:
     """The name of the class with which Delta commits to this warehouse, whichever setting chose
     it.
     """
     jvm: Any = spark._jvm
-    stores = getattr(getattr(jvm.org.apache.spark.sql.delta.storage, "LogStore$"), "MODULE$")
-    store = stores.createLogStore(spark._jsparkSession)
+    store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(spark._jsparkSession)
     if "getDelegate" in dir(store):
         store = store.getDelegate(jvm.org.apache.hadoop.fs.Path(spelled(warehouse)))
     if "logStoreImpl" in dir(store):
@@ -269,9 +271,7 @@ def _log_store_of(spark: SparkSession, warehouse: str) -> str:
 
 
 def is_not_atomic(log_store: str) -> bool:
-    """Whether commits in S3 through this class of Delta can replace each other (STO-3). An empty
-    name means Delta's default.
-    """
+    """Whether commits in S3 through this class of Delta can replace each other (STO-3)."""
     return log_store.rpartition(".")[2] in _NOT_ATOMIC
 
 

@@ -18,7 +18,7 @@ from connector.errors import ErrorCode, StorageError
 from connector.jars.store import OWN_JAR
 from connector.kafka.local.folder import free_port
 from connector.spark.failures import applying
-from connector.spark.session import S3_LOG_STORE, SETTINGS
+from connector.spark.session import S3_LOG_STORE, SETTINGS, is_not_atomic, log_store_of
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 
 WITHIN_S = 90
@@ -83,10 +83,9 @@ def test_a_commit_whose_answer_was_lost_is_a_success(commit: Commit, store: Obje
 
 
 def test_delta_commits_with_it(spark: SparkSession, store: ObjectStore) -> None:
-    jvm: Any = spark._jvm
-    found = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(spark._jsparkSession)
-    of_path = found.getDelegate(jvm.org.apache.hadoop.fs.Path(store.warehouse()))
-    assert of_path.logStoreImpl().getClass().getName() == SETTINGS[S3_LOG_STORE]
+    assert log_store_of(spark, store.warehouse()) == SETTINGS[S3_LOG_STORE]
+    assert not is_not_atomic(log_store_of(spark, "s3://bucket/w"))
+    assert log_store_of(spark, "/folder").endswith("HDFSLogStore")
 
 
 WRONG = {

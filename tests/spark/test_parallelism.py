@@ -114,7 +114,7 @@ def test_no_apply_begins_once_the_entry_is_closed() -> None:
 
 def test_a_class_that_looks_and_then_writes_is_not_atomic() -> None:
     """STO-3"""
-    assert is_not_atomic("")
+    assert is_not_atomic("io.delta.storage.HDFSLogStore")
     assert is_not_atomic("io.delta.storage.S3SingleDriverLogStore")
     assert is_not_atomic("org.apache.spark.sql.delta.storage.S3SingleDriverLogStore")
     assert not is_not_atomic(SETTINGS[S3_LOG_STORE])
