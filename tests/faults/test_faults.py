@@ -20,7 +20,7 @@ from tests.faults.history import kept_on_failure
 from tests.faults.system import system
 from tests.faults.validators import collected, judge
 
-CRASHES = int(os.environ.get("CRASHES", "2"))
+CRASHES = int(os.environ.get("CRASHES", "1"))
 KILLS = int(os.environ.get("KILLS", "1"))
 MINUTES = float(os.environ.get("MINUTES", 5 + CRASHES + 2 * KILLS))
 

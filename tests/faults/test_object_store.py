@@ -72,7 +72,7 @@ def proxy(object_store: ObjectStore) -> Iterator[StoreProxy]:
 
 
 @pytest.mark.parametrize(
-    "rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
+    "rounds", [1, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )
 def test_nothing_is_lost_in_a_store_that_fails(
     spark: SparkSession,

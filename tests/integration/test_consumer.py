@@ -332,7 +332,13 @@ def test_a_group_goes_on_from_what_it_committed(kafka: KafkaConfig, new_topic: N
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"group.protocol": "consumer"}, {"partition.assignment.strategy": "cooperative-sticky"}],
+    [
+        {},
+        {"group.protocol": "consumer"},
+        pytest.param(
+            {"partition.assignment.strategy": "cooperative-sticky"}, marks=pytest.mark.long
+        ),
+    ],
 )
 def test_members_of_a_group_share_the_kafka_partitions(
     kafka: KafkaConfig, new_topic: NewTopic, settings: dict[str, str]

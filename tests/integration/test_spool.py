@@ -76,6 +76,7 @@ def run(broker: LocalBroker, spool: Path, dies_at: int) -> int:
     return start
 
 
+@pytest.mark.long
 def test_an_outage_longer_than_every_time_out_and_a_killed_producer_lose_nothing(
     tmp_path: Path,
 ) -> None:

@@ -743,6 +743,7 @@ def test_committers_of_one_set_get_one_commit_timestamp(
     assert [one.commit_timestamp for one in releases] == [committed]  # type: ignore[union-attr]
 
 
+@pytest.mark.long
 def test_a_broker_that_restarts_costs_nothing(tmp_path: Path) -> None:
     """WRS-8."""
     with LocalBroker.start(tmp_path, jar_store()) as broker:
@@ -772,6 +773,7 @@ def behind_proxy(tmp_path: Path) -> Iterator[tuple[KafkaConfig, Proxy]]:
             yield KafkaConfig(f"{HOST}:{proxy.port}"), proxy
 
 
+@pytest.mark.long
 def test_each_append_has_its_outcome_after_connections_are_lost(
     behind_proxy: tuple[KafkaConfig, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:

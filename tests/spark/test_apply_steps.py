@@ -161,6 +161,7 @@ def test_resumable_after_a_death_while_changelog_and_table_were_made(
     assert set(shown(stream.table())) == {"a"}
 
 
+@pytest.mark.long
 def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
     spark: SparkSession, tmp_path: Path, deleted: Stream
 ) -> None:
@@ -251,6 +252,7 @@ def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_
         assert shown(stream.table(wanted)) == stream.truth(wanted)
 
 
+@pytest.mark.long
 def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:
     """MRG-10, MRG-11, TBL-12: what the horizon has passed leaves the graveyard, and a change that
     it would have stopped is too late.
@@ -336,6 +338,7 @@ def actions(folder: Path, table: str) -> list[dict[str, dict[str, object]]]:
     return [json.loads(line) for line in newest.read_text().splitlines()]
 
 
+@pytest.mark.long
 def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -319,6 +319,7 @@ def test_a_query_ends_with_children_or_with_a_heartbeat(spark: SparkSession, kno
     assert micros(last[1].timestamp) == at(5)
 
 
+@pytest.mark.long
 def test_a_streaming_query_survives_trimming_and_compaction(
     spark: SparkSession, tmp_path: Path, compacts_at_once: None
 ) -> None:

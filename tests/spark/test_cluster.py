@@ -336,6 +336,7 @@ def live_on(site: Site, driver: Driver, cluster: Cluster, rng: Random, faults: l
     site.check()
 
 
+@pytest.mark.long
 def test_run_lives_on_when_executors_workers_and_the_master_are_killed(
     site: Site, driver: Driver, cluster: Cluster, seed: int
 ) -> None:
@@ -395,6 +396,7 @@ def test_spark_submit_shows_our_lines_and_few_of_spark(
     site.check()
 
 
+@pytest.mark.long
 def test_a_cluster_and_an_object_store_together(
     site: Site, cluster: Cluster, object_store: ObjectStore
 ) -> None:

@@ -172,6 +172,7 @@ def total(rows: dict[object, dict[str, object]]) -> int:
     return sum(int(str(row["amount"])) for row in rows.values())
 
 
+@pytest.mark.long
 def test_a_stalled_watermark_is_passed_and_the_table_says_so(
     spark: SparkSession, tmp_path: Path
 ) -> None:

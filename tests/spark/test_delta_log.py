@@ -8,6 +8,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
@@ -45,6 +46,7 @@ def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: P
         assert set(threads.map(look, range(20))) == {COMMITS - 1}
 
 
+@pytest.mark.long
 def test_what_a_command_says_is_seen_by_no_other_thread(
     spark: SparkSession, tmp_path: Path
 ) -> None:

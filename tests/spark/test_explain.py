@@ -29,7 +29,9 @@ COLUMNS = (
 ROWS = 200
 
 
-@pytest.mark.parametrize("versions", list(Versions))
+@pytest.mark.parametrize(
+    "versions", [Versions.ALL, pytest.param(Versions.LATEST, marks=pytest.mark.long)]
+)
 def test_the_explanation_makes_the_row_of_the_table(
     spark: SparkSession, tmp_path: Path, seed: int, versions: Versions
 ) -> None:

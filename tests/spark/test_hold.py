@@ -123,6 +123,7 @@ def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
     assert shown(stream.table(HOLDS)) == stream.truth(HOLDS)
 
 
+@pytest.mark.long
 def test_what_turns_out_to_be_another_tables_change_releases_the_row(stream: Stream) -> None:
     """DLQ-3: whose record it was nobody knew before it was mended; a replay that is too late by
     then is the newest letter all the same.
@@ -166,6 +167,7 @@ def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> N
     assert (made.table_state.letters, made.table_state) == (0, stream.table(HOLDS).table_state())
 
 
+@pytest.mark.long
 def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> None:
     """DLQ-3: parked is not enough, which is for the ledger to say."""
     (letter,) = stream.letters

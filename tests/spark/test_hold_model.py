@@ -201,9 +201,8 @@ def check(history: History, cut: Cut) -> list[Arrival]:
     return dead
 
 
-@pytest.mark.parametrize(
-    "depth", [0, *(pytest.param(depth, marks=pytest.mark.long) for depth in range(1, 8))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("depth", range(8))
 def test_nothing_lost_of_a_held_row_whatever_dies_between(
     spark: SparkSession, tmp_path: Path, seed: int, depth: int
 ) -> None:

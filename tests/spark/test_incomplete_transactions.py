@@ -188,6 +188,7 @@ def fresh(stream: Stream) -> SparkRead:
     return read_table(stream.spark, str(stream.folder), "accounts", max_staleness_s=0)
 
 
+@pytest.mark.long
 def test_a_fresh_read_of_a_stream_that_waits_says_what_it_is(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -239,6 +240,7 @@ def trim(stream: Stream) -> int:
     return stream.changelog().trim(100, before=stream.clock + 10**12)
 
 
+@pytest.mark.long
 def test_a_batch_stays_while_a_check_needs_it(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15: neither before the check nor while a record is missing. No trim makes a transaction
     incomplete.

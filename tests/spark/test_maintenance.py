@@ -57,6 +57,7 @@ def compact(changelog: Changelog) -> None:
 
 
 @pytest.mark.usefixtures("compacts_at_once")
+@pytest.mark.long
 def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """TBL-15, TBL-10: nothing_lost, deletes_stay_deleted: between any two applies and batches, and
     who reads sees nothing of it.
@@ -209,6 +210,7 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
     assert stream.logged_offsets() == sorted(stream.topic.offsets())
 
 
+@pytest.mark.long
 def test_the_retention_that_is_declared_holds_for_tables_that_exist(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -258,6 +260,7 @@ def test_the_retention_that_is_declared_holds_for_tables_that_exist(
     assert kept(*(str(path) for path in Path(folder).glob("tombstones-*"))) == [interval(1100)]
 
 
+@pytest.mark.long
 def test_a_log_that_was_cleaned_knows_what_was_committed(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -493,6 +496,7 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
+@pytest.mark.long
 def test_the_newest_cut_stays_and_older_ones_go_before_their_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:

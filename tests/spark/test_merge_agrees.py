@@ -263,6 +263,7 @@ def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: 
 
 
 @pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.long
 def test_newest_wins_where_all_changes_are_alike(
     spark: SparkSession, seed: int, whole: bool
 ) -> None:

@@ -114,7 +114,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("wrong", WRONG)
+@pytest.mark.parametrize(
+    "wrong",
+    [pytest.param("endpoint", marks=pytest.mark.long), *(w for w in WRONG if w != "endpoint")],
+)
 def test_a_wrong_setting_is_named_without_a_secret(
     spark: SparkSession, store: ObjectStore, wrong: str
 ) -> None:

@@ -242,6 +242,7 @@ def test_letters_are_published_where_nothing_is_new_but_a_crash_came_between(liv
     check(live)
 
 
+@pytest.mark.long
 def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
     """JOB-2, JOB-3, TBL-10: a short pace makes no other table apply; the stop brings all to one
     cut. Ingest and applies have pools.

@@ -144,7 +144,7 @@ def kill_the_jvm(process: subprocess.Popen[str]) -> None:
     ("stop", "says"),
     [
         (to_group, "every batch that began has ended"),
-        (to_each, "every batch that began has ended"),
+        pytest.param(to_each, "every batch that began has ended", marks=pytest.mark.long),
         (interrupt, "every batch that began has ended"),
         (kill_the_jvm, "stopped: "),
     ],

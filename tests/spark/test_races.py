@@ -137,6 +137,7 @@ def pipeline(
     )
 
 
+@pytest.mark.long
 def test_newest_wins_in_two_tables_that_are_applied_at_once(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -286,6 +286,7 @@ def test_changes_of_which_a_table_keeps_nothing(spark: SparkSession, tmp_path: P
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("versions", Versions)
+@pytest.mark.long
 def test_a_row_of_many_cells_is_looked_at_once(
     spark: SparkSession, tmp_path: Path, versions: Versions
 ) -> None:
@@ -354,6 +355,7 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     ]
 
 
+@pytest.mark.long
 def test_a_read_remembers_deletes_until_its_rows_are_asked_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:

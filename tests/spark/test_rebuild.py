@@ -286,6 +286,7 @@ def test_what_cannot_be_rebuilt_is_left_alone(spark: SparkSession, stream: Strea
     assert shown(stream.table()) == before
 
 
+@pytest.mark.long
 def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(
     spark: SparkSession, tmp_path: Path
 ) -> None:

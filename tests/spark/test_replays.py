@@ -291,6 +291,7 @@ def test_the_dry_run_says_what_would_become_of_each_row(
     assert row == {"id": "pending", "name": "known", "amount": None, "_unmapped": {}}
 
 
+@pytest.mark.long
 def test_what_is_too_late_is_said_anew_by_force(spark: SparkSession, tmp_path: Path) -> None:
     """DLQ-13, deletes_stay_deleted: newer cells stay, a remembered deletion holds, a forgotten row
     comes back; a rebuild has the same.

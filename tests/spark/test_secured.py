@@ -116,6 +116,7 @@ def test_run_needs_each_right_of_the_page(
         pytest.fail(f"it works without {rights[missing]}", pytrace=False)
 
 
+@pytest.mark.long
 def test_a_login_that_is_refused_later_names_the_cause_and_loses_nothing(
     spark: SparkSession, secured: SecuredBroker, tmp_path: Path
 ) -> None:

@@ -115,6 +115,7 @@ def test_example_6_the_flushed_rows_are_visible(live: Live) -> None:
     assert fresh(live) == {f"r{number}": f"job/b {number}" for number in range(4)}
 
 
+@pytest.mark.long
 def test_examples_7_to_9_a_commit_waits_for_all_its_rows(
     spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, admin: AdminClient, tmp_path: Path
 ) -> None:

@@ -41,6 +41,7 @@ from tests.spark.streams import (
     shown,
 )
 
+LONG = pytest.mark.long
 C = 100
 
 
@@ -153,7 +154,10 @@ def test_the_state_is_no_cut_above_an_open_release(spark: SparkSession, tmp_path
     assert progress.as_of(TableState(complete_to_batch=3)) == progress.freshness.newest
 
 
-@pytest.mark.parametrize("step", ["rows written", "logged", "letters published"])
+@pytest.mark.parametrize(
+    "step",
+    ["logged", *(pytest.param(s, marks=LONG) for s in ("rows written", "letters published"))],
+)
 def test_a_batch_that_completes_a_release_runs_again(
     spark: SparkSession, tmp_path: Path, step: str
 ) -> None:
@@ -198,7 +202,7 @@ def test_a_rejected_row_withholds_the_release_until_its_replay(
     assert len(names_of(stream)) == len(fresh(stream)) == 10
 
 
-@pytest.mark.parametrize("step", ["", "logged"])
+@pytest.mark.parametrize("step", ["logged", pytest.param("", marks=LONG)])
 def test_an_operator_releases_the_rows_that_are_there(
     spark: SparkSession, tmp_path: Path, step: str
 ) -> None:
@@ -305,6 +309,7 @@ def test_rows_that_nobody_releases_expire(spark: SparkSession, tmp_path: Path) -
     assert set(names_of(stream)) == {"a0", "a1", "live"}
 
 
+@pytest.mark.long
 def test_a_release_that_ingest_reads_after_a_long_stop_finds_its_rows(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -324,6 +329,7 @@ def test_a_release_that_ingest_reads_after_a_long_stop_finds_its_rows(
     assert set(fresh(stream)) == {"a0"}
 
 
+@pytest.mark.long
 def test_a_released_row_keeps_its_payload_if_a_later_row_of_its_write_stream_expires(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -343,6 +349,7 @@ def test_a_released_row_keeps_its_payload_if_a_later_row_of_its_write_stream_exp
     assert names_of(stream) == fresh(stream) == {"a0": "a0 of w1/p"}
 
 
+@pytest.mark.long
 def test_a_row_is_not_released_again_after_its_write_stream_was_forgotten(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -371,6 +378,7 @@ def test_a_row_is_not_released_again_after_its_write_stream_was_forgotten(
     assert names_of(stream) == fresh(stream) == names
 
 
+@pytest.mark.long
 def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-21 and TBL-15: they leave the changelog after their write stream has expired."""
     stream = begun(spark, tmp_path)

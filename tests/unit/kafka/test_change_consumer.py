@@ -59,6 +59,8 @@ from tests.unit.mock_cluster import MockCluster
 FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 NOW = time.time_ns() // 1000
 T0 = NOW - 1_000_000_000
+# The mock cluster rebalances when a session times out.
+QUICK_GROUP = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
 """A time of the source: 1,000 s ago."""
 
 
@@ -291,9 +293,7 @@ def test_a_reader_of_some_kafka_partitions_has_their_watermark(stream: Stream) -
 def test_members_of_a_group_have_the_watermark_of_their_kafka_partitions(stream: Stream) -> None:
     """SUB-2: it starts again when the group gives them others."""
     stream.everywhere(ANNOUNCED, beat(3))
-    # The mock cluster rebalances when a session times out.
-    quick = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
-    kafka = KafkaConfig(stream.cluster.bootstrap_servers, quick)
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
     with ChangeConsumer(kafka, "t", group="g", watermarks=True) as one:
         until(one, 4)
         assert len(one.positions) == 2
@@ -691,9 +691,10 @@ def test_a_reader_of_named_kafka_partitions_gets_the_copy_in_the_least(stream: S
 def test_a_group_continues_after_a_release(stream: Stream) -> None:
     """WRS-22: what was committed does not come again."""
     fill_write_stream(stream)
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
     found: list[Received] = []
     for _ in range(2):
-        with ChangeConsumer(stream.kafka, "t", group="g", bounded=True, staged=True) as consumer:
+        with ChangeConsumer(kafka, "t", group="g", bounded=True, staged=True) as consumer:
             for item in consumer:
                 found.append(item)
                 consumer.commit()
