@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 
 from connector.errors import ErrorCode, TableError
 from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, user_metadata
@@ -53,7 +54,7 @@ def test_a_commit_with_any_line_separator_in_a_key_is_read(
 ) -> None:
     """`nothing_lost`: statistics have the smallest and the greatest key of a file, as it is."""
     path, key = str(tmp_path / "t"), f"a{separator}b"
-    rows = spark.sql("SELECT :key AS id", args={"key": key}).write.format("delta")
+    rows = spark.range(1).select(lit(key).alias("id")).write.format("delta")
     rows.option("delta.dataSkippingStatsColumns", "id").save(path)
     commit = DeltaLog(spark, path).newest()
     assert commit is not None
