@@ -36,6 +36,9 @@ LAKE_DEFAULTS: Final = {
 }
 """The same for deltalake. Your settings in [storage.options] have priority."""
 
+_AMBIGUOUS: Final = re.compile(r"[%\\*\[\]{}\x00-\x1f\x7f]|//|/\.\.?(/|$)")
+"""What Spark and deltalake take for different objects, for example `a%20b`, or for a pattern."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
@@ -137,4 +140,6 @@ def warehouse_fault(warehouse: str) -> str:
         r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[^?#]*)?", rest
     ):
         return "s3a:// and the name of a bucket, then a path without ? and #"
+    if scheme in {"s3", "s3a", "s3n"} and _AMBIGUOUS.search(rest.rstrip("/")):
+        return r"a path without %, \, *, [, ], {, }, control characters, empty parts, . and .."
     return ""

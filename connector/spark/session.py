@@ -22,6 +22,7 @@ from connector.config.storage import is_s3, spelled
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors
+from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
@@ -32,9 +33,12 @@ _JARS_AT_START: Final = (
 )
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
-_NOT_ATOMIC: Final = ("S3SingleDriverLogStore", "HDFSLogStore", "LocalLogStore", "AzureLogStore")
-"""The ends of the names of Delta's classes that look whether a commit exists in S3, and then write
-it.
+_NOT_ATOMIC: Final = (
+    *("S3SingleDriverLogStore", "HDFSLogStore", "HadoopFileSystemLogStore"),
+    *("AzureLogStore", "GCSLogStore", "LocalLogStore"),
+)
+"""The ends of the names of Delta's classes that look whether a commit exists and then write it, or
+rename it: neither is atomic in S3.
 """
 _OF_SUBMIT: Final = {"spark.master", "spark.jars", "spark.local.dir"}
 """Settings that only `spark-submit` can make, where it started the process."""
@@ -242,19 +246,26 @@ def check_session(
 
 
 def _check_log_store(spark: SparkSession, warehouse: str) -> None:
-    """Another class than that of lowmark is accepted: it may commit through a lock, as the one with
-    DynamoDB does.
+    """Another class than that of lowmark is accepted: it may commit through a lock. Delta's own
+    classes without one are refused (STO-3).
     """
-    log_store = log_store_of(spark, warehouse)
-    if is_not_atomic(log_store):
-        raise ConnectorError(
-            ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
-            "Spark would write to S3 without atomic commits",
-            f"Delta would commit with {log_store}, which looks whether a commit exists and then"
-            " writes it. A second writer could replace the commit",
-            f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, or build the"
-            " session with connector.spark.configure_session",
-        )
+    try:
+        name = log_store_of(spark, warehouse)
+    except Py4JJavaError as error:
+        cause = f"Delta cannot make the class that writes its logs: {cause_of(error)}"
+    else:
+        if not is_not_atomic(name):
+            return
+        cause = f"Delta commits with the class {name}. With it, a second writer could replace a"
+        cause += " commit"
+    raise ConnectorError(
+        ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
+        "Spark would write to S3 without atomic commits",
+        cause,
+        f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, without"
+        " spark.delta.logStore.class, or build the session with"
+        " connector.spark.configure_session",
+    )
 
 
 def log_store_of(spark: SparkSession, warehouse: str) -> str:

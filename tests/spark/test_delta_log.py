@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import lit
 
+from connector.errors import ErrorCode, TableError
 from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, user_metadata
 
 COMMITS = 200
@@ -44,6 +46,32 @@ def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: P
 
     with ThreadPoolExecutor(4) as threads:
         assert set(threads.map(look, range(20))) == {COMMITS - 1}
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x1e", "\r\n"])
+def test_a_commit_with_any_line_separator_in_a_key_is_read(
+    spark: SparkSession, tmp_path: Path, separator: str
+) -> None:
+    """`nothing_lost`: statistics have the smallest and the greatest key of a file, as it is."""
+    path, key = str(tmp_path / "t"), f"a{separator}b"
+    rows = spark.range(1).select(lit(key).alias("id")).write.format("delta")
+    rows.option("delta.dataSkippingStatsColumns", "id").save(path)
+    commit = DeltaLog(spark, path).newest()
+    assert commit is not None
+    (added,) = commit.added
+    assert json.loads(json.loads(added)["add"]["stats"])["maxValues"] == {"id": key}
+
+
+@pytest.mark.parametrize("content", ['{"commitInfo":{"tim', "rubbish", "5", '{"add":{}}'])
+def test_a_damaged_commit_is_named(spark: SparkSession, tmp_path: Path, content: str) -> None:
+    """TBL-14"""
+    folder = tmp_path / "_delta_log"
+    folder.mkdir()
+    (folder / f"{3:020}.json").write_text(content)
+    with pytest.raises(TableError) as caught:
+        DeltaLog(spark, str(tmp_path)).newest()
+    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+    assert caught.value.problem.startswith("Commit 3 of ")
 
 
 @pytest.mark.long

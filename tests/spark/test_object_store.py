@@ -14,11 +14,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector import jars
-from connector.errors import ErrorCode, StorageError
+from connector.errors import ConnectorError, ErrorCode, StorageError
 from connector.jars.store import OWN_JAR
 from connector.kafka.local.folder import free_port
 from connector.spark.failures import applying
-from connector.spark.session import S3_LOG_STORE, SETTINGS, is_not_atomic, log_store_of
+from connector.spark.session import (
+    S3_LOG_STORE,
+    SETTINGS,
+    check_session,
+    is_not_atomic,
+    log_store_of,
+)
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 
 WITHIN_S = 90
@@ -86,6 +92,32 @@ def test_delta_commits_with_it(spark: SparkSession, store: ObjectStore) -> None:
     assert log_store_of(spark, store.warehouse()) == SETTINGS[S3_LOG_STORE]
     assert not is_not_atomic(log_store_of(spark, "s3://bucket/w"))
     assert log_store_of(spark, "/folder").endswith("HDFSLogStore")
+
+
+OTHER_CLASSES = {
+    "io.delta.storage.HDFSLogStore": "io.delta.storage.HDFSLogStore",
+    "no.such.LogStore": "ClassNotFoundException",
+    "": "io.delta.storage.S3SingleDriverLogStore",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CLASSES)
+def test_a_session_whose_class_is_not_atomic_is_refused(spark: SparkSession, name: str) -> None:
+    """STO-3: whichever setting names the class, and without a stack of Java."""
+    check_session(spark, for_writing=True, warehouse="s3a://lake/w")
+    conf = spark.sparkContext._jsc.sc().conf()  # type: ignore[union-attr]
+    conf.remove(S3_LOG_STORE)
+    try:
+        if name:
+            conf.set("spark.delta.logStore.class", name)
+        with pytest.raises(ConnectorError) as caught:
+            check_session(spark, for_writing=True, warehouse="s3a://lake/w")
+    finally:
+        conf.remove("spark.delta.logStore.class")
+        conf.set(S3_LOG_STORE, SETTINGS[S3_LOG_STORE])
+    assert caught.value.code == ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS
+    assert OTHER_CLASSES[name] in caught.value.cause
+    assert "\n" not in str(caught.value)
 
 
 WRONG = {

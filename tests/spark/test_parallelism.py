@@ -117,5 +117,7 @@ def test_a_class_that_looks_and_then_writes_is_not_atomic() -> None:
     assert is_not_atomic("io.delta.storage.HDFSLogStore")
     assert is_not_atomic("io.delta.storage.S3SingleDriverLogStore")
     assert is_not_atomic("org.apache.spark.sql.delta.storage.S3SingleDriverLogStore")
+    assert is_not_atomic("org.apache.spark.sql.delta.storage.HDFSLogStore")
+    assert is_not_atomic("io.delta.storage.AzureLogStore")
     assert not is_not_atomic(SETTINGS[S3_LOG_STORE])
     assert not is_not_atomic("io.delta.storage.S3DynamoDBLogStore")

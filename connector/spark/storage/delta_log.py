@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.config.storage import is_local
 from connector.spark.storage.files import newest_snapshot
 from connector.state.maintenance_schedule import CommitCount, superfluous
+from connector.state.reading import reading
 
 _NAME: Final = re.compile(r"/_delta_log/([^,/;}]+)(?=;)")
 _COMMIT: Final = re.compile(r"(\d{20})\.json")
@@ -75,7 +76,7 @@ class DeltaLog:
 
     def newest(self) -> Commit | None:
         """The newest commit. None: there is no table. If a later commit is not one of lowmark, it
-        is that commit from then on.
+        is that commit from then on. Raises `TableError` if its file is damaged.
         """
         if self._is_remote:
             return self._newest_listed()
@@ -258,7 +259,13 @@ class DeltaLog:
             stream.close()
 
     def _read(self, version: int) -> Commit:
-        lines = self._text_of(self._file(version)).splitlines()
+        text = self._text_of(self._file(version))
+        with reading(self.location, f"Commit {version}"):
+            return self._parsed(version, text)
+
+    def _parsed(self, version: int, text: str) -> Commit:
+        # Delta writes other line separators, for example U+2028 of a key, as they are.
+        lines = [line for line in text.split("\n") if line.strip()]
         actions = [json.loads(line) for line in lines]
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}

@@ -200,6 +200,20 @@ def test_a_uri_without_a_bucket_is_refused(written: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "path", ["a//b", "/a", "a%20b", r"a\\b", "a/../b", "a/.", "..", "a*", "{a}", r"a\tb"]
+)
+def test_a_path_that_two_clients_read_differently_is_refused(path: str) -> None:
+    """STO-1: Spark and deltalake would use different objects."""
+    for scheme in ("s3", "s3a"):
+        assert "a path without %" in error_of("", f"{scheme}://bucket/{path}")
+
+
+@pytest.mark.parametrize("path", ["a b", "ü", "a+b", "A=1/.b/c..d", "a//", ""])
+def test_a_path_that_both_clients_read_alike_is_allowed(path: str) -> None:
+    assert config("", f"s3://bucket/{path}").warehouse == f"s3a://bucket/{path}".rstrip("/")
+
+
+@pytest.mark.parametrize(
     ("text", "words"),
     [
         ('access_key = "k"', "set secret_key, or remove both"),
