@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from connector.config.storage import is_local
+from connector.errors import ConfigError, ErrorCode
 from connector.records.field_types import check_arguments
 from connector.text import is_secret
 
@@ -114,3 +116,23 @@ def conf_fault(name: str, value: str) -> tuple[str, str]:
         (why for prefix, why in _KEPT_PREFIXES.items() if name.startswith(prefix)), ""
     )
     return (f"the value of lowmark: {why}", "remove it") if why else ("", "")
+
+
+def check_shared(master: str, warehouse: str, *, shared_folder: bool) -> None:
+    """Raise `ConfigError` if the warehouse is a local folder and the executors may be on other
+    hosts (SCL-7).
+
+    Each host would write its files to a folder of its own. `shared_folder`: the user says that all
+    hosts see the same folder there, for example over NFS.
+    """
+    one_host = is_local_master(master) or master.startswith("local-cluster")
+    if shared_folder or one_host or not is_local(warehouse):
+        return
+    raise ConfigError(
+        ErrorCode.FOLDER_NOT_SHARED,
+        f"The warehouse {warehouse} is a local folder, but the executors of {master} may be on"
+        " other hosts",
+        "Each host would write its part of the files to its own folder",
+        "Use a warehouse that all hosts reach by the same URI. If all hosts see the same folder at"
+        " this path, set shared_folder = true in [storage]",
+    )

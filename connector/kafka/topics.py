@@ -136,8 +136,9 @@ def check_replicas(stream: str, topics: Collection[TopicFacts]) -> list[str]:
     ]
     warnings = []
     if few:
+        have = "has" if len(few) == 1 else "have"
         warnings.append(
-            f"streams.{stream}: {_names(few)} has fewer than {REPLICAS} replicas. If one"
+            f"streams.{stream}: {_names(few)} {have} fewer than {REPLICAS} replicas. If one"
             " broker is lost, acknowledged records may be lost with it. Raise the replication"
             f" factor to {REPLICAS}"
         )

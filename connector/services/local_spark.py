@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -12,15 +13,18 @@ from pathlib import Path
 from sys import __stderr__, __stdout__
 from typing import TYPE_CHECKING, Final
 
+from connector.config.spark_settings import check_shared, is_local_master
 from connector.config.storage import SPARK_DEFAULTS, is_s3
 from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
 from connector.services.events import OnEvent, info
+from connector.text import duration
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from connector.config.settings import ConnectorConfig
 
+MASTER_WITHIN_S: Final = 5.0
 _STARTING: Final = threading.Lock()
 
 
@@ -42,7 +46,7 @@ def session_of(
     process has room for one session: `ConnectorError` if there is one already, because it would be
     yours.
     """
-    from connector.spark.cluster import check_shared
+    from connector.spark.cluster import NO_EXECUTOR_S
     from connector.spark.jvm import stop_session
     from connector.spark.session import check_session, start_session
 
@@ -62,6 +66,7 @@ def session_of(
         settings["spark.driver.memory"] = memory
     if "SPARK_ENV_LOADED" not in os.environ:
         check_shared(settings["spark.master"], warehouse, shared_folder=is_shared)
+        check_master(settings["spark.master"])
     paths = _jars(config, on_event)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -70,9 +75,36 @@ def session_of(
         started = start_session(paths, scratch=scratch, settings=settings)
     stack.callback(stop_session, started)
     # Under spark-submit, the master is another one.
-    check_shared(started.sparkContext.master or "", warehouse, shared_folder=is_shared)
+    master = started.sparkContext.master or ""
+    check_shared(master, warehouse, shared_folder=is_shared)
+    if not is_local_master(master):
+        waits = f"the first job waits for an executor, up to {duration(NO_EXECUTOR_S)}"
+        on_event(info("SPARK", f"Spark runs on {master}; {waits}"))
     check_session(started, for_writing=for_writing, warehouse=warehouse)
     return started
+
+
+def check_master(master: str) -> None:
+    """Raise `ConnectorError` if no server listens where the master of a standalone cluster should
+    be. Spark would ask for a minute.
+    """
+    if not master.startswith("spark://"):
+        return
+    causes = list[str]()
+    for host in master.removeprefix("spark://").split(","):
+        name, _, port = host.rpartition(":")
+        try:
+            socket.create_connection((name.strip("[]"), int(port)), MASTER_WITHIN_S).close()
+        except (OSError, ValueError) as error:
+            causes.append(f"{host}: {error}")
+        else:
+            return
+    raise ConnectorError(
+        ErrorCode.SPARK_MASTER_UNREACHABLE,
+        f"No Spark master answers at {master}",
+        "; ".join(causes),
+        "Start the master, or correct master in [spark]",
+    )
 
 
 def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:

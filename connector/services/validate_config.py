@@ -14,9 +14,11 @@ from typing import Literal
 from connector import warehouse as places
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.spark_settings import check_shared
 from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.services.local_spark import check_master
 from connector.services.store_requests import (
     LARGEST_DIFFERENCE_S,
     WARN_ABOVE_S,
@@ -58,6 +60,7 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
         f" {counted(len(config.tables), 'table')}",
     )
     yield from _guarded(_ingest_client(config.kafka))
+    yield from _guarded(_spark(config))
     warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
     yield from warehouse
     if not any(one.level == "fault" for one in warehouse):
@@ -91,6 +94,17 @@ def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
     java_settings.options(kafka, Path.read_text)
     yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
+
+
+def _spark(config: ConnectorConfig) -> Iterator[Finding]:
+    """The master of a cluster answers, and its hosts can reach the warehouse (SCL-7)."""
+    if config.spark.is_local:
+        return
+    master = config.spark.master
+    check_shared(master, config.warehouse, shared_folder=config.storage.shared_folder)
+    check_master(master)
+    is_asked = "" if master.startswith("spark://") else " (not checked)"
+    yield Finding("ok", f"spark: {master}{is_asked}")
 
 
 def _store(config: ConnectorConfig) -> Iterator[Finding]:

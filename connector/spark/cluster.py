@@ -1,5 +1,5 @@
-"""The differences of a Spark cluster: executors come and go, cores change, and other hosts must see
-the files (SCL-2, SCL-4, SCL-5, SCL-7).
+"""The differences of a Spark cluster: executors come and go, and cores change (SCL-2, SCL-4,
+SCL-5).
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
-from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from connector.config.spark_settings import is_local_master
-from connector.errors import ConfigError, ConnectorError, ErrorCode
+from connector.errors import ConnectorError, ErrorCode
 from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
 from connector.spark.jvm import GONE
 from connector.spark.pools import TAG, tagged
@@ -216,23 +215,3 @@ def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> N
             f"Set spark.executor.extraJavaOptions to {limits}, or build the session with"
             " connector.spark.configure_session",
         )
-
-
-def check_shared(master: str, warehouse: str, *, shared_folder: bool) -> None:
-    """Raise `ConfigError` if the warehouse is a local folder and the executors may be on other
-    hosts (SCL-7).
-
-    Each host would write its files to a folder of its own. `shared_folder`: the user says that all
-    hosts see the same folder there, for example over NFS.
-    """
-    one_host = is_local_master(master) or master.startswith("local-cluster")
-    if shared_folder or one_host or urlsplit(warehouse).scheme not in ("", "file"):
-        return
-    raise ConfigError(
-        ErrorCode.FOLDER_NOT_SHARED,
-        f"The warehouse {warehouse} is a local folder, but the executors of {master} may be on"
-        " other hosts",
-        "Each host would write its part of the files to its own folder",
-        "Use a warehouse that all hosts reach by the same URI. If all hosts see the same folder at"
-        " this path, say so with shared_folder = true",
-    )

@@ -24,6 +24,11 @@ _CREDENTIALS: Final = re.compile(
     "InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken|TokenRefreshRequired"
     "|AuthorizationHeaderMalformed|InvalidClientTokenId"
 )
+_MEANS: Final = {
+    "InvalidAccessKeyId": ", it does not know the access key",
+    "SignatureDoesNotMatch": ", the secret key is not that of the access key",
+    "ExpiredToken": ", they were valid for a time that is over",
+}
 _NO_BUCKET: Final = re.compile("NoSuchBucket|UnknownStoreException|bucket does not exist")
 _REGION: Final = re.compile("PermanentRedirect|AWSRedirectException|IllegalLocationConstraint")
 _DENIED: Final = re.compile(
@@ -32,15 +37,20 @@ _DENIED: Final = re.compile(
 )
 _UNCONDITIONAL: Final = re.compile(r"NotImplemented|Status Code: 501|501 Not Implemented")
 _BUSY: Final = re.compile(
-    r"SlowDown|InternalError|ServiceUnavailable|Status Code: 5\d\d|AWSStatus500Exception"
+    r"SlowDown|\bInternalError\b|ServiceUnavailable|Status Code: 5\d\d|AWSStatus500Exception"
     r"|AWSServiceThrottledException|\b50[0234] [A-Z][a-z]+"
+)
+_UNTRUSTED: Final = (
+    "the certificate of the server has expired, is for another host, or is of an authority that"
+    " this machine does not know"
 )
 _UNREACHABLE: Final = {
     "no host has this name": re.compile("dns error|UnknownHostException"),
     "no server listens there": re.compile("Connection refused"),
-    "the server does not speak TLS as this machine expects": re.compile(
-        "SSLException|SSLHandshakeException|PKIX path|invalid peer certificate|InvalidContentType"
-    ),
+    _UNTRUSTED: re.compile("PKIX path|CertificateE|invalid peer certificate"),
+    "the server does not speak TLS": re.compile("InvalidContentType|not an SSL/TLS record"),
+    "the server does not speak TLS as this machine expects": re.compile("SSL\\w*Exception"),
+    "the server did not answer in time": re.compile("timed out"),
     "the connection was cut": re.compile(
         "Connection reset|connection closed|Broken pipe|NoHttpResponse|error sending request"
         "|AWSNoResponseException|error decoding response body|IncompleteMessage"
@@ -49,8 +59,17 @@ _UNREACHABLE: Final = {
         "timed out|Timeout|Unable to execute HTTP request|AWSClientIOException"
     ),
 }
-_CERTAIN: Final = tuple(_UNREACHABLE)[:2]
+_CERTAIN: Final = tuple(_UNREACHABLE)[:4]
 """Nothing else can have such a text. A stack of Java can have the words of other errors."""
+_AT: Final = re.compile(
+    r"(?:GET|PUT|HEAD|POST|DELETE) (https?://[\w.:\[\]-]+)/|Connect to (?:\S+ \[)?([\w.-]+:\d+)"
+)
+"""The host that was asked. The rest of a URL can be signed."""
+_OTHER_SERVER: Final = re.compile(
+    r"Header missing from response|invalid list response"
+    r"|list request.*\b40[045] [A-Z](?!.*<Code>)",
+    re.DOTALL,
+)
 _SETTINGS: Final = "Correct the section [storage]"
 
 
@@ -102,9 +121,10 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
         return StorageError(
             ErrorCode.STORE_CREDENTIALS_REFUSED,
             problem,
-            f"The object store refuses the credentials: {refused[0]}",
-            f"{_SETTINGS}: access_key, secret_key, session_token, region. Without them, those of"
-            " the environment are used",
+            f"The object store refuses the credentials: {refused[0]}{_MEANS.get(refused[0], '')}",
+            f"{_SETTINGS}, or the variables CONNECTOR__STORAGE__*: access_key, secret_key,"
+            " session_token, region. Without any, those of AWS's tools are used, such as"
+            " AWS_ACCESS_KEY_ID",
             **fields,
         )
     if _DENIED.search(text):
@@ -132,14 +152,26 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
             "Try again later. Nothing is lost: lowmark continues where it stopped",
             **fields,
         )
+    at = next(filter(None, asked.groups())) if (asked := _AT.search(text)) else ""
+    if not cause and _OTHER_SERVER.search(text):
+        return StorageError(
+            ErrorCode.STORE_UNREACHABLE,
+            problem,
+            f"The server{at and ' at '}{at} does not answer as an object store does",
+            "Correct storage.endpoint. It may be the port of another server",
+            **fields,
+        )
     if not cause:
         return None
     return StorageError(
         ErrorCode.STORE_UNREACHABLE,
         problem,
-        f"The object store cannot be reached: {cause}",
-        f"Check the network and the store. {_SETTINGS} if its endpoint is wrong. Nothing is lost:"
-        " lowmark continues where it stopped",
+        f"The object store{at and ' at '}{at} cannot be reached: {cause}",
+        "Name the file of the authority's certificate in SSL_CERT_FILE, and in the trust store of"
+        " Spark's JVM"
+        if cause == _UNTRUSTED
+        else f"Check the network and the store. {_SETTINGS} if its endpoint is wrong. Nothing is"
+        " lost: lowmark continues where it stopped",
         **fields,
     )
 

@@ -39,7 +39,35 @@ JAVA = (
         (ANSWER.format(code="PermanentRedirect"), "BUCKET_MISSING", "another region"),
         (REFUSED.format(cause="Connection refused (os error 111)"), "STORE_UNREACHABLE", "listens"),
         (REFUSED.format(cause="dns error"), "STORE_UNREACHABLE", "this name"),
-        (REFUSED.format(cause="operation timed out"), "STORE_UNREACHABLE", "cut"),
+        (REFUSED.format(cause="operation timed out"), "STORE_UNREACHABLE", "answer in time"),
+        (
+            REFUSED.format(cause="invalid peer certificate\nUnknownIssuer"),
+            "STORE_UNREACHABLE",
+            "of an authority that this machine does not know",
+        ),
+        (
+            JAVA.format(message="PKIX path building failed\n at withInternalError(", status=0),
+            "STORE_UNREACHABLE",
+            "of an authority that this machine does not know",
+        ),
+        (
+            JAVA.format(message="Connect to h:1 [h/1.1.1.1] failed: timed out", status=0),
+            "STORE_UNREACHABLE",
+            "at h:1 cannot",
+        ),
+        (
+            "Kernel error -> Generic S3 error\nContent-Length Header missing from response",
+            "STORE_UNREACHABLE",
+            "does not answer as an object store",
+        ),
+        (
+            (
+                "Kernel error -> Generic S3 error\nError performing list request\nError performing"
+                " GET http://h:1/lake - Server returned non-2xx status code\n404 Not Found\n404"
+            ),
+            "STORE_UNREACHABLE",
+            "The server at http://h:1 does not answer",
+        ),
         (REFUSED.format(cause="<Code>SlowDown</Code>"), "STORE_UNREACHABLE", "SlowDown"),
         (REFUSED.format(cause="501 Not Implemented"), "STORE_NOT_CONDITIONAL", "If-None-Match"),
         (
