@@ -217,7 +217,8 @@ def check_session(
             ErrorCode.SPARK_WITHOUT_S3_JARS,
             "Spark runs without the jars of its S3 client",
             _JARS_AT_START,
-            f"Start Spark with these jars (`spark.jars`): {_jars_of('s3')}",
+            "Start Spark with these jars, too, beside those that it has (`spark.jars`):"
+            f" {_jars_of('s3')}",
         )
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
