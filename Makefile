@@ -6,8 +6,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.from-lock
 SOURCES := connector tests $(wildcard benchmarks)
-# Three at a time, each with a broker and a JVM of its own: one waits for Kafka while the others compute.
-DIVIDED := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+# Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
+DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit tests/property tests/golden tests/architecture
 PURE := connector/errors.py,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/state/*,connector/config/*
 

@@ -71,8 +71,18 @@ def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     after = versions(live.spark, path), versions(live.spark, table)
     assert after == (before[0] + 1, before[1]), "the changelog has a newer moment, and nothing else"
 
-    shutil.rmtree(live.warehouse / "streams" / "s" / "checkpoint")
-    live.publish(account("a", 3, amount="2"))
+    # As a process leaves it that was killed while it wrote the offsets of the first batch.
+    checkpoint = live.warehouse / "streams" / "s" / "checkpoint"
+    for name in ("offsets", "commits"):
+        shutil.rmtree(checkpoint / name)
+        (checkpoint / name).mkdir()
+    (checkpoint / "offsets" / ".0.1f.tmp").write_text("v1\n{}")
+    live.publish(account("c", 3, amount="3"))
+    live.pipeline().run_once()
+    check(live)
+
+    shutil.rmtree(checkpoint)
+    live.publish(account("a", 4, amount="2"))
     pipeline = live.pipeline()
     pipeline.run_once()
     check(live)

@@ -56,8 +56,9 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
 
 
 def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
-    """Remove a checkpoint whose last batch was not acknowledged, or whose logs two processes have
-    damaged.
+    """Remove a checkpoint that has no acknowledged batch, whose last batch was not acknowledged, or
+    whose logs two processes have damaged. Spark refuses one that was killed while it wrote the
+    first batch: it has a temporary file, and no batch.
 
     With `even_finished`, any checkpoint is removed. The changelog says whether the last batch was
     logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
@@ -74,7 +75,9 @@ def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bo
         )
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
-    if files.exists(folder) and (even_finished or newest("offsets") != newest("commits")):
+    acknowledged = newest("commits")
+    is_whole = acknowledged >= 0 and newest("offsets") == acknowledged
+    if files.exists(folder) and (even_finished or not is_whole):
         files.delete(folder, True)
 
 
