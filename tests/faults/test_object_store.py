@@ -36,6 +36,7 @@ from tests.store_proxy import Fault, StoreProxy, Weather
 KILLS = int(os.environ.get("KILLS", "20"))
 MINUTES = float(os.environ.get("MINUTES", "5"))
 WITHIN_S = 300.0
+ROUNDS = 20
 STORM = {
     Fault.DELAY: 0.05,
     Fault.CUT: 0.02,
@@ -71,9 +72,8 @@ def proxy(object_store: ObjectStore) -> Iterator[StoreProxy]:
         yield proxy
 
 
-@pytest.mark.parametrize(
-    "rounds", [1, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.long
+@pytest.mark.timeout(3600)
 def test_nothing_is_lost_in_a_store_that_fails(
     spark: SparkSession,
     store: ObjectStore,
@@ -81,7 +81,6 @@ def test_nothing_is_lost_in_a_store_that_fails(
     kafka: KafkaConfig,
     new_topic: NewTopic,
     seed: int,
-    rounds: int,
 ) -> None:
     """STO-3, STO-6, `nothing_lost`, `newest_wins`: also commits whose answer was cut. What a life
     leaves undone, the next one does, and each error says that the store failed.
@@ -95,7 +94,7 @@ def test_nothing_is_lost_in_a_store_that_fails(
             *(spark, kafka, new_topic(kafka_partitions=2).topic, store.warehouse(FAULTY), stack),
             storage=store.storage(port=proxy.port),
         )
-        for number in range(rounds):
+        for number in range(ROUNDS):
             live.publish(*changes_of(rng, number))
             proxy.change(Weather(STORM, STORM_OF_COMMITS, seed=rng.randrange(2**32)))
             try:
@@ -110,7 +109,7 @@ def test_nothing_is_lost_in_a_store_that_fails(
         assert live.table() == live.truth()
         assert all(one.is_proved for one in audit(live.config))
     assert faults[Fault.CUT_ANSWER]
-    print(f"seed {seed}: {failed} of {rounds} lives failed, {dict(faults)}")
+    print(f"seed {seed}: {failed} of {ROUNDS} lives failed, {dict(faults)}")
 
 
 def changes_of(rng: Random, number: int) -> list:  # type: ignore[type-arg]

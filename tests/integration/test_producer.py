@@ -441,6 +441,7 @@ def test_nothing_is_lost_when_the_broker_is_killed_while_producing(tmp_path: Pat
         assert read_back == set(sent)
 
 
+@pytest.mark.long
 def test_a_failed_change_can_be_sent_again(tmp_path: Path) -> None:
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)

@@ -289,6 +289,7 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
         stream.apply(stream.table())
 
 
+@pytest.mark.long
 def test_few_changes_replace_single_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -418,6 +419,7 @@ def _stored(context: Any) -> set[str]:
     return set(context.getPersistentRDDs().keys().toList().mkString(",").split(","))
 
 
+@pytest.mark.long
 def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(
     spark: SparkSession, tmp_path: Path
 ) -> None:

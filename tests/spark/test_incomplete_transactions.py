@@ -123,6 +123,7 @@ def test_what_is_overdue_or_released_is_not_waited_for(spark: SparkSession, tmp_
     assert table.table_state().is_consistent_cut
 
 
+@pytest.mark.long
 def test_a_stream_that_counts_goes_on(spark: SparkSession, tmp_path: Path) -> None:
     """ING-2: the default lists only, and a replay of the missing record completes it."""
     stream = begun(spark, tmp_path, STREAM)
@@ -268,6 +269,7 @@ def test_a_batch_stays_while_a_check_needs_it(spark: SparkSession, tmp_path: Pat
     assert listed(stream) == []
 
 
+@pytest.mark.long
 def test_what_left_the_changelog_above_the_low_watermark_is_not_checked(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -566,6 +566,7 @@ def test_of_two_broken_rules_both_name_the_same(spark: SparkSession, seed: int) 
     assert_agreement(spark, cases, schemas=Schemas(), tables=frozenset({"t"}))
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_entries_are_the_limit(spark: SparkSession) -> None:
     """REC-14: and judging them needs no more stack than judging one."""
     datum = to_datum(CHANGE, 1)

@@ -148,6 +148,7 @@ def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path:
 
 
 @pytest.mark.usefixtures("compacts_at_once")
+@pytest.mark.long
 def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -75,7 +75,13 @@ TABLES = {
 """
 
 
-@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(name, marks=pytest.mark.long) if "mapped only" in name else name
+        for name in TABLES
+    ],
+)
 def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table: str) -> None:
     """MRG-1, MRG-2, MRG-4 to MRG-10, TBL-7: whatever the batches, the rows are those of the
     definition, and the rest is buried.

@@ -297,6 +297,7 @@ def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
 
+@pytest.mark.long
 def test_ingest_does_not_wait_for_a_long_apply(spark: SparkSession) -> None:
     """JOB-3: its tasks are the next to run, though an apply has many waiting."""
 

@@ -171,6 +171,7 @@ def test_newest_wins_in_two_tables_that_are_applied_at_once(
     ]
 
 
+@pytest.mark.long
 def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:

@@ -201,10 +201,9 @@ def plain(rng: Random, later: int) -> list[DataChange]:
 FIRST, *LONG = OF_GENERATED
 ON_TOP = ["whole rows, newer", "partial, newer", PLAIN]
 KINDS = [
-    *ON_TOP,
     "late, with deletes",
     FIRST,
-    *(pytest.param(kind, marks=pytest.mark.long) for kind in LONG),
+    *(pytest.param(kind, marks=pytest.mark.long) for kind in (*ON_TOP, *LONG)),
 ]
 
 
@@ -310,7 +309,7 @@ def test_a_row_of_many_cells_is_looked_at_once(
     assert shown(stream.table(wanted)) == stream.truth(wanted)
 
 
-@pytest.mark.parametrize("many", [merge.MANY_CHANGES, 0])
+@pytest.mark.parametrize("many", [pytest.param(merge.MANY_CHANGES, marks=pytest.mark.long), 0])
 def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:

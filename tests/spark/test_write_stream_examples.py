@@ -54,6 +54,7 @@ def fresh(live: Live) -> dict[object, object]:
     return {key: row["name"] for key, row in rows_by_key(found).items()}
 
 
+@pytest.mark.long
 def test_examples_4_and_5_several_sessions_commit_together(live: Live) -> None:
     """`all_or_nothing`, in one version of the table; and a repeated commit has the same answer."""
     with (
@@ -94,6 +95,7 @@ def test_examples_4_and_5_several_sessions_commit_together(live: Live) -> None:
     assert live.logged_offsets() == live.offsets()
 
 
+@pytest.mark.long
 def test_example_6_the_flushed_rows_are_visible(live: Live) -> None:
     """A buffered write stream shows the rows up to its flushed offset."""
     with (

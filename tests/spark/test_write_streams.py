@@ -181,6 +181,7 @@ def test_a_batch_that_completes_a_release_runs_again(
     assert changelog.changes("t", after=0, to=1).count() == 0
 
 
+@pytest.mark.long
 def test_a_rejected_row_withholds_the_release_until_its_replay(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -251,6 +252,7 @@ def test_a_row_is_released_once(spark: SparkSession, tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_a_release_below_the_horizon_stays_withheld(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-20: too late when it arrives, or when its last row does."""
     day = 86_400_000_000
@@ -432,6 +434,7 @@ def _kinds(stream: Stream) -> list[Row]:
     return rows.groupBy("kind", "entries").count().collect()
 
 
+@pytest.mark.long
 def test_queries_of_changes_return_released_rows(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-22 and SUB-5: they are records of the stream partition of their release."""
     stream = begun(spark, tmp_path)
