@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pytest
 from fastavro.schema import parse_schema
 from pyspark.sql import SparkSession
 
@@ -127,7 +126,6 @@ def good(name: str, at: int) -> DataChange:
     return account(name, at, name=f"{name} at {at}", amount=str(at))
 
 
-@pytest.mark.long
 def test_a_table_is_as_if_its_poison_had_never_been_bad(
     spark: SparkSession, tmp_path: Path
 ) -> None:
