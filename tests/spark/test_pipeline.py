@@ -21,6 +21,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic as KafkaTopic
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector import cli
@@ -93,6 +94,25 @@ def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     shutil.rmtree(live.warehouse / "tables")
     live.pipeline().run_once()
     check(live)
+
+
+def test_an_apply_that_committed_before_executors_were_lost_is_in_the_history(live: Live) -> None:
+    """SCL-4, JOB-1: the second try finds nothing to do, and knows what the first one committed."""
+    live.publish(account("a", 1, name="Ada"), account("b", 2, amount="no number"))
+    lost = ["ExecutorLostFailure (executor 1 exited)"]
+
+    def on_step(step: str) -> None:
+        if step == "table accounts: table committed" and lost:
+            raise PySparkException(lost.pop())
+
+    live.pipeline(on_step).run_once()
+    check(live)
+    assert not lost
+    (job,) = [job for job in History(str(live.warehouse)).jobs("accounts") if job.to_batch]
+    state = table_state_of(str(live.warehouse), "accounts")
+    assert state is not None
+    assert (job.error, job.to_batch, job.letters) == ("", state.to_batch, state.letters)
+    assert job.watermark_after == state.apply_watermark
 
 
 ACCOUNTS = """
