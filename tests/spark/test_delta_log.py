@@ -112,8 +112,8 @@ def test_what_a_command_says_is_seen_by_no_other_thread(
 def test_properties_are_those_of_the_newest_version_with_and_without_its_checksum(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-8: they are read from the log, without a query; a checksum that is missing, as of a
-    foreign commit, is done without.
+    """TBL-8: they are read from the log, without a query; a checksum that is damaged, or
+    missing, as of a foreign commit, is done without.
     """
     path = str(tmp_path / "t")
     spark.range(1).write.format("delta").save(path)
@@ -121,6 +121,9 @@ def test_properties_are_those_of_the_newest_version_with_and_without_its_checksu
         spark.sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ('lowmark.test' = '{value}')")
         assert DeltaLog(spark, path).properties()["lowmark.test"] == value
     checksum = tmp_path / "t" / "_delta_log" / f"{2:020}.crc"
-    checksum.unlink()
     (checksum.parent / f".{checksum.name}.crc").unlink(missing_ok=True)
+    for damaged in ("", "[]", '{"metadata": null}', '{"metad'):
+        checksum.write_text(damaged)
+        assert DeltaLog(spark, path).properties()["lowmark.test"] == "second"
+    checksum.unlink()
     assert DeltaLog(spark, path).properties()["lowmark.test"] == "second"

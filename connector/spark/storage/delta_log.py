@@ -10,6 +10,7 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
@@ -136,14 +137,17 @@ class DeltaLog:
         """The properties of the table's newest version, as Delta stores them. There must be a
         table.
 
-        They are in the checksum beside a commit. If there is no checksum, they come from Delta's
-        own state of the log. No SQL is run, because the first query of a process takes seconds.
+        They are in the checksum beside a commit. If there is no checksum, or a damaged one, they
+        come from Delta's own state of the log. No SQL is run, because the first query of a process
+        takes seconds.
         """
         version = self._listed()
         assert version >= 0, "there is no table"
         checksum = self._path_of(self._folder, f"{version:020}.crc")
         if self._files.exists(checksum):
-            return dict(json.loads(self._text_of(checksum))["metadata"].get("configuration", {}))
+            with suppress(ValueError, LookupError, TypeError, AttributeError):
+                found = json.loads(self._text_of(checksum))
+                return dict(found["metadata"].get("configuration", {}))
         jvm: Any = self._spark._jvm
         configuration = newest_snapshot(self._spark, self.location).metadata().configuration()
         return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
