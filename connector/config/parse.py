@@ -47,7 +47,7 @@ from connector.config.spark_settings import (
     SparkConfig,
     conf_fault,
 )
-from connector.config.storage import StorageConfig, spelled, warehouse_fault
+from connector.config.storage import StorageConfig, warehouse_fault
 from connector.dead_letters.envelope import change_topic, dead_letter_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
@@ -104,7 +104,7 @@ def _warehouse(root: Section) -> str:
     if allowed := warehouse_fault(written_as):
         shown = re.sub(r"//[^/@]*@", "//***@", written_as)
         root.fault("warehouse", shown, allowed, 'write warehouse = "s3a://bucket/prefix"')
-    return spelled(written_as)
+    return written_as
 
 
 def _spark(section: Section) -> SparkConfig:

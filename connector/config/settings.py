@@ -175,7 +175,7 @@ class ConnectorConfig:
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        # As in a file: with another spelling, Spark would use other settings and other checks.
+        # With another spelling, Spark would use other settings and other checks.
         object.__setattr__(self, "warehouse", spelled(self.warehouse))
 
 

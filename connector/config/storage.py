@@ -136,10 +136,10 @@ def warehouse_fault(warehouse: str) -> str:
         return "a path, or a URI such as s3a://bucket/prefix"
     if "@" in rest.partition("/")[0] and not scheme.startswith(("abfs", "wasb")):
         return "a URI without credentials"
-    if scheme in {"s3", "s3a", "s3n"} and not re.fullmatch(
-        r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[^?#]*)?", rest
-    ):
+    if scheme not in {"s3", "s3a", "s3n"}:
+        return ""
+    if not re.fullmatch(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[^?#]*)?", rest):
         return "s3a:// and the name of a bucket, then a path without ? and #"
-    if scheme in {"s3", "s3a", "s3n"} and _AMBIGUOUS.search(rest.rstrip("/")):
+    if _AMBIGUOUS.search(rest.rstrip("/")):
         return r"a path without %, \, *, [, ], {, }, control characters, empty parts, . and .."
     return ""

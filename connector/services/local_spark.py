@@ -84,12 +84,12 @@ def session_of(
     return started
 
 
-def check_master(master: str) -> None:
+def check_master(master: str) -> bool:
     """Raise `ConnectorError` if no server listens where the master of a standalone cluster should
-    be. Spark would ask for a minute.
+    be. Spark would ask for a minute. Returns whether the master was asked: others are not.
     """
     if not master.startswith("spark://"):
-        return
+        return False
     causes = list[str]()
     for host in master.removeprefix("spark://").split(","):
         name, _, port = host.rpartition(":")
@@ -98,7 +98,7 @@ def check_master(master: str) -> None:
         except (OSError, ValueError) as error:
             causes.append(f"{host}: {error}")
         else:
-            return
+            return True
     raise ConnectorError(
         ErrorCode.SPARK_MASTER_UNREACHABLE,
         f"No Spark master answers at {master}",

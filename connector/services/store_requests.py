@@ -84,9 +84,8 @@ def _keys(storage: StorageConfig) -> _Keys | None:
 
 
 def _region(storage: StorageConfig) -> str:
-    names = ("AWS_REGION", "AWS_DEFAULT_REGION")
-    found = [storage.known_region, *(os.environ.get(name, "") for name in names), DEFAULT_REGION]
-    return next(filter(None, found))
+    of_environment = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    return storage.known_region or of_environment or DEFAULT_REGION
 
 
 def _endpoint(storage: StorageConfig) -> str:

@@ -102,9 +102,8 @@ def _spark(config: ConnectorConfig) -> Iterator[Finding]:
         return
     master = config.spark.master
     check_shared(master, config.warehouse, shared_folder=config.storage.shared_folder)
-    check_master(master)
-    is_asked = "" if master.startswith("spark://") else " (not checked)"
-    yield Finding("ok", f"spark: {master}{is_asked}")
+    note = "" if check_master(master) else " (not checked)"
+    yield Finding("ok", f"spark: {master}{note}")
 
 
 def _store(config: ConnectorConfig) -> Iterator[Finding]:

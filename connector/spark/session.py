@@ -257,8 +257,9 @@ def _check_log_store(spark: SparkSession, warehouse: str) -> None:
     else:
         if not is_not_atomic(name):
             return
-        cause = f"Delta commits with the class {name}. With it, a second writer could replace a"
-        cause += " commit"
+        cause = (
+            f"Delta commits with the class {name}. With it, a second writer could replace a commit"
+        )
     raise ConnectorError(
         ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
         "Spark would write to S3 without atomic commits",

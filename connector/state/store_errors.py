@@ -49,14 +49,14 @@ _UNREACHABLE: Final = {
     "no server listens there": re.compile("Connection refused"),
     _UNTRUSTED: re.compile("PKIX path|CertificateE|invalid peer certificate"),
     "the server does not speak TLS": re.compile("InvalidContentType|not an SSL/TLS record"),
-    "the server does not speak TLS as this machine expects": re.compile("SSL\\w*Exception"),
+    "the server does not speak TLS as this machine expects": re.compile(r"SSL\w*Exception"),
     "the server did not answer in time": re.compile("timed out"),
     "the connection was cut": re.compile(
         "Connection reset|connection closed|Broken pipe|NoHttpResponse|error sending request"
         "|AWSNoResponseException|error decoding response body|IncompleteMessage"
     ),
     "there was no answer in time": re.compile(
-        "timed out|Timeout|Unable to execute HTTP request|AWSClientIOException"
+        "Timeout|Unable to execute HTTP request|AWSClientIOException"
     ),
 }
 _CERTAIN: Final = tuple(_UNREACHABLE)[:4]
@@ -152,12 +152,12 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
             "Try again later. Nothing is lost: lowmark continues where it stopped",
             **fields,
         )
-    at = next(filter(None, asked.groups())) if (asked := _AT.search(text)) else ""
+    at = f" at {asked[1] or asked[2]}" if (asked := _AT.search(text)) else ""
     if not cause and _OTHER_SERVER.search(text):
         return StorageError(
             ErrorCode.STORE_UNREACHABLE,
             problem,
-            f"The server{at and ' at '}{at} does not answer as an object store does",
+            f"The server{at} does not answer as an object store does",
             "Correct storage.endpoint. It may be the port of another server",
             **fields,
         )
@@ -166,7 +166,7 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
     return StorageError(
         ErrorCode.STORE_UNREACHABLE,
         problem,
-        f"The object store{at and ' at '}{at} cannot be reached: {cause}",
+        f"The object store{at} cannot be reached: {cause}",
         "Name the file of the authority's certificate in SSL_CERT_FILE, and in the trust store of"
         " Spark's JVM"
         if cause == _UNTRUSTED

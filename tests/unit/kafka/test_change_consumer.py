@@ -59,9 +59,9 @@ from tests.unit.mock_cluster import MockCluster
 FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 NOW = time.time_ns() // 1000
 T0 = NOW - 1_000_000_000
-# The mock cluster rebalances when a session times out.
-QUICK_GROUP = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
 """A time of the source: 1,000 s ago."""
+QUICK_GROUP = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
+"""The mock cluster rebalances when a session times out."""
 
 
 @dataclass
