@@ -72,6 +72,7 @@ class ErrorCode(StrEnum):
     TABLE_UNKNOWN = auto()
     TRANSACTION_UNKNOWN = auto()
     RELEASE_UNKNOWN = auto()
+    RELEASE_AMBIGUOUS = auto()
     NAME_INVALID = auto()
     NAME_NOT_DISTINCT = auto()
     ARGUMENT_INVALID = auto()

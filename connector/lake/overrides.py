@@ -45,7 +45,7 @@ _RELEASES: Final = {
     **dict.fromkeys(("number", "made_at"), "int64"),
 }
 _ROW_RELEASES: Final = {
-    **dict.fromkeys(("stream", "reason", "made_by"), "string"),
+    **dict.fromkeys(("stream", "write_stream", "reason", "made_by"), "string"),
     **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
 }
 _SETTINGS: Final = {
@@ -136,7 +136,11 @@ class Overrides:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
         with reading(path, "A row"):
-            return [from_stored(type_, row) for row in rows]
+            # A row of an earlier version has NULL in the columns that were added since.
+            return [
+                from_stored(type_, {name: one for name, one in row.items() if one is not None})
+                for row in rows
+            ]
 
     def _add_request(
         self,

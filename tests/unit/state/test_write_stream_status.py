@@ -181,7 +181,7 @@ def test_a_release_with_a_new_commit_timestamp_replaces_the_one_that_was_too_lat
 
 def test_a_request_releases_the_rows_that_are_there() -> None:
     """WRS-18, WRS example 8"""
-    known = withheld().requested([ReleaseRows(1, "s", C, "no key", NOW, "ann")])
+    known = withheld().requested([ReleaseRows(1, "s", C, "no key", NOW, "ann", "w/a")])
     known, ranges = known.completed(2, {0: 9}, {0: 5}, None)
     assert (known.open, known.requests_to, len(ranges)) == ((), 1, 1)
 
