@@ -136,11 +136,7 @@ class Overrides:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
         with reading(path, "A row"):
-            # A row of an earlier version has NULL in the columns that were added since.
-            return [
-                from_stored(type_, {name: one for name, one in row.items() if one is not None})
-                for row in rows
-            ]
+            return [from_stored(type_, row) for row in rows]
 
     def _add_request(
         self,

@@ -96,8 +96,8 @@ class ReleaseRows:
     reason: str
     made_at: int
     made_by: str
-    write_stream: str = ""
-    """Empty: a request of an earlier version, which has no effect."""
+    write_stream: str | None = None
+    """None: a request of an earlier version, which has no effect."""
 
 
 class ReleasedRange(NamedTuple):

@@ -124,7 +124,9 @@ def test_a_wait_ends_for_its_own_commit_only(found: list[Committed], horizon: in
     for one in found:
         entries = {name: streams[name] for name in one.names}
         try:
-            check_not_withheld(StreamConfig(name="s", topic="t"), progress, entries, one.at, is_read=True)
+            check_not_withheld(
+                StreamConfig(name="s", topic="t"), progress, entries, one.at, is_read=True
+            )
         except StreamStateError as error:
             assert error.code == (
                 ErrorCode.RELEASE_WITHHELD if one.lacks else ErrorCode.RELEASE_TOO_LATE

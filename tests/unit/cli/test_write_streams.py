@@ -155,7 +155,7 @@ def test_a_request_of_an_earlier_version_is_read_and_has_no_effect(folder: Path)
     log(folder, releases(9))
     release_rows(load_config(), "s", "w/a", why="y")
     old, new = Overrides(str(folder)).row_releases("s", above=0)
-    assert (old.write_stream, new.write_stream, new.number) == ("", "w/a", 2)
+    assert (old.write_stream, new.write_stream, new.number) == (None, "w/a", 2)
     assert releases(9).requested([old]).open == releases(9).open
 
 

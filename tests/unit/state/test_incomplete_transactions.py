@@ -67,6 +67,7 @@ def test_nothing_waits_for_a_released_transaction() -> None:
     assert (checked.complete_to(10), released.complete_to(10)) == (4, 10)
     assert released.overdue(1 + WAIT, WAIT) == ()
     assert released.released_to == 2
+    assert released.released([]).released_to == released.released([release("a")]).released_to == 2
     again = released.after(11, [Found(4, "a", 1)], 5, wait_us=WAIT)
     assert again.incomplete == (IncompleteTransaction(4, "a", 1, 1, True),)
 
