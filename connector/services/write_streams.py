@@ -332,7 +332,7 @@ def find_withheld(
     reason: Withheld,
 ) -> OpenRelease:
     """Return the release of a write stream that is withheld for a reason. Raises `ConfigError` if
-    there is none, or if there are several.
+    the write stream has no such release, or several.
     """
     withheld = [one for one in releases.withheld if one.withheld is reason]
     of_name = [one for one in withheld if name in one.write_streams]

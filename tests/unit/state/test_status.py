@@ -35,7 +35,14 @@ from connector.tables.keys import Key, KeyPart
 from connector.tables.retention import Retention
 from connector.tables.values import DataType
 from connector.watermarks.freshness import EndOffsets
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, Stall, advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Ended,
+    LineageRecord,
+    Stall,
+    advance,
+)
 from connector.watermarks.stream_partition import KeyRange
 
 S = 1_000_000
@@ -323,6 +330,10 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     assert [hint.partition(": ")[0] for hint in waiting.hints[1:]] == [
         "stream partitions of the configuration have sent no record"
     ]
+    known = replace(UNKNOWN, ended={"ended": Ended(9, frozenset(), frozenset())})
+    once = Progress(ingest_batch=1, frontier=known)
+    roots = ("ended", "never")
+    assert stream_status("s", once, NOW, stall_after_s=1, roots=roots).never_seen == ("never",)
     others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
     assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == (
         "b",
