@@ -199,8 +199,8 @@ def test_the_counts_of_releases_are_facts() -> None:
     assert (state, of_release) == (
         "withheld",
         (
-            "release of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of its rows were rejected, or"
-            " were never sent"
+            "release of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of its rows were rejected,"
+            " or were never sent"
         ),
     )
     view = view_of_releases(1_300, known)
@@ -233,9 +233,9 @@ def test_a_few_releases_are_shown_and_each_reason_has_one_hint() -> None:
     ]
     assert release_hints(known, NOW) == [
         (
-            "3 releases are withheld, that of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of its"
-            " rows were rejected, or were never sent; repair and replay the dead letters, or release it"
-            " without the rejected rows"
+            "3 releases are withheld, that of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of"
+            " its rows were rejected, or were never sent; repair and replay the dead letters, or"
+            " release it without the rejected rows"
         ),
         (
             "2 releases are withheld, that of 1970-01-01T00:00:00.000103Z (w/a), for 1m: its commit"
