@@ -71,6 +71,7 @@ class ErrorCode(StrEnum):
     STREAM_PARTITION_UNKNOWN = auto()
     TABLE_UNKNOWN = auto()
     TRANSACTION_UNKNOWN = auto()
+    TRANSACTION_AMBIGUOUS = auto()
     RELEASE_UNKNOWN = auto()
     RELEASE_AMBIGUOUS = auto()
     NAME_INVALID = auto()

@@ -96,6 +96,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.TABLE_STALE: _STATUS,
     ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
     ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
+    ErrorCode.TRANSACTION_AMBIGUOUS: (Template("transactions list", ("stream",)),),
     ErrorCode.TRANSACTION_UNKNOWN: (Template("transactions list", ("stream",)),),
     ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",), {"--group": "group"}),),
 }

@@ -109,11 +109,11 @@ def _say_what_to_do(found: WriteStreamList) -> None:
         if release.withheld in options and not release.is_requested:
             say(
                 f"to release it: connector write-streams release {found.stream}"
-                f" {_request_of(release, found.releases)}{options[release.withheld]}"
+                f" {request_of(release, found.releases)}{options[release.withheld]}"
             )
 
 
-def _request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
+def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
     """The arguments that name a release: a write stream, and the commit timestamp if the write
     stream has several releases that are withheld for the same reason.
     """

@@ -11,6 +11,7 @@ import pytest
 from connector import cli
 from connector import warehouse as places
 from connector.cli.parameters import MOMENT
+from connector.cli.write_streams import request_of
 from connector.errors import ConfigError, ErrorCode, StreamStateError
 from connector.lake import overrides, small_tables
 from connector.lake.overrides import Overrides
@@ -24,6 +25,7 @@ from connector.services.write_stream_wait import (
 )
 from connector.services.write_streams import lost_ranges
 from connector.state.stream_progress import Progress
+from connector.state.write_stream_status import release_status
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
@@ -126,8 +128,16 @@ def test_a_request_names_one_release(folder: Path, capsys: pytest.CaptureFixture
     and kept for none. The commit timestamp says which one.
     """
     flushes = [Release("p", C + n, (OffsetRange("w/a", 5 * n, 5 * n + 5),)) for n in (0, 1)]
-    known = NO_RELEASES.logged(1, C, ("w/a",), flushes, {0: 5}, None)
-    log(folder, known.completed(1, {0: 4, 1: 4}, {0: 5}, None)[0])
+    alone = Release("q", C, (OffsetRange("w/b", 0, 5),))
+    known = NO_RELEASES.logged(1, C, ("w/a", "w/b"), [*flushes, alone], {0: 5}, None)
+    known, _ = known.completed(1, {}, {0: 5}, None)
+    log(folder, known)
+    listed = [release_status(one) for one in known.open]
+    assert [request_of(one, listed) for one in listed] == [
+        f"w/a --commit-timestamp {TIME}",
+        "w/b",
+        f"w/a --commit-timestamp {TIME.replace('.000000Z', '.000001Z')}",
+    ]
     call = ["write-streams", "release", "s", "w/a", "--without-rejected", "--why", "x"]
     assert cli.invoke(call) == 1
     said = capsys.readouterr().err
