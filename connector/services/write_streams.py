@@ -359,7 +359,7 @@ def find_withheld(
         f"Such releases of it are of these times: {one_of(times)}"
         if times
         else f"Such releases are of these write streams: {one_of(names)}",
-        nearest(name, names) or "List the write streams of the stream",
+        nearest(name, () if times else names) or "List the write streams of the stream",
         stream=stream,
         write_stream=name,
     )
