@@ -241,11 +241,12 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepaira
             return replace(content, value=(content.value or b"")[count:])
         case "reframe":
             body = codec.body_of(content.value or b"")
-            schema_id = None if step.argument == "single-object" else int(step.argument)
-            return replace(
-                content,
-                value=codec.frame(body, schema_id, codec.version_in(content.value, schemas)),
-            )
+            if step.argument != "single-object":
+                return replace(content, value=codec.frame(body, int(step.argument)))
+            version = codec.body_version(content.value or b"", schemas)
+            if version is None:
+                return Unrepairable("the body was not written with a released schema")
+            return replace(content, value=codec.frame(body, None, version))
         case "set-key":
             return replace(content, key=bytes_of_text(step.argument))
         case "key-from-record":

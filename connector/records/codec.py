@@ -178,13 +178,23 @@ def schema_id(value: bytes | None) -> str | None:
     return None if number is None else str(number)
 
 
-def version_in(value: bytes | None, schemas: Schemas) -> int:
-    """Return the version of the schema that a value was written with. 1: it cannot be told."""
+def body_version(value: bytes, schemas: Schemas) -> int | None:
+    """Return the version of the released schema that the body of a value was written with. None:
+    there is none.
+
+    If no framing tells it, it is the version in which the whole body is a record. A valid record
+    has one such version only: after the same fields, a body of version 2 has more of them.
+    """
     schema = schemas.writer(value)
     if isinstance(schema, str) and not isinstance(_reader(schema), str):
         name = schema_fingerprint(schema)
-        return next((n for n, text in VERSIONS.items() if schema_fingerprint(text) == name), 1)
-    return 1
+        return next((n for n, text in VERSIONS.items() if schema_fingerprint(text) == name), None)
+    framings = {version: frame(body_of(value), None, version) for version in VERSIONS}
+    for is_record in (decode, read):
+        for version, framing in framings.items():
+            if not isinstance(is_record(framing, schemas), Rejection):
+                return version
+    return None
 
 
 def frame(body: bytes, schema_id: int | None, version: int = 1) -> bytes:
