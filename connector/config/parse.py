@@ -488,7 +488,7 @@ def _qualifier(section: Section, name: str) -> bytes:
     if not section.has("qualifier"):
         return name.encode()
     value = section.raw("qualifier")
-    if isinstance(value, str):
+    if isinstance(value, str) and is_plain(value, with_nul=True):
         return value.encode()
     try:
         if isinstance(value, Mapping) and set(value) == {"base64"}:

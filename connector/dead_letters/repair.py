@@ -29,7 +29,7 @@ from connector.records.json_view import entry_fields, from_json, to_line
 from connector.records.model import CONTROL_KEY
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import view_of_datum
-from connector.text import is_utf_8
+from connector.text import is_header_name, is_utf_8
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 FORCE: Final = "--force"
@@ -342,6 +342,8 @@ def _check_header(argument: str) -> None:
     name, equals, text = argument.partition("=")
     if not name or not equals:
         raise ValueError("write a header as NAME=VALUE")
+    if not is_header_name(name):
+        raise ValueError(f"{name!r} cannot be the name of a header")
     _check_bytes(text)
 
 

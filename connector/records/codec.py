@@ -74,7 +74,11 @@ def _shipped_schemas() -> list[str]:
 
 def schema_fingerprint(schema: str) -> bytes:
     """Return the 8 bytes that identify a schema in the single-object framing."""
-    return bytes.fromhex(fingerprint(to_parsing_canonical_form(json.loads(schema)), "CRC-64-AVRO"))
+    return bytes.fromhex(fingerprint(_canonical(schema), "CRC-64-AVRO"))
+
+
+def _canonical(schema: str) -> str:
+    return str(to_parsing_canonical_form(json.loads(schema)))
 
 
 _schemas: Final = _shipped_schemas()
@@ -187,8 +191,8 @@ def body_version(value: bytes, schemas: Schemas) -> int | None:
     """
     schema = schemas.writer(value)
     if isinstance(schema, str) and not isinstance(_reader(schema), str):
-        name = schema_fingerprint(schema)
-        return next((n for n, text in VERSIONS.items() if schema_fingerprint(text) == name), None)
+        form = _canonical(schema)
+        return next((n for n, text in VERSIONS.items() if _canonical(text) == form), None)
     framings = {version: frame(body_of(value), None, version) for version in VERSIONS}
     for is_record in (decode, read):
         for version, framing in framings.items():

@@ -481,6 +481,16 @@ def test_any_document_is_a_configuration_or_a_config_error(document: dict[str, o
         assert error.problem
 
 
+def test_a_qualifier_that_is_not_utf_8_is_named() -> None:
+    """TBL-8: an environment variable can have a lone surrogate."""
+    document = tomllib.loads(
+        TABLE + "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'BYTES'"
+    )
+    document["tables"]["t"]["columns"][0]["qualifier"] = "\ud800"
+    with pytest.raises(ConfigError, match=r"tables\.t\.columns\[0\]\.qualifier"):
+        parse(document, {})
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours"),
     [("DECIMAL(10,2)", "NUMERIC"), ("bigint", "INT64"), ("double", "FLOAT64"), ("jsonb", "JSON")],

@@ -194,6 +194,7 @@ NO_STEPS += [
     "commit-timestamp=12345678901234567890",
     "replace=a=[",
     "set-header=a=base64:!",
+    "set-header=a\0b=1",
 ]
 NO_STEPS += [
     "set-key=base64:!",
