@@ -43,7 +43,7 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
         "ID",
         (
             "replaces the framing of the value, or adds a framing to a bare body. `ID` is a schema"
-            " id of the registry, or `single-object`"
+            " id of the registry, or `single-object` for a body of a released schema"
         ),
     ),
     "set-key": ("KEY", "sets the Kafka key. `KEY` is text, or base64 after `base64:`"),
