@@ -64,7 +64,6 @@ from connector.tables.definition import (
 from connector.tables.keys import (
     DEFAULT_DELIMITER,
     MAX_KEY_COLUMNS,
-    ROW_KEY_TYPES,
     Key,
     KeyForm,
     KeyPart,
@@ -412,7 +411,7 @@ def _table(
 
 
 class _Key(NamedTuple):
-    """What is known of a key: names and types of its columns (None: not known), and its form."""
+    """The known parts of a key: names and types of its columns (None: not known), and its form."""
 
     columns: list[tuple[str, DataType | None]]
     form: KeyForm
@@ -425,8 +424,7 @@ _ROW_KEY: Final = _Key([("row_key", DataType.BYTES)], KeyForm.ROW_KEY, DEFAULT_D
 def _key(section: Section) -> _Key:
     """The key, from `form`, `delimiter` and `columns`.
 
-    Without a form, one column of text or bytes is the row key itself, and several columns are
-    joined.
+    Without a form, the key is ordered, or delimited if there is a delimiter.
     """
     sections = section.sections("columns", f"write [[{section.path}.columns]] with name and type")
     delimiter = section.text("delimiter", DEFAULT_DELIMITER, with_nul=True)
@@ -442,8 +440,6 @@ def _key(section: Section) -> _Key:
                 f"write [[{section.path}.columns]]",
             )
         )
-    whole = len(columns) == 1 and columns[0][1] in ROW_KEY_TYPES and not section.has("delimiter")
-    default = KeyForm.ROW_KEY if whole else KeyForm.DELIMITED
     form = section.spelt("form", KeyForm) or default
     faults = list(key_faults(columns, form, delimiter)) if section.has("columns") else []
     said = {fault.problem for fault in faults}
@@ -486,7 +482,7 @@ _TYPES_ELSEWHERE: Final = {
 
 
 class _Column(NamedTuple):
-    """What is known of a column. None: not known."""
+    """The known parts of a column. None: not known."""
 
     name: str | None
     family: str | None

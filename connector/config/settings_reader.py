@@ -340,7 +340,7 @@ class Section:
         return default
 
     def spelt(self, key: str, choices: type[_Choice]) -> _Choice | None:
-        """The value that `choice` finds, without an error. None: there is none, or a wrong one."""
+        """The value that `choice` finds, without an error. None: it is missing or wrong."""
         value = self._content.get(key)
         if not isinstance(value, str):
             return None

@@ -181,8 +181,8 @@ def schema_id(value: bytes | None) -> str | None:
 
 
 def body_version(value: bytes, schemas: Schemas) -> int | None:
-    """Return the version of the released schema that the body of a value was written with. None:
-    there is none.
+    """Return the version of the released schema that the body of a value was written with, or None
+    for another schema.
 
     If no framing tells it, it is the version in which the whole body is a record. A valid record
     has one such version only: after the same fields, a body of version 2 has more of them.

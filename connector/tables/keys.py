@@ -77,17 +77,18 @@ class KeyPart:
 class Key:
     """The key columns of a table, and their form in the row key.
 
-    - `ROW_KEY`: one part, BYTES or STRING. It is the row key.
+    - `ORDERED`: bytes with the same order as the key columns (`connector.tables.ordered_key`). A
+      part can have any value. One text without NUL characters is its UTF-8 bytes.
     - `DELIMITED`: each part in its canonical text, with the delimiter between the parts. The
       delimiter must not occur inside a part. For example, `7#2024-04-30`.
-    - `ORDERED`: bytes with the same order as the key columns (`connector.tables.ordered_key`).
+    - `ROW_KEY`: one part, BYTES or STRING. It is the row key.
 
     Raises:
         ConfigError: The number of parts, a type or the delimiter is not allowed (TBL-8).
     """
 
     parts: tuple[KeyPart, ...]
-    form: KeyForm = KeyForm.ROW_KEY
+    form: KeyForm = KeyForm.ORDERED
     delimiter: str = DEFAULT_DELIMITER
 
     def __post_init__(self) -> None:
@@ -203,17 +204,15 @@ def key_faults(
             f"Set form = {_forms_for(known, delimiter)}",
         )
     if form is not KeyForm.DELIMITED and delimiter != DEFAULT_DELIMITER:
-        is_delimiter = _why_no_delimiter(known, delimiter) is None
+        is_delimiter = _delimiter_fault(known, delimiter) is None
         yield ConfigError(
             ErrorCode.KEY_DELIMITER_INVALID,
             f"The delimiter of the key is {delimiter!r}",
             f"The form {form} has no delimiter",
             "Remove the delimiter" + (', or set form = "delimited"' if is_delimiter else ""),
         )
-    if form is KeyForm.DELIMITED and (why := _why_no_delimiter(known, delimiter)):
-        yield ConfigError(
-            ErrorCode.KEY_DELIMITER_INVALID, f"The delimiter of the key is {delimiter!r}", *why
-        )
+    if form is KeyForm.DELIMITED and (fault := _delimiter_fault(known, delimiter)):
+        yield fault
 
 
 def key_types(form: KeyForm, delimiter: str) -> Sequence[DataType]:
@@ -231,22 +230,30 @@ def _is_delimiter(text: str) -> bool:
 
 def _forms_for(columns: Sequence[tuple[str, DataType | None]], delimiter: str) -> str:
     forms = [KeyForm.ORDERED] if delimiter == DEFAULT_DELIMITER else []
-    if _why_no_delimiter(columns, delimiter) is None:
+    if _delimiter_fault(columns, delimiter) is None:
         forms.append(KeyForm.DELIMITED)
     return " or ".join(f'"{form}"' for form in forms) or '"ordered", without a delimiter'
 
 
-def _why_no_delimiter(
+def _delimiter_fault(
     columns: Sequence[tuple[str, DataType | None]], delimiter: str
-) -> tuple[str, str] | None:
-    """The cause and the remedy of a delimiter that cannot join key columns."""
+) -> ConfigError | None:
+    """Return why a delimiter cannot join key columns."""
     if not _is_delimiter(delimiter):
-        limit = f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters"
-        return limit, 'Remove the setting to use "#"'
+        return ConfigError(
+            ErrorCode.KEY_DELIMITER_INVALID,
+            f"The delimiter of the key is {delimiter!r}",
+            f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters",
+            'Set delimiter = "#"',
+        )
     for name, type_ in columns:
         if type_ is not None and type_ not in key_types(KeyForm.DELIMITED, delimiter):
-            cause = f"The values of {name}, which has the type {type_}, may contain it"
-            return cause, 'Choose another delimiter, for example "#"'
+            return ConfigError(
+                ErrorCode.KEY_DELIMITER_INVALID,
+                f"The delimiter of the key is {delimiter!r}",
+                f"The values of {name}, which has the type {type_}, may contain it",
+                'Choose another delimiter, for example "#"',
+            )
     return None
 
 

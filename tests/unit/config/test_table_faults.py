@@ -88,7 +88,7 @@ def corrected(table: dict[str, Any], text: str) -> list[dict[str, Any]]:
     elif column := re.match(r"tables\.t\.(columns\[\d\]): .* a binary encoding", text):
         changes = [{f"{column[1]}.encoding": "text"}, {f"{column[1]}.type": "BYTES"}]
     elif "The delimiter of the key" in text:
-        changes = [{"key.delimiter": "#" if 'for example "#"' in text else None}]
+        changes = [{"key.delimiter": "#" if '"#"' in text else None}]
         if 'form = "delimited"' in text:
             changes.append({"key.form": "delimited"})
     elif row_key := re.search(r"The row key .* Set form = (.+)", text):

@@ -196,7 +196,11 @@ def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it
     late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
     door = replace(
         FORCED_DOOR,
-        tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),)))},
+        tables={
+            "eu": replace(
+                NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),), form=KeyForm.ROW_KEY)
+            )
+        },
     )
     force, calls = asked(lambda change: LATER)
     found = decided(late, standing=LetterStatus(LetterState.OPEN, 2, 1), door=door, force=force)

@@ -12,7 +12,7 @@ from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 
 ORDER = Key((KeyPart("id", DataType.INT64), KeyPart("day", DataType.DATE)), form=KeyForm.DELIMITED)
-NAME = Key((KeyPart("name", DataType.STRING),))
+NAME = Key((KeyPart("name", DataType.STRING),), KeyForm.ROW_KEY)
 MANY = Key(
     (
         KeyPart("raw", DataType.BYTES),
