@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
@@ -335,10 +336,13 @@ def contents(
 ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
     """Return the unchanged key, value, headers and record timestamp of a record. Empty is not null.
 
-    The record timestamp is in microseconds. It is 0 if Kafka has no timestamp.
+    The record timestamp is in microseconds. It is 0 if Kafka has no timestamp. If the name of a
+    header is not UTF-8, the client cannot read any header of the record: there are none then.
     """
     kind, milliseconds = message.timestamp()
-    headers: Any = message.headers() or ()
+    headers: Any = ()
+    with suppress(SystemError):  # a name is not UTF-8
+        headers = message.headers() or ()
     key: Any = message.key()
     value: Any = message.value()
     return key, value, tuple(headers), milliseconds * 1000 if kind else 0

@@ -4,8 +4,9 @@ body (REC-12).
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from connector.records.avro_decoder import (
@@ -45,10 +46,130 @@ class _RefusedSchemaError(UnreadableSchemaError):
     """The whole schema is refused, not only the branch of a union with the mistake."""
 
 
+def parse_schema(schema: Datum, referenced: Iterable[Datum] = ()) -> Datum:
+    """Return a writer schema in the form of `compile_reader`: with full names, and with each named
+    type where it is used first.
+
+    It has only the parts that decide how bytes are read, and logical types. So a default that does
+    not fit, a decimal without a precision, an alias or a property is no reason to refuse a schema.
+    A name of a type can be used before its definition, and the definition can be in one of the
+    `referenced` schemas. Raises `UnreadableSchemaError`.
+    """
+    parser = _Parser()
+    for one in (*referenced, schema):
+        parser.find(one, "")
+    return parser.parsed(schema, "")
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, Datum]] = {}
+        self.used: set[str] = set()
+
+    def find(self, schema: Datum, namespace: str) -> None:
+        """Find the named types in a schema."""
+        if isinstance(schema, list):
+            for branch in schema:
+                self.find(branch, namespace)
+        if not isinstance(schema, dict):
+            return
+        if schema.get("type") in _NAMED:
+            name = _full_name(schema, namespace)
+            if self.found.setdefault(name, schema) != schema:
+                raise _RefusedSchemaError(f"has two types with the name {name}")
+            for field in _fields(schema):
+                self.find(field["type"], name.rpartition(".")[0])
+        else:
+            for part in ("type", "items", "values"):
+                self.find(schema.get(part), namespace)
+
+    def parsed(self, schema: Datum, namespace: str) -> Datum:
+        if isinstance(schema, list):
+            return [self.parsed(branch, namespace) for branch in schema]
+        if isinstance(schema, str):
+            return schema if schema in PRIMITIVES else self._named(self._meant(schema, namespace))
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if kind is None:
+            raise UnreadableSchemaError(_why_no_schema(schema))
+        if isinstance(kind, dict | list):
+            return self.parsed(kind, namespace)
+        if kind in _NAMED:
+            return self._named(_full_name(schema, namespace))
+        if kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            return {"type": kind, part: self.parsed(schema.get(part), namespace)}
+        if kind in PRIMITIVES:
+            return {"type": kind} | _logical_type(schema)
+        return self.parsed(kind, namespace)
+
+    def _meant(self, name: str, namespace: str) -> str:
+        """The full name of a type. A name without a namespace can be one of no namespace."""
+        full = _full_name({"name": name}, namespace)
+        return name if full not in self.found and name in self.found else full
+
+    def _named(self, name: str) -> Datum:
+        if name in self.used:
+            return name
+        schema = self.found.get(name)
+        if schema is None:
+            raise UnreadableSchemaError(f"uses the type {name} without its definition")
+        self.used.add(name)
+        kind = "record" if schema["type"] == "error" else schema["type"]
+        made: Datum = {"type": kind, "name": name} | _logical_type(schema)
+        if kind == "record":
+            namespace = name.rpartition(".")[0]
+            made["fields"] = [
+                {"name": field["name"], "type": self.parsed(field["type"], namespace)}
+                for field in _fields(schema)
+            ]
+            return made
+        part = "symbols" if kind == "enum" else "size"
+        if part not in schema or (kind == "enum" and not _are_texts(schema[part])):
+            raise UnreadableSchemaError(_why_no_schema(schema))
+        return made | {part: schema[part]}
+
+
+def _logical_type(schema: Datum) -> Datum:
+    name = schema.get("logicalType")
+    return {"logicalType": name} if isinstance(name, str) else {}
+
+
+def _full_name(schema: Datum, namespace: str) -> str:
+    name = schema.get("name")
+    if not isinstance(name, str):
+        raise UnreadableSchemaError(_why_no_schema(schema))
+    if "." not in name:
+        given = schema.get("namespace")
+        name = f"{given if isinstance(given, str) else namespace}.{name}"
+    return name.removeprefix(".")
+
+
+def _fields(schema: Datum) -> list[Datum]:
+    if schema["type"] not in ("record", "error"):
+        return []
+    fields = schema.get("fields")
+    if isinstance(fields, list) and all(
+        isinstance(field, dict) and isinstance(field.get("name"), str) and "type" in field
+        for field in fields
+    ):
+        return fields
+    raise UnreadableSchemaError(_why_no_schema(schema))
+
+
+def _are_texts(symbols: Datum) -> bool:
+    return isinstance(symbols, list) and all(isinstance(symbol, str) for symbol in symbols)
+
+
+def _why_no_schema(schema: Datum) -> str:
+    if isinstance(schema, dict) and isinstance(schema.get("schemaType"), str):
+        return f"is of the kind {schema['schemaType']}, and is not an Avro schema"
+    return f"is not an Avro schema: {json.dumps(schema):.80} is no type"
+
+
 def compile_reader(writer: Datum, reader: Datum) -> Reader:
     """Return a function that reads data of the schema `writer` as the schema `reader`.
 
-    Both schemas must be results of `fastavro.parse_schema`, with full names. Raises
+    Both schemas must be results of `parse_schema`, or of `fastavro.parse_schema`. Raises
     `UnreadableSchemaError`.
     """
     return _Compiler(_names(writer), _names(reader)).resolving(writer, reader)
@@ -296,8 +417,13 @@ def _check_legal(writer: Datum) -> None:
         if len(set(fields)) < len(fields):
             raise _RefusedSchemaError(f"has two fields with the same name in {_shown(writer)}")
         names += fields
+    elif "symbols" in writer:
+        symbols = writer["symbols"]
+        if len(set(symbols)) < len(symbols):
+            raise _RefusedSchemaError(f"has a symbol twice in {_shown(writer)}")
+        names += symbols
     for name in names:
-        if not _is_name(name) or name in PRIMITIVES:
+        if not _is_name(name) or name == writer.get("name") in PRIMITIVES:
             raise _RefusedSchemaError(f"has the name {name!r}, which Avro does not allow")
 
 

@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 from fastavro.schema import (
-    SchemaParseException,
-    UnknownType,
     fingerprint,
     parse_schema,
     to_parsing_canonical_form,
 )
 
+from connector.records import avro_plan
 from connector.records.avro_decoder import DamagedError, Reader
 from connector.records.avro_encoder import encode_body, version_of
 from connector.records.avro_plan import (
@@ -51,7 +50,7 @@ from connector.records.model import (
 from connector.records.rejection import Reason, Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 CONFLUENT: Final = b"\x00"
@@ -92,6 +91,9 @@ SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for sc
 
 _SINGLE_OBJECT_HEADS: Final = {
     version: SINGLE_OBJECT + schema_fingerprint(schema) for version, schema in VERSIONS.items()
+}
+_FORMS: Final = {
+    version: avro_plan.parse_schema(json.loads(schema)) for version, schema in VERSIONS.items()
 }
 _PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
 _PARSED_VERSIONS: Final = {
@@ -178,13 +180,23 @@ def schema_id(value: bytes | None) -> str | None:
     return None if number is None else str(number)
 
 
-def version_in(value: bytes | None, schemas: Schemas) -> int:
-    """Return the version of the schema that a value was written with. 1: it cannot be told."""
+def body_version(value: bytes, schemas: Schemas) -> int | None:
+    """Return the version of the released schema that the body of a value was written with, or None
+    for another schema.
+
+    If no framing tells it, it is the version in which the whole body is a record. A valid record
+    has one such version only: after the same fields, a body of version 2 has more of them.
+    """
     schema = schemas.writer(value)
     if isinstance(schema, str) and not isinstance(_reader(schema), str):
-        name = schema_fingerprint(schema)
-        return next((n for n, text in VERSIONS.items() if schema_fingerprint(text) == name), 1)
-    return 1
+        form = avro_plan.parse_schema(json.loads(schema))
+        return next((n for n, parsed in _FORMS.items() if parsed == form), None)
+    framings = {version: frame(body_of(value), None, version) for version in VERSIONS}
+    for is_record in (decode, read):
+        for version, framing in framings.items():
+            if not isinstance(is_record(framing, schemas), Rejection):
+                return version
+    return None
 
 
 def frame(body: bytes, schema_id: int | None, version: int = 1) -> bytes:
@@ -284,7 +296,7 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
 def _reader(schema: str) -> Reader | str:
     """Return the reader for a writer schema, or a text that says why the schema cannot be used."""
     try:
-        return compile_reader(parse_schema(json.loads(schema)), _PARSED)
+        return compile_reader(avro_plan.parse_schema(json.loads(schema)), _PARSED)
     except UnreadableSchemaError as error:
         return str(error)
     except _SCHEMA_FAULTS as error:
@@ -298,21 +310,22 @@ def unknown_fields(schema: str) -> tuple[str, ...]:
     """
     if isinstance(_reader(schema), str):
         return ()
-    return find_unknown_fields(parse_schema(json.loads(schema)), _PARSED)
+    return find_unknown_fields(avro_plan.parse_schema(json.loads(schema)), _PARSED)
 
 
-_SCHEMA_FAULTS: Final = (
-    SchemaParseException,
-    UnknownType,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RecursionError,
-)
-"""The exceptions of parsing a text that is not a schema. fastavro checks only some mistakes. The
-others raise various exceptions.
-"""
+def with_references(schema: str, referenced: Iterable[str]) -> str:
+    """Return the text of a schema with the types of the schemas that it refers to. If it cannot be
+    used, it is returned unchanged.
+    """
+    try:
+        others = [json.loads(text) for text in referenced]
+        return json.dumps(avro_plan.parse_schema(json.loads(schema), others))
+    except (UnreadableSchemaError, *_SCHEMA_FAULTS):
+        return schema
+
+
+_SCHEMA_FAULTS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""The exceptions of parsing a text that is not a schema."""
 
 
 def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:

@@ -15,12 +15,12 @@ from connector.services.rows.explain import explain
 from connector.state.changelog_slots import table_slot
 from connector.tables.definition import Column, Versions
 from connector.tables.explain import Outcome
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.property.histories import history
 from tests.spark.streams import STREAM, Stream, definition, shown
 
-KEY = Key((KeyPart("id", DataType.BYTES),))
+KEY = Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY)
 COLUMNS = (
     Column("q", "f", b"q", DataType.BYTES),
     Column("e", "f", b"", DataType.BYTES),

@@ -59,6 +59,34 @@ class MockCluster:
         )
         assert create(self._cluster, topic.encode(), kafka_partitions, 1) == 0
 
+    def produce(self, topic: str, value: bytes, header_name: bytes) -> None:
+        """Send a record as a program in C can: the name of the header is any bytes."""
+        error = ctypes.create_string_buffer(512)
+        configuration = _function(self._library, "rd_kafka_conf_new", ctypes.c_void_p)()
+        self._library.rd_kafka_conf_set(
+            ctypes.c_void_p(configuration),
+            b"bootstrap.servers",
+            self.bootstrap_servers.encode(),
+            error,
+            ctypes.c_size_t(512),
+        )
+        handle = ctypes.c_void_p(
+            _function(self._library, "rd_kafka_new", ctypes.c_void_p)(
+                0, ctypes.c_void_p(configuration), error, ctypes.c_size_t(512)
+            )
+        )
+        topic_is, value_is, flags_are, header_is, end = (ctypes.c_int(n) for n in (1, 4, 7, 9, 0))
+        self._library.rd_kafka_producev(
+            handle,
+            *(topic_is, ctypes.c_char_p(topic.encode())),
+            *(value_is, ctypes.c_char_p(value), ctypes.c_size_t(len(value))),
+            *(flags_are, ctypes.c_int(2)),  # copy the value
+            *(header_is, ctypes.c_char_p(header_name), ctypes.c_char_p(b"1"), ctypes.c_ssize_t(1)),
+            end,
+        )
+        assert self._library.rd_kafka_flush(handle, 10_000) == 0
+        self._library.rd_kafka_destroy(handle)
+
     def answer_with(self, request: int, *errors: int) -> None:
         """The next requests of this kind fail, one for each error."""
         push = _function(

@@ -15,6 +15,7 @@ from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_
 from connector.dead_letters.external import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
 from connector.kafka import client, topics
+from connector.kafka.arguments import headers_of
 from connector.kafka.bounded_read import messages_between
 from connector.records.rejection import Position
 
@@ -100,7 +101,7 @@ class DeadLetterPublisher:
 
     def _send(self, letter: DeadLetter) -> None:
         producer = self._client or self._connect()
-        headers: list[tuple[str, str | bytes | None]] = list(to_headers(letter))
+        headers = headers_of(to_headers(letter))
         deadline = time.monotonic() + PUBLISH_TIMEOUT_S
         while True:
             try:

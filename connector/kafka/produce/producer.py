@@ -600,7 +600,11 @@ class ChangeProducer:
         """
         assert self._results.transaction is None, "a transaction is delivered as one, or not at all"
         with self._turns:
-            set_aside(changes, list(headers), self._kafka, self._bytes, self._results)
+            given = tuple(
+                (name, value.encode() if isinstance(value, str) else value)
+                for name, value in headers_of(headers)
+            )
+            set_aside(changes, given, self._kafka, self._bytes, self._results)
 
     def refresh_now(self) -> None:
         """Make the next control record check the number of Kafka partitions. Otherwise, it is

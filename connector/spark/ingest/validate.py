@@ -20,12 +20,12 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from fastavro.schema import parse_schema
+import fastavro
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from connector.records import codec
+from connector.records import avro_plan, codec
 from connector.records.checks import BRANCHES
 from connector.records.model import (
     CONTROL_KEY,
@@ -171,10 +171,9 @@ def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Colu
 
 def _from_avro(prefix_length: int, writer: str) -> Column:
     body = F.concat(F.expr(f"substring(value, {prefix_length + 1})"), F.lit(_TAIL))
-    reader = _with_tail(codec.READER_SCHEMA, _READER_PARTS)
-    return from_avro(
-        body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader}
-    )
+    reader = _with_tail(fastavro.parse_schema(json.loads(codec.READER_SCHEMA)), _READER_PARTS)
+    wanted = _with_tail(avro_plan.parse_schema(json.loads(writer)), _WRITER_PARTS)
+    return from_avro(body, wanted, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
 _OUR_TYPES: Final = frozenset(
@@ -184,10 +183,10 @@ _WRITER_PARTS: Final = ("symbols", "size")
 _READER_PARTS: Final = ("symbols", "size", "default")
 
 
-def _with_tail(schema: str, parts: Sequence[str]) -> str:
+def _with_tail(schema: Any, parts: Sequence[str]) -> str:
     tail = {"type": "fixed", "name": "Tail", "size": len(_TAIL)}
     fields = [
-        {"name": "record", "type": _bare(parse_schema(json.loads(schema)), parts, {})},
+        {"name": "record", "type": _bare(schema, parts, {})},
         {"name": "tail", "type": tail},
     ]
     return json.dumps({"type": "record", "name": "Framed", "fields": fields})

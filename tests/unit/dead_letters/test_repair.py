@@ -93,6 +93,30 @@ def test_reframing_keeps_the_version_of_the_schema() -> None:
             assert found == of(reframed)
 
 
+@given(RECORDS, st.sampled_from([b"", frame(b"", 4711), b"\xc3\x01foreign?"]))
+def test_reframing_finds_the_version_of_a_body_that_no_framing_tells(
+    written: Record, framing: bytes
+) -> None:
+    """DLQ-12: a bare body, a schema id without a schema, an unknown fingerprint."""
+    found = repair_note(of(framing + encode(written, 4)), "reframe=single-object")
+    assert found.value == framed(written, 4)
+
+
+def test_a_body_of_a_schema_that_is_not_released_is_not_named_as_a_released_one() -> None:
+    """DLQ-12: its fields could be taken for other fields."""
+    schema = json.loads(VERSIONS[1])
+    schema["fields"].append({"name": "colour", "type": "string"})
+    schemas = Schemas({7: json.dumps(schema)})
+    for value, known in (
+        (frame(BODY, 7) + b"\0", schemas),
+        (BODY + b"\0", SCHEMAS),
+        (b"", SCHEMAS),
+    ):
+        found = repair(of(value), [Step.parse("reframe=single-object")], known)
+        assert isinstance(found, Unrepairable)
+        assert found.why == "reframe=single-object: the body was not written with a released schema"
+
+
 def test_another_systems_framing_is_cut_and_ours_put_in_its_place() -> None:
     assert repair_note(
         of(b"\x03\x00" + b"u" * 16 + BODY), "cut-prefix=18", "reframe=12"
@@ -170,6 +194,7 @@ NO_STEPS += [
     "commit-timestamp=12345678901234567890",
     "replace=a=[",
     "set-header=a=base64:!",
+    "set-header=a\0b=1",
 ]
 NO_STEPS += [
     "set-key=base64:!",

@@ -31,7 +31,7 @@ from connector.state.stream_status import partition_statuses, stream_status
 from connector.state.table_state import TableState
 from connector.state.table_status import table_status
 from connector.tables.definition import TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.retention import Retention
 from connector.tables.values import DataType
 from connector.watermarks.freshness import EndOffsets
@@ -51,7 +51,7 @@ TABLE = TableDefinition(
     name="one",
     stream="s",
     source="t",
-    key=Key((KeyPart("id", DataType.STRING),)),
+    key=Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY),
     columns=(),
     max_staleness_s=600,
 )
