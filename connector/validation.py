@@ -132,7 +132,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """A record as Kafka delivered it. `record_timestamp` is in microseconds."""
+    """A record as Kafka delivered it. `record_timestamp` (µs) is its time of arrival (REC-25)."""
 
     position: Position
     record_timestamp: int

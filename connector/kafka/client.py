@@ -12,9 +12,17 @@ import re
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 from confluent_kafka.admin import AdminClient
 
+from connector.clock import now_us
 from connector.errors import (
     BrokerError,
     ConfigError,
@@ -23,6 +31,7 @@ from connector.errors import (
     TopicError,
     argument_invalid,
 )
+from connector.records.arrival import arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -334,18 +343,26 @@ def wait_for(
 def contents(
     message: Message,
 ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
-    """Return the unchanged key, value, headers and record timestamp of a record. Empty is not null.
+    """Return the unchanged key, value and headers of a record, and its time of arrival in
+    microseconds. Empty is not null.
 
-    The record timestamp is in microseconds. It is 0 if Kafka has no timestamp. If the name of a
+    If the record timestamp is not believed, it is the present time (REC-25). If the name of a
     header is not UTF-8, the client cannot read any header of the record: there are none then.
     """
-    kind, milliseconds = message.timestamp()
     headers: Any = ()
     with suppress(SystemError):  # a name is not UTF-8
         headers = message.headers() or ()
     key: Any = message.key()
     value: Any = message.value()
-    return key, value, tuple(headers), milliseconds * 1000 if kind else 0
+    arrived = arrival_of(message)
+    return key, value, tuple(headers), now_us() if arrived is None else arrived
+
+
+def arrival_of(message: Message) -> int | None:
+    """Return the time of arrival (µs) of a record. None: its record timestamp is not believed."""
+    kind, milliseconds = message.timestamp()
+    by_broker = kind == TIMESTAMP_LOG_APPEND_TIME
+    return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
 
 
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
+from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConfigError, ConnectorError, ErrorCode, TableError
 from connector.services.events import OnEvent, info, log_event, warning
@@ -194,9 +195,25 @@ def _run_pipeline(
             on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
             pipeline.run(stop)
     if once and not stop.is_set():
+        _tell_what_is_hidden(config, on_event)
         tell_what_waits(config, on_event)
     if stop.is_set():
         on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+
+def _tell_what_is_hidden(config: ConnectorConfig, on_event: OnEvent) -> None:
+    """Send a warning for each Kafka partition whose last records are behind an open transaction."""
+    from connector.kafka import topics
+    from connector.kafka.open_transactions import open_transactions
+
+    for name, stream in config.streams.items():
+        for one in open_transactions(config.kafka, topics.describe(config.kafka, stream.topic)):
+            text = f"stream {name}: {one.describe(now_us())}"
+            on_event(
+                warning(
+                    "OPEN_TRANSACTION", text, stream=name, stream_partition=one.stream_partition
+                )
+            )
 
 
 def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:
@@ -234,14 +251,17 @@ def ports_of(
     starts (REC-2).
     """
     from connector.kafka import topics
+    from connector.kafka.bounded_read import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
+    from connector.kafka.open_transactions import open_transactions
     from connector.spark.ingest.ingest import IngestPorts
 
     facts = topics.describe(config.kafka, stream.topic)
     for problem in topics.check(facts):
         on_event(warning("TOPIC_SETTING", problem, stream=stream.name))
     topics.create_dead_letter_topics(config.kafka, facts)
+    topics.check_dead_letters(facts, topics.describe(config.kafka, dead_letter_topic(stream.topic)))
     overrides = _overrides(config)
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
     one_at_a_time = threading.Lock()
@@ -269,6 +289,15 @@ def ports_of(
             config.kafka, stream.topic, known, published
         ),
         partition_of=topics.partition_of,
+        open_transactions=lambda: open_transactions(
+            config.kafka, topics.describe(config.kafka, stream.topic)
+        ),
+        read=lambda offsets: records_between(
+            config.kafka,
+            stream.topic,
+            topics.describe(config.kafka, stream.topic).topic_id,
+            {k: (offsets.start.get(k, 0), end) for k, end in offsets.end.items()},
+        ),
     )
 
 

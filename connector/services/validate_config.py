@@ -260,32 +260,12 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
             " first dead letter",
         )
         return
-    if "compact" in letters.cleanup_policy:
-        problem = f"The topic {letters.topic} is compacted"
-        cause = "Dead letters of one row would replace each other"
-        remedy = f"set cleanup.policy=delete on {letters.topic}"
-        yield Finding(
-            "fault", problem, TopicError(ErrorCode.TOPIC_COMPACTED, problem, cause, remedy)
-        )
-    elif letters.max_message_bytes <= facts.max_message_bytes:
-        problem = (
-            f"The topic {letters.topic} accepts {letters.max_message_bytes} bytes per message,"
-            f" but {facts.topic} accepts {facts.max_message_bytes}"
-        )
-        largest = facts.max_message_bytes + topics.LETTER_HEADROOM_BYTES
-        cause = "The largest record would not fit as a dead letter"
-        yield Finding(
-            "fault",
-            problem,
-            TopicError(
-                ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
-                problem,
-                cause,
-                f"set max.message.bytes={largest} on {letters.topic}",
-            ),
-        )
-    else:
-        yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
+    try:
+        topics.check_dead_letters(facts, letters)
+    except TopicError as error:
+        yield Finding("fault", error.problem, error)
+        return
+    yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:

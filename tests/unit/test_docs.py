@@ -31,6 +31,7 @@ from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.incomplete_transactions import TransactionCheck
+from connector.state.open_transactions import OpenTransaction
 from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -210,6 +211,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
         transactions=checked,
         staged=1,
         releases=ReleaseProgress(late=1),
+        open_transactions=(OpenTransaction(0, 1, 1, 1),),
     ).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
     assert _first_cells("Keys of the progress") == set(progress)

@@ -131,7 +131,9 @@ def _check_age(
 def _first_arrivals(
     kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], numbers: Iterable[int]
 ) -> dict[int, int]:
-    """Return the record timestamp of the first record of each Kafka partition that has one."""
+    """Return the time of arrival of the first record of each Kafka partition whose record timestamp
+    is believed.
+    """
     found: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
@@ -139,8 +141,9 @@ def _first_arrivals(
         for number in numbers:
             ranges = {number: (first[number], ends[number])}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
-                found[number] = client.contents(message)[3]
-                break
+                if (arrived := client.arrival_of(message)) is not None:
+                    found[number] = arrived
+                    break
     return found
 
 

@@ -40,8 +40,7 @@ class DeadLetterPublisher:
     """
 
     def __init__(self, kafka: KafkaConfig, topic: str, group: str | None = None) -> None:
-        """Create the publisher without a connection. A stream without dead letters needs no rights
-        on their topic.
+        """Create the publisher without a connection. It connects with the first dead letter.
 
         Args:
             kafka: The brokers and client settings.
@@ -133,16 +132,7 @@ class DeadLetterPublisher:
                 facts = topics.describe(self._kafka, self._topic)
         else:
             facts = topics.describe_of_group(self._kafka, self._source, self._topic, self._group)
-        if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
-            raise TopicError(
-                ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
-                f"The topic {facts.topic} accepts {facts.max_message_bytes} bytes per message,"
-                f" but the change topic accepts {source.max_message_bytes}",
-                "The largest record would not fit with the headers of a dead letter",
-                f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES}"
-                f" on {facts.topic}",
-                topic=facts.topic,
-            )
+        topics.check_dead_letters(source, facts)
         # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
         # when it is not compressed.
         self._client = client.producer(

@@ -50,11 +50,12 @@ from connector.records.model import (
     WriteStreamOffset,
     kafka_key,
 )
-from connector.records.rejection import Position
+from connector.records.rejection import Position, Reason, Rejection
 from connector.records.views import view_of_time
 from connector.validation import Limits
 from tests.changes import part
 from tests.unit.mock_cluster import MockCluster
+from tests.unit.records.test_arrival import ABSURD_MS
 
 FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 NOW = time.time_ns() // 1000
@@ -543,6 +544,60 @@ def test_bad_records_that_are_too_old_for_a_range_are_left_out(
     assert [
         item.position.offset for item in found if isinstance(item, ConsumerRecord | Rejected)
     ] == [2]
+
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"watermarks": True},
+    {"transactions": True},
+    {"start_commit": T0 + S, "end_commit": T0 + 7 * S},
+    {"start_commit": T0 + S, "end_commit": T0 + 7 * S, "transactions": True},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form) or "records")
+@pytest.mark.parametrize("name", [name for name in ABSURD_MS if name != "zero"])
+def test_a_record_with_an_absurd_time_is_like_others(
+    stream: Stream, name: str, form: dict[str, Any]
+) -> None:
+    """poison_is_contained, REC-25: it and its neighbours come, it claims nothing impossible, and a
+    commit timestamp in the future is rejected. The first record has such a time, too.
+    """
+    at = ABSURD_MS[name]
+
+    def send_absurd(record: Record, k: int) -> None:
+        key, value = kafka_key(record), framed(record, 2)
+        stream.producer.produce("t", value, key, k, timestamp=at)
+        assert stream.producer.flush(10) == 0
+        stream.arrivals[k].append(T0 + 4 * S)
+
+    stream.facts = replace(FACTS, timestamp_type="CreateTime")
+    stream.deleted = {0: 1, 1: 1}
+    early = T0 - 400 * S
+    announced = replace(ANNOUNCED, start_timestamp=early)
+    for k in (0, 1):
+        stream.send(change(S), k=k, at=early)  # it is deleted
+        send_absurd(announced, k)
+        stream.send(announced, k=k, at=early)
+    stream.send(change(2 * S, b"a"), at=T0 + 2 * S)
+    send_absurd(replace(change(4 * S, b"b"), estimated_low_watermark=2**60), 0)
+    send_absurd(replace(change(0, b"c"), commit_timestamp=NOW + 3600 * S), 0)
+    stream.send(change(6 * S, b"d"), at=T0 + 6 * S)
+    stream.everywhere(beat(8 * S), at=T0 + 8 * S)
+    with ChangeConsumer(
+        stream.kafka, "t", **{"bounded": "start_commit" not in form, **form}
+    ) as consumer:
+        found = [item for item in consumer if not isinstance(item, Watermark)]
+    shown = [one for one in times(found) if one not in ("ChildPartitions", "Heartbeat")]
+    rejected = "Rejected" if "transactions" in form else "Rejection"
+    assert sorted(map(str, shown)) == [*map(str, (2 * S, 4 * S, 6 * S)), rejected]
+    for item in found:
+        if isinstance(item, ConsumerRecord):
+            assert T0 - 401 * S <= item.record_timestamp <= NOW + 600 * S
+            if isinstance(item.record, Rejection):
+                assert item.record.reason is Reason.COMMIT_TIMESTAMP_IN_FUTURE
+        if isinstance(item, Rejected):
+            assert item.rejection.reason is Reason.COMMIT_TIMESTAMP_IN_FUTURE
 
 
 def test_an_end_in_the_future_waits_and_a_late_change_is_late(stream: Stream) -> None:

@@ -644,6 +644,7 @@ def test_names_for_programs_are_stable() -> None:
     assert stream.keys() == {
         *(
             "topic_read_at",
+            "open_transactions",
             "changes",
             "lagging_partition",
             "hints",
