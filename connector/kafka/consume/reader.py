@@ -181,6 +181,16 @@ class RecordReader:
         number = self._number(position.topic, position.kafka_partition)
         return position.offset < self._committed.get(number, 0)
 
+    def uncommitted(self) -> int:
+        """Return how many offsets `poll` has passed since the last `commit`, in the Kafka
+        partitions that it reads.
+        """
+        return sum(
+            max(0, following - max(first, self._committed.get(number, 0)))
+            for number, (first, following) in list(self._returned.items())
+            if number in self._next
+        )
+
     def commit(self) -> None:
         """Store the positions of all returned records for the group.
 
