@@ -17,6 +17,7 @@ from connector.errors import (
     argument_invalid,
 )
 from connector.kafka import topics
+from connector.kafka.client import LOOK_UP, REMEDIES
 from connector.kafka.unclosed import watch
 from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams.encoding import Encoding
@@ -335,8 +336,7 @@ class WriteSession:
                     ErrorCode.SESSION_NOT_OPENED,
                     f"The write session {self.name} of {self.topic} cannot be opened",
                     failure.cause,
-                    "Check the brokers, and the rights on the topic, its catalog and the"
-                    " transactional id",
+                    REMEDIES.get(failure.code, LOOK_UP),
                     topic=self.topic,
                     session=self.name,
                 )
