@@ -125,7 +125,8 @@ class ChangeConsumer(Generic[Yielded]):
 
     Use it as a context manager. If the program ends without `commit` and `close`, standard error
     says how many records the group reads again (PUB-8). `finished` is True when the iteration has
-    ended. `warnings` are sentences about wrong settings of the topic.
+    ended. `warnings` are sentences about wrong settings of the topic, and about a group without
+    stored positions whose `start` leaves out earlier records.
     """
 
     @overload
@@ -353,7 +354,7 @@ class ChangeConsumer(Generic[Yielded]):
         self._decoder = Decoder(registry, limits, tables)
         admin = client.admin(kafka)
         facts = topics.describe(kafka, topic, admin)
-        self.warnings = topics.check(facts)
+        self._topic_warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
         beside = replays_of(kafka, topic, group) if replays and group is not None else None
         self._closed = False
@@ -367,7 +368,7 @@ class ChangeConsumer(Generic[Yielded]):
             if known is not None:
                 start = positions_of_state(known, kafka, facts)
             elif start_commit is not None:
-                self.warnings += create_time_warning(facts)
+                self._topic_warnings += create_time_warning(facts)
                 start = first_positions(
                     kafka,
                     facts,
@@ -432,6 +433,10 @@ class ChangeConsumer(Generic[Yielded]):
                 stage.unstored if isinstance(stage, TransactionStage) else self._reader.uncommitted
             )
             self._unwatch = watch(self, Uncommitted(topic, group, count))
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self._topic_warnings, *self._reader.warnings]
 
     @property
     def finished(self) -> bool:

@@ -46,6 +46,7 @@ class RecordReader:
     - `replays` are those of the topic with the replays of the group, if it is read beside (SUB-4).
     - `is_whole_topic`: it reads all Kafka partitions of the topic, also new ones.
     - `finished` is True when all Kafka partitions have reached their end.
+    - `warnings` are sentences about records that the group leaves out.
     - `assignments` counts how often a group gave or took Kafka partitions.
     """
 
@@ -86,6 +87,7 @@ class RecordReader:
         self._unjudged: Message | None = None
         self._trouble: Exception | None = None
         self._is_fatal = False
+        self.warnings: list[str] = []
         self._errors = client.LastError()
         self._look_again_s = metadata_refresh_s
         self._heard_at = self._looked_at = time.monotonic()
@@ -285,6 +287,7 @@ class RecordReader:
             if changes
             else {}
         )
+        self._warn_of_skipped(places, committed)
         places |= self._replay_places(numbers, committed)
         self._take(places)
         self.assignments += 1
@@ -293,6 +296,23 @@ class RecordReader:
             self._client.incremental_assign(chosen)
         else:
             self._client.assign(chosen)
+
+    def _warn_of_skipped(self, places: Mapping[int, int], committed: Mapping[int, int]) -> None:
+        """Say that a group without stored positions leaves out records. It may be a new one."""
+        fresh = [number for number in places if number not in committed]
+        if not fresh or self._start == "beginning" or isinstance(self._start, tuple):
+            return
+        first = topics.beginning_offsets(self._kafka, self.facts)
+        skipped = sum(places[number] > first[number] for number in fresh)
+        if not skipped:
+            return
+        warning = (
+            f"The group {self._group} has no stored position in {skipped} Kafka partitions of"
+            f" {self.facts.topic}, and reads from `start` on, without the records before. If it"
+            " had positions, Kafka has forgotten them (offsets.retention.minutes of the brokers)"
+        )
+        self.warnings = [warning]
+        client.log.warning("%s", warning)
 
     def _replay_places(
         self, numbers: Iterable[int], committed: Mapping[int, int]

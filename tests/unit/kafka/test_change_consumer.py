@@ -908,3 +908,29 @@ def test_no_error_of_kafka_is_taken_for_a_lack_of_rights(event: int) -> None:
         assert error.str() in shown.cause
         assert "rights" not in shown.remedy or is_about_rights
         assert shown.remedy
+
+
+@pytest.mark.parametrize("start", ["end", NOW, "beginning"], ids=["end", "time", "beginning"])
+def test_a_group_without_positions_says_that_it_leaves_records_out(
+    stream: Stream, start: str | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """REC-21: Kafka may have forgotten its positions. With stored ones, nothing is left out."""
+    stream.send(change(1), change(2), at=NOW - 1_000_000)
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
+    for warns in (start != "beginning", False):
+        caplog.clear()
+        with ChangeConsumer(kafka, "t", group="g", start=start) as consumer:  # type: ignore[call-overload]
+            deadline = time.monotonic() + 40
+            while len(consumer.positions) < 2:
+                assert time.monotonic() < deadline
+                consumer.poll(0.2)
+            assert any("has no stored position" in one for one in consumer.warnings) is warns
+            assert ("has no stored position" in caplog.text) is warns
+            consumer.commit()
+
+
+def test_a_topic_that_has_lost_no_record_is_read_from_before_its_oldest_one(stream: Stream) -> None:
+    """SUB-1: a range is refused only if the topic may lack changes of it."""
+    source(stream)
+    with ChangeConsumer(stream.kafka, "t", start_commit=1, bounded=True, roots=["p"]) as consumer:
+        assert len(list(consumer)) > 8
