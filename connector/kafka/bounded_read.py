@@ -74,7 +74,7 @@ def messages_between(
                 ErrorCode.TOPIC_UNREADABLE,
                 f"{topic} cannot be read",
                 error.str(),
-                "Check the rights on the topic, and the brokers",
+                client.REMEDIES.get(error.code(), client.LOOK_UP),
                 topic=topic,
             )
         assert number is not None

@@ -178,6 +178,24 @@ _FORBIDDEN: Final = (
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 
+_NO_ANSWER: Final = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError._RESOLVE,
+)
+
+GIVE_RIGHTS: Final = "Give this user the rights that docs/howto/run-against-your-cluster.md lists"
+REMEDIES: Final[Mapping[int, str]] = {
+    **dict.fromkeys(_FORBIDDEN, GIVE_RIGHTS),
+    **dict.fromkeys(_NO_ANSWER, "Check that the brokers run, and try again"),
+}
+"""The remedy of an error, by its code. Only some errors are about rights."""
+LOOK_UP: Final = "Look for the error in the documentation of Kafka, and in the logs of the brokers"
+"""The remedy of every other error."""
+
 _LOGIN_SIGNS: Final = (
     "SASL authentication error",
     "SASL OAUTHBEARER token",
@@ -367,22 +385,14 @@ def arrival_of(message: Message) -> int | None:
 
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
     """Return the error for a request `what` that Kafka refused or did not answer."""
-    codes = KafkaError
-    if error.code() in (
-        codes._TIMED_OUT,
-        codes._TRANSPORT,
-        codes._ALL_BROKERS_DOWN,
-        codes._AUTHENTICATION,
-        codes._SSL,
-        codes._RESOLVE,
-    ):
+    if error.code() in _NO_ANSWER:
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
         return BrokerError(
             ErrorCode.KAFKA_ACCESS_DENIED,
             f"Kafka refused the request: {what}",
             error.str(),
-            "Give this user the rights that docs/howto/run-against-your-cluster.md lists",
+            GIVE_RIGHTS,
         )
     return TopicError(
         ErrorCode.KAFKA_REFUSED,

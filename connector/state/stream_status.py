@@ -332,7 +332,7 @@ def stream_status(
         lag=None if topic_read_at is None else progress.freshness.behind,
         topic_read_at=topic_read_at,
         low_watermark=progress.low_watermark,
-        horizon=progress.horizon,
+        horizon=progress.horizon or None,  # at 0, no change is older
         lagging_partition=frontier.lagging_partition,
         stalled=tuple(frontier.stalls(now, stall_after)),
         stalls_unverified=topic_read_at is None

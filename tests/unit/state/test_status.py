@@ -880,3 +880,9 @@ def test_of_many_names_a_few_are_shown() -> None:
     hints = [*hints_of_checks(many, NOW)]
     assert [hint.split(":")[0].split()[-1] for hint in hints[:3]] == ["p0", "p1", "p2"]
     assert hints[3:] == ["two producers write each of 6 more stream partitions"]
+
+
+def test_a_horizon_that_no_change_is_below_is_not_known_yet() -> None:
+    """MRG-10: the low watermark has not passed `delete_retention`. No time is shown for it."""
+    began = replace(progress(BatchClaims(1, {"a": {0: 61}}), at=600 * S), horizon=0)
+    assert stream_status("s", began, NOW, stall_after_s=400).to_json()["horizon"] is None
