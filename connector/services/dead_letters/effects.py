@@ -19,8 +19,8 @@ from connector.records.sizes import size_of
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
-from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.row import read_change, row_of
+from connector.tables.merge import EMPTY, RowState, join, visible
+from connector.tables.row import read_change, row_of, state_of
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -120,9 +120,7 @@ class Effects:
             known = self._known[name, change.row_key]
             # With its own order: of two that are forced, the one that is newer at the source is
             # sent as the newer one.
-            self._known[name, change.row_key] = join(
-                known, lift(change, position, table.order, table.versions)
-            )
+            self._known[name, change.row_key] = join(known, state_of(table, [(change, position)]))
         return today
 
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
