@@ -42,7 +42,7 @@ _NAMED: Final = ("record", "error", "enum", "fixed")
 _COMPLEX: Final = (*_NAMED, "array", "map")
 _PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", "string")})
 _MICROS: Final = "timestamp-micros"
-_PER_MICRO: Final[Mapping[str, int]] = {_MICROS: 1, "timestamp-millis": 1_000}
+_IN_MICROS: Final[Mapping[str, int]] = {_MICROS: 1, "timestamp-millis": 1_000}
 """The logical types of a time, and the microseconds of one unit."""
 _CELL_TIMES: Final = frozenset({"cell_timestamp", "range_start", "range_end"})
 """Times in the unit of the source, which is microseconds by custom."""
@@ -179,7 +179,7 @@ class _Compiler:
         if not name or (kind == "string" and name == "uuid"):
             factor = 1
         elif _MICROS in _logical_types(wanted, self.reader_names):
-            factor = _PER_MICRO.get(name)
+            factor = _IN_MICROS.get(name)
         elif name == _MICROS and self.path and self.path[-1] in _CELL_TIMES:
             factor = 1
         self.factors.setdefault(".".join(self.path), {})[name] = factor
@@ -297,11 +297,14 @@ class _Compiler:
                     self.unknown_fields.add(f"{_last_part(writer['name'])}.{field['name']}")
                 steps.append((str(field["name"]), self.resolving(field["type"], None), False))
             else:
-                self.path.append(target)
                 beside = field.get("logicalType")  # a frequent mistake, which says a unit, too
                 said = () if beside is None else (str(beside),)
-                steps.append((target, self.resolving(field["type"], found["type"], said), True))
-                self.path.pop()
+                self.path.append(target)
+                try:
+                    read = self.resolving(field["type"], found["type"], said)
+                finally:
+                    self.path.pop()
+                steps.append((target, read, True))
         defaults = {}
         for name, field in wanted.items():
             if "default" not in field:

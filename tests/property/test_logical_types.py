@@ -26,6 +26,7 @@ from connector.records.codec import (
     encode,
     frame,
     framed,
+    plan_of,
     read,
     schema_fingerprint,
     to_datum,
@@ -218,6 +219,19 @@ def test_branches_of_a_union_with_different_units_are_refused() -> None:
         assert isinstance(found, Rejection)
         assert found.rule == Rule.LOGICAL_TYPE
         assert "timestamp-millis for heartbeat.timestamp" in found.detail
+
+
+def test_a_branch_that_cannot_be_read_does_not_hide_the_units_of_others() -> None:
+    """REC-12, REC-25: a record that does not use it is read."""
+    schema = with_logical_type("heartbeat.timestamp", "timestamp-millis", "type")
+    change_fields = schema["fields"][2]["type"][1]["fields"]
+    change_fields[0]["type"] = "long"  # the table
+    body = written(in_milliseconds(to_datum(Heartbeat("p", AT), 4), "heartbeat.timestamp"), schema)
+    found = decode(frame(body, 7), Schemas({7: json.dumps(schema)}))
+    assert found == ChangeRecord(Heartbeat("p", AT), 4)
+    plan = plan_of(json.dumps(schema))
+    assert not isinstance(plan, str)
+    assert (plan.factors, plan.inconvertible) == ({"heartbeat.timestamp": 1_000}, {})
 
 
 def test_a_field_that_is_not_read_may_have_any_logical_type() -> None:
