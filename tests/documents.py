@@ -15,7 +15,7 @@ from typing import Any
 
 from connector import validation
 from connector.dead_letters.repair import STEPS
-from connector.records import checks
+from connector.records import checks, codec
 from connector.records.rejection import Reason
 from tests.error_codes import ERRORS, errors_page
 
@@ -88,7 +88,7 @@ def _rules() -> list[tuple[str, str, str]]:
         *of_topic,
         f"{found[of_topic][2]}, and at most the number of Kafka partitions of the topic",
     )
-    return [*found.values(), *validation.RULES_BY_SETTING]
+    return [codec.LOGICAL_TYPE_RULE, *found.values(), *validation.RULES_BY_SETTING]
 
 
 def with_reasons(page: str) -> str:

@@ -26,7 +26,7 @@ from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
 from connector.records.json_view import entry_fields, from_json, to_line
-from connector.records.model import CONTROL_KEY
+from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import view_of_datum
 from connector.text import is_header_name, is_utf_8
@@ -283,6 +283,10 @@ def _with_field(
     found = view(content, schemas)
     if isinstance(found, Unrepairable):
         return found
+    decoded = codec.decode(content.value, schemas)
+    if isinstance(decoded, Rejection) and decoded.rule == Rule.LOGICAL_TYPE:
+        # The new record has the newest schema, and its other numbers would get the wrong unit.
+        return Unrepairable(f"{decoded.detail}. Replace the whole record, with the step record")
     *path, last = (
         int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place)
     )

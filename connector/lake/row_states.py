@@ -2,8 +2,8 @@
 DLQ-13).
 
 A state is computed from the row in the table, its tombstones, and the ingested changes that are not
-applied yet. Decisions 0005 and 0013 define how a state is stored: registers by column and by
-family, and a residual for everything else.
+applied yet. It is canonical (`connector.tables.row.canonical`). Decisions 0005 and 0013 define how
+a state is stored: registers by column and by family, and a residual for everything else.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
-from connector.tables.row import read_change
+from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join
+from connector.tables.row import canonical, read_change, state_of
 from connector.tables.stored_definition import from_properties
 from connector.tables.values import DataType, Unreadable, write_value
 
@@ -166,7 +166,7 @@ class RowStates:
                 cells[CellName(family, bytes(qualifier), version)] = Cell(
                     order, one["cell_timestamp"] or 0, as_bytes
                 )
-        return RowState(cells, tombstones)
+        return canonical(self.definition, RowState(cells, tombstones))
 
     def _order(self, stored: Mapping[str, Any]) -> ChangeOrder:
         position = OrderPosition(*(stored[name] for name in OrderPosition._fields))
@@ -195,10 +195,7 @@ class RowStates:
         for row in visible_changes(self.changelog, CHANGE_COLUMNS, source, is_pending):
             change, position = change_of(row)
             if not isinstance(read_change(self.definition, change), Rejection):
-                yield (
-                    change.row_key,
-                    lift(change, position, self.definition.order, self.definition.versions),
-                )
+                yield change.row_key, state_of(self.definition, [(change, position)])
 
 
 def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | None]:
