@@ -177,10 +177,8 @@ def without_logical_types(parsed: Datum) -> Datum:
         return [without_logical_types(one) for one in parsed]
     if not isinstance(parsed, dict):
         return parsed
-    if isinstance(parsed.get("type"), dict | list) and "name" not in parsed:
+    if "name" not in parsed and parsed["type"] not in ("array", "map"):
         return without_logical_types(parsed["type"])
-    if parsed.get("type") in PRIMITIVES and "name" not in parsed:
-        return parsed["type"]
     return {
         name: without_logical_types(one) for name, one in parsed.items() if name != "logicalType"
     }
