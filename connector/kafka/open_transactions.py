@@ -10,7 +10,6 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from connector.clock import now_us
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.records.codec import Schemas, decode
@@ -43,9 +42,8 @@ def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransac
             number, offset = message.partition(), message.offset()
             assert number is not None
             assert offset is not None
-            _, value, _, _ = client.contents(message)
+            _, value, _, since = client.contents(message)
             decoded = decode(value, Schemas(), kafka_partitions=MAX_INT)
             name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
-            since = client.arrival_of(message) or now_us()
             found.append(OpenTransaction(number, offset, ends[number] - offset, since, name))
     return found

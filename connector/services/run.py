@@ -14,7 +14,14 @@ from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConfigError, ConnectorError, ErrorCode, TableError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    ErrorCode,
+    TableError,
+    TopicError,
+)
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
     from connector.spark.ingest.ingest import IngestPorts
+    from connector.state.open_transactions import OpenTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +210,18 @@ def _run_pipeline(
 
 
 def _tell_what_is_hidden(config: ConnectorConfig, on_event: OnEvent) -> None:
-    """Send a warning for each Kafka partition whose last records are behind an open transaction."""
+    """Send a warning for each Kafka partition whose last records are behind an open transaction. If
+    Kafka does not answer any more, there is none: the work is done.
+    """
     from connector.kafka import topics
     from connector.kafka.open_transactions import open_transactions
 
     for name, stream in config.streams.items():
-        for one in open_transactions(config.kafka, topics.describe(config.kafka, stream.topic)):
+        hiding: list[OpenTransaction] = []
+        with suppress(BrokerError, TopicError):
+            facts = topics.describe(config.kafka, stream.topic)
+            hiding = open_transactions(config.kafka, facts)
+        for one in hiding:
             text = f"stream {name}: {one.describe(now_us())}"
             on_event(
                 warning(
