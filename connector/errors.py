@@ -126,6 +126,7 @@ class ErrorCode(StrEnum):
     KAFKA_PARTITION_UNKNOWN = auto()
     TOPIC_MISSING = auto()
     TOPIC_EXISTS = auto()
+    TOPIC_FOREIGN = auto()
     TOPIC_COMPACTED = auto()
     TOPIC_REPLACED = auto()
     TOPIC_SHORTENED = auto()

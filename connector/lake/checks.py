@@ -185,7 +185,7 @@ def _named_files(path: str, delta: DeltaTable | None) -> Iterator[tuple[str, int
 
 
 def _fault_of(file: str, size: int) -> str | None:
-    """What is the matter with a Parquet file. `size` is the one that the log says."""
+    """The damage of a Parquet file, in words. `size` is the one that the log says. None: it is whole."""
     with suppress(OSError), Path(file).open("rb") as content:
         found = content.seek(0, os.SEEK_END)
         if not found:

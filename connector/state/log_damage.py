@@ -53,7 +53,7 @@ def log_damage(
     *,
     with_history: bool = False,
 ) -> LogDamage | None:
-    """The first damage in a log that a `version` needs. None: there is none.
+    """The first damage in a log that a `version` needs. None: the log is whole.
 
     `sizes` has the size of each file by its name. `version` None is the newest one. `read` returns
     the content of a file. Without it, only names and sizes count. `with_history` also reads the

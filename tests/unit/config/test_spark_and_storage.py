@@ -246,7 +246,7 @@ def test_a_folder_that_deltalake_would_not_find_is_refused(name: str, tmp_path: 
     """TBL-22: in the setting, in a folder above it, and for programs. The error names the
     character.
     """
-    with pytest.raises(ConfigError, match="WAREHOUSE|a path without") as caught:
+    with pytest.raises(ConfigError, match="a path without") as caught:
         ConnectorConfig(f"/data/{name}/wh", KafkaConfig("h:1"))
     assert caught.value.code == ErrorCode.WAREHOUSE_UNUSABLE
     assert UNUSABLE[name] in caught.value.cause
@@ -264,7 +264,9 @@ def test_a_folder_that_deltalake_would_not_find_is_refused(name: str, tmp_path: 
 USABLE = [f"a{char}b" for char in " !\"#$%&'()*+,-.:;<=>?@_`{}~üé中\u0301\u2028\U0001f600"]
 
 
-@pytest.mark.parametrize("name", [*USABLE, " a", "a ", ".a", "_a", "a.", "~a", "k=v", "100%", "%zz"])
+@pytest.mark.parametrize(
+    "name", [*USABLE, " a", "a ", ".a", "_a", "a.", "~a", "k=v", "100%", "%zz"]
+)
 def test_a_folder_that_deltalake_finds_is_allowed(name: str, tmp_path: Path) -> None:
     """TBL-22: a table below it is written, and read where it was written."""
     warehouse = str(tmp_path / name)
