@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -152,21 +152,37 @@ def _check_log(
     damage = None
     # A folder is not listed in one step: while others commit, a file can be missing in the list.
     for _ in range(3):
+        before, content = damage, read if with_contents else None
         try:
-            sizes = {file.name: file.stat().st_size for file in os.scandir(log) if file.is_file()}
-        except FileNotFoundError:
-            return
+            files = _Sizes({file.name: file for file in os.scandir(log) if file.is_file()})
+            damage = log_damage(files, content, version, with_history=with_history)
         except OSError:
-            return  # the library that opens the table names the cause
-        content = read if with_contents else None
-        before, damage = (
-            damage,
-            log_damage(sizes, content, version, with_history=with_history),
-        )
+            return  # there is no log, or the library that opens it names the cause
         if damage is None:
             return
         if damage == before:
             raise log_damaged(path, damage)
+
+
+class _Sizes(Mapping[str, int]):
+    """The sizes of the files in a folder by name. Only those that are looked at cost a call of the
+    operating system: a log can have 100,000 files.
+    """
+
+    def __init__(self, files: Mapping[str, os.DirEntry[str]]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> int:
+        return self._files[name].stat().st_size
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
 
 
 def _named_files(path: str, delta: DeltaTable | None) -> Iterator[tuple[str, int]]:
@@ -185,7 +201,7 @@ def _named_files(path: str, delta: DeltaTable | None) -> Iterator[tuple[str, int
 
 
 def _fault_of(file: str, size: int) -> str | None:
-    """The damage of a Parquet file, in words. `size` is the one that the log says. None: it is whole."""
+    """The damage of a Parquet file, in words. None: it is whole. `size` is what the log says."""
     with suppress(OSError), Path(file).open("rb") as content:
         found = content.seek(0, os.SEEK_END)
         if not found:

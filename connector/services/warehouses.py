@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from connector import warehouse as places
 from connector.config.storage import LAKE_DEFAULTS, is_local
-from connector.errors import BrokerError, ConfigError, StorageError, TableError, TopicError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    StorageError,
+    StreamHaltedError,
+    TableError,
+    TopicError,
+)
 from connector.lake.stores import remember
 
 if TYPE_CHECKING:
@@ -45,7 +52,7 @@ def naming_damage(
 
     try:
         yield
-    except (BrokerError, ConfigError, StorageError, TopicError):
+    except (BrokerError, ConfigError, StorageError, StreamHaltedError, TopicError):
         raise
     except Exception as error:
         for path in _paths(warehouse_of(config), streams, tables):

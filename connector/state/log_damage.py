@@ -28,8 +28,9 @@ IS_MISSING: Final = "is missing"
 _IS_NO_PARQUET: Final = "is cut, or its bytes were replaced"
 IS_NO_JSON: Final = "is cut, or its bytes were replaced: a line of it is not an action as JSON"
 
-_COMMIT: Final = re.compile(r"(\d{20})\.json")
-_CHECKSUM: Final = re.compile(r"(\d{20})\.crc")
+_DIGITS: Final = 20
+_COMMIT: Final = ".json"
+_CHECKSUM: Final = ".crc"
 _CHECKPOINT: Final = re.compile(
     r"(\d{20})\.checkpoint(?:\.\d{10}\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(?:parquet|json)"
 )
@@ -149,7 +150,7 @@ def _checkpoints(sizes: Mapping[str, int]) -> dict[int, list[str]]:
     """The files of each checkpoint, by its version."""
     found: dict[int, list[str]] = {}
     for name in sizes:
-        if (match := _CHECKPOINT.fullmatch(name)) is not None:
+        if "checkpoint" in name and (match := _CHECKPOINT.fullmatch(name)) is not None:
             found.setdefault(int(match[1]), []).append(name)
     return found
 
@@ -178,8 +179,10 @@ def _hint(content: bytes) -> int:
     return version if isinstance(version, int) else -1
 
 
-def _numbers(pattern: re.Pattern[str], names: Iterable[str]) -> set[int]:
-    return {int(match[1]) for name in names if (match := pattern.fullmatch(name))}
+def _numbers(end: str, names: Iterable[str]) -> set[int]:
+    """The versions of the files with this end. A log can have 100,000 files."""
+    numbers = (name[:_DIGITS] for name in names if name[_DIGITS:] == end)
+    return {int(number) for number in numbers if number.isdecimal()}
 
 
 def _commit(version: int) -> str:
