@@ -26,8 +26,10 @@ NEAR: Final = 10_000
 faster.
 """
 
-NEWEST_OF_EACH: Final = 2
-"""How many records of each Kafka partition are read. One alone may be a damaged one."""
+NEWEST_OF_EACH: Final = 4
+"""How many offsets of each Kafka partition are read. One record may be damaged, and markers of
+transactions use offsets too.
+"""
 TIMEOUT_S: Final = 10.0
 
 
@@ -111,7 +113,8 @@ class NewestRecord:
 def newest_records(
     kafka: KafkaConfig, topic: str, registry: RegistryConfig | None
 ) -> list[NewestRecord]:
-    """The newest records of each Kafka partition. Nothing is written, and no position is stored.
+    """The records at the newest offsets of each Kafka partition. Nothing is written, and no
+    position is stored.
 
     Raises `TopicError` if there is no such topic, `BrokerError` if no record arrives in time, and
     `RegistryError` if a schema is needed and the registry does not answer.

@@ -262,7 +262,7 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
     found = newest_records(config.kafka, stream.topic, config.registry)
     wrong = [one for one in found if one.rejection is not None]
     if not found:
-        yield Finding("ok", f"streams.{stream.name}: topic {stream.topic} has no record yet")
+        yield Finding("ok", f"streams.{stream.name}: topic {stream.topic} has no new records")
     elif not wrong:
         newest = counted(len(found), "newest record")
         yield Finding("ok", f"streams.{stream.name}: the {newest} can be read")
