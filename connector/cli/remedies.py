@@ -92,6 +92,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
+    ErrorCode.TABLE_DAMAGED: _REBUILD,
     ErrorCode.TABLE_MISSING: (Template("run --once"),),
     ErrorCode.TABLE_STALE: _STATUS,
     ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,

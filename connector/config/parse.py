@@ -47,7 +47,7 @@ from connector.config.spark_settings import (
     SparkConfig,
     conf_fault,
 )
-from connector.config.storage import StorageConfig, warehouse_fault
+from connector.config.storage import StorageConfig, warehouse_fault, without_credentials
 from connector.dead_letters.envelope import change_topic, dead_letter_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
@@ -117,8 +117,9 @@ def _warehouse(root: Section) -> str:
     remedy = 'write warehouse = "./warehouse"'
     written_as = root.text("warehouse", allowed="a path or a URI", remedy=remedy)
     if allowed := warehouse_fault(written_as):
-        shown = re.sub(r"//[^/@]*@", "//***@", written_as)
-        root.fault("warehouse", shown, allowed, 'write warehouse = "s3a://bucket/prefix"')
+        form = "s3a://bucket/prefix" if "://" in written_as else "./warehouse"
+        shown = without_credentials(written_as)
+        root.fault("warehouse", shown, allowed, f'write warehouse = "{form}"')
     return written_as
 
 
@@ -173,7 +174,7 @@ def _storage(section: Section) -> StorageConfig:
     )
     if storage.endpoint and not re.fullmatch(r"https?://[^\s/@?#]+", storage.endpoint):
         allowed = "http:// or https:// with a host, without credentials and without a path"
-        shown = re.sub(r"//[^/@]*@", "//***@", storage.endpoint)
+        shown = without_credentials(storage.endpoint)
         section.fault("endpoint", shown, allowed, 'write endpoint = "http://127.0.0.1:8333"')
     if bool(storage.access_key) != bool(storage.secret_key):
         lacking = "secret_key" if storage.access_key else "access_key"

@@ -488,7 +488,8 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
             ErrorCode.TOPIC_EXISTS,
             f"The topic {facts.topic} exists with other properties",
             "; ".join(differences),
-            "Choose another name, or delete the topic with all its records",
+            "Choose another name, or request the properties that the topic has. If another program"
+            " uses the topic, only another name is possible",
             topic=facts.topic,
         )
 

@@ -14,13 +14,15 @@ from decimal import Decimal
 from typing import Any, Final
 
 from connector import warehouse as places
+from connector.errors import ErrorCode, TableError
 from connector.lake.changelog_changes import CHANGE_COLUMNS, bytes_literal, change_of
-from connector.lake.plain_table import PlainTable, newest_stored, open_table
+from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.lake.state_reader import check_owner
 from connector.lake.visible_changes import visible_changes
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
+from connector.state.damage import tombstones_unusable
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
@@ -61,7 +63,7 @@ class RowStates:
             with reading(places.data(folder)):
                 self.table_state = TableState.from_json(self.table.stored)
             if self.table_state.has_tombstones:
-                self._tombstones = _of_rebuild(folder, self.table)
+                self._tombstones = _tombstones(folder, self.table)
         changelog = places.changelog(warehouse, definition.stream)
         self.changelog = None if newest_stored(changelog) is None else open_table(changelog)
         batch, changelog_id = _newest_batch(changelog, self.changelog)
@@ -210,9 +212,14 @@ def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | N
         return from_stored(int, batch), from_stored(str, changelog_id)
 
 
-def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:
-    name = table.properties.get("lowmark.rebuild")
-    return open_table(places.tombstones(folder, name or ""))
+def _tombstones(folder: str, table: PlainTable) -> PlainTable:
+    path = places.tombstones(folder, table.properties.get(REBUILD, ""))
+    try:
+        return open_table(path)
+    except TableError as error:
+        if error.code != ErrorCode.TABLE_MISSING:
+            raise
+        raise tombstones_unusable(path, places.table_of(folder), "is missing") from error
 
 
 def _at(stored: list[int | None] | None, place: int) -> int | None:

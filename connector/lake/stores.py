@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from deltalake import DeltaTable
+from typing import Final
 
 _OPTIONS: Final = dict[str, dict[str, str]]()
 _LOCK: Final = threading.Lock()
@@ -37,10 +34,3 @@ def options_of(path: str) -> dict[str, str] | None:
     """The options of the warehouse that has this path. None: none are known."""
     warehouse = warehouse_with(path)
     return None if warehouse is None else dict(_OPTIONS[warehouse])
-
-
-def opened(path: str) -> DeltaTable:
-    """The Delta table at a path, in its newest version. Raises the errors of deltalake."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(path, storage_options=options_of(path))

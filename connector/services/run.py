@@ -25,7 +25,7 @@ from connector.errors import (
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
-from connector.services.warehouses import warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, JobKind
 from connector.state.table_status import is_at_low_watermark, text_of_waiting
 
@@ -113,7 +113,12 @@ def run(
             'Add a section such as [streams.orders] with topic = "orders"',
         )
     stop, counts = stop or threading.Event(), _Counts()
-    with only_use(config, config.streams), ExitStack() as stack:
+    check_logs(config, config.streams, config.tables)
+    with (
+        only_use(config, config.streams),
+        naming_damage(config, config.streams, config.tables),
+        ExitStack() as stack,
+    ):
         ports = {
             name: ports_of(config, stream, stack, on_event, counts)
             for name, stream in config.streams.items()
