@@ -229,9 +229,7 @@ class Announcements:
             live = self._below(root)
             lived = min((self._lived[name] for name in live), default=0)
             # A later one would end those that a part that is still to come may name.
-            start = (
-                one.start_timestamp if one.omitted else max(one.start_timestamp, min(lived, now))
-            )
+            start = max(one.start_timestamp, 0 if one.omitted else min(lived, now))
             sequence = one.record_sequence if start == one.start_timestamp else 0
             named = self._below(root, start)
             self._newest[root] = _Announced(

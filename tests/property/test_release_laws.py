@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connector.watermarks import stream_partition
 from connector.write_streams.releases import ReleaseProgress, Withheld
 from tests.property.release_reader import (
     Changelog,
@@ -217,6 +218,16 @@ def test_a_count_of_rows_that_ingest_forgot_is_noticed(seed: int) -> None:
 def test_an_expiry_of_other_rows_is_noticed(expiry: Expiry, law: str, seed: int) -> None:
     """WRS-21: a canary."""
     assert is_noticed(law, seed, expiry=expiry, unreliable=0.05)
+
+
+def test_a_commit_that_is_waited_for_in_added_kafka_partitions_is_noticed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WMK-7: a canary."""
+    monkeypatch.setattr(
+        stream_partition, "is_read_everywhere", lambda read_in: read_in.keys() >= set(range(4))
+    )
+    assert is_noticed("does not reach", seed)
 
 
 def test_a_heartbeat_that_does_not_wait_for_a_release_is_noticed(seed: int) -> None:

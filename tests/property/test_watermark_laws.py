@@ -204,7 +204,7 @@ def test_the_world_notices_a_wrong_rule_of_parts(
 ) -> None:
     """WMK-6: a canary."""
     monkeypatch.setattr(of, rule, wrong)
-    with pytest.raises(AssertionError, match="came below|ends before"):
+    with pytest.raises(AssertionError, match=r"came below|ends before"):
         for number in range(1000):
             is_honest(World(Random(f"{seed}/{number}")))
 
