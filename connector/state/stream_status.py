@@ -292,7 +292,7 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
             waits_for=(
                 tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else ()
             ),
-            is_over=one.has_ended(k),
+            is_over=one.has_ended,
         )
         for name, one in frontier.partitions.items()
     ]

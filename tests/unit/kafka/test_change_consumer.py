@@ -530,6 +530,24 @@ def test_reading_begins_at_an_announcement_before_the_range(stream: Stream) -> N
         assert times(list(consumer))[:1] == [100 * S]
 
 
+def test_reading_begins_at_the_first_part_of_an_announcement(stream: Stream) -> None:
+    """SUB-1, WMK-6."""
+    parts = [
+        ChildPartitions("root", T0 + 5, number, (ChildPartition(name),))
+        for number, name in enumerate("ab")
+    ]
+    stream.everywhere(ANNOUNCED, *parts, at=T0)
+    stream.everywhere(beat(40 * S), at=T0 + 40 * S)
+    with ChangeConsumer(
+        stream.kafka,
+        "t",
+        start_commit=T0 + 30 * S,
+        end_commit=T0 + 39 * S,
+        limits=Limits(max_clock_skew_s=15),
+    ) as consumer:
+        assert {p.kafka_partition: p.offset for p in consumer.positions}[0] == 0
+
+
 @pytest.mark.parametrize("transactions", [False, True])
 def test_bad_records_that_are_too_old_for_a_range_are_left_out(
     stream: Stream, transactions: bool
