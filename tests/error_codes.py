@@ -270,7 +270,8 @@ A part without content is left out. `run:` is the command that helps, if there i
 ## Errors in a program
 
 All errors are classes of `connector.errors`, below `ConnectorError`. For example, this program
-reads a table that may not exist yet:
+reads a table that may not exist yet. It works in the folder of the
+[tutorial](../tutorial/first-table.md):
 
 ```python
 from connector.errors import ConnectorError, ErrorCode

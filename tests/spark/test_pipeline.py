@@ -41,7 +41,14 @@ from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job
 from tests.broker import NewTopic
 from tests.spark.live import Live
-from tests.spark.streams import CrashError, account, crash_at, definition, job_count, versions
+from tests.spark.streams import (
+    CrashError,
+    account,
+    crash_at,
+    definition,
+    job_count,
+    versions,
+)
 from tests.spark.test_apply_steps import delete
 
 DONE = ("reduced the number of files", "files of old versions were deleted")
@@ -317,6 +324,19 @@ def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
         for book in (table_state_of(str(live.warehouse), table.name) for table in live.tables)
     }
     assert batches == {live.changelog().progress().ingest_batch}
+    assert pools == {("stream", "ingest"), ("table", "apply")}
+
+
+def test_a_run_gives_ingest_and_applies_their_pools(live: Live) -> None:
+    """JOB-3"""
+    pools = set[tuple[str, str | None]]()
+
+    def on_step(step: str) -> None:
+        pool = live.spark.sparkContext.getLocalProperty("spark.scheduler.pool")
+        pools.add((step.split()[0], pool))
+
+    live.publish(account("a", 1, name="Ada"))
+    live.pipeline(on_step).run_once()
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
 

@@ -1,4 +1,6 @@
-"""The registry client against a stub of the endpoints it uses (REC-11, DLQ-4, OPS-7)."""
+"""The registry client against a stub of the endpoints it uses (REC-11, DLQ-4, OPS-7), and against
+the recorded answers of a real one (SEC-4).
+"""
 
 from __future__ import annotations
 
@@ -21,6 +23,7 @@ from connector.records.codec import (
 )
 from connector.records.model import Heartbeat
 from connector.records.rejection import Rejection
+from tests.golden.registry_conversation import Exchange, recorded, serving, talk
 from tests.unit.registry_stub import RegistryStub, running_registry
 
 SCHEMA = '{"type": "string"}'
@@ -208,3 +211,22 @@ def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )
+
+
+def test_the_client_understands_what_a_real_registry_answered() -> None:
+    """SEC-4: Apicurio Registry, as recorded. The client asks what it asked then, so the answers are
+    those of the registry.
+    """
+    expected = recorded()
+    left = list(expected)
+    asked = list[tuple[str, str]]()
+
+    def answer(request: str, body: str) -> tuple[int, str]:
+        asked.append((request, body))
+        found: Exchange = left.pop(0)
+        return found.status, found.answer
+
+    with serving(answer) as url:
+        said = talk(RegistryConfig(url))
+    assert asked == [(one.request, one.body) for one in expected]
+    assert said == ["REGISTRY_SCHEMA_DIFFERENT", True, True, None, True, True]
