@@ -92,7 +92,7 @@ _SINGLE_OBJECT_HEADS: Final = {
 
 
 def _form(schema: str) -> Any:
-    """What decides how the bytes of a body are read: a schema without logical types."""
+    """A schema without logical types, so only the parts that decide how bytes are read."""
     return avro_plan.without_logical_types(avro_plan.parse_schema(json.loads(schema)))
 
 

@@ -216,7 +216,7 @@ def _run_pipeline(
 
 def _tell_what_is_hidden(config: ConnectorConfig, on_event: OnEvent) -> None:
     """Send a warning for each Kafka partition whose last records are behind an open transaction. If
-    Kafka does not answer any more, there is none: the work is done.
+    Kafka does not answer any more, there is no warning: the work is done.
     """
     from connector.kafka import topics
     from connector.kafka.open_transactions import open_transactions
