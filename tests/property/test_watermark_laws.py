@@ -254,7 +254,7 @@ def test_the_world_notices_a_timer_that_completes_announcements(
 ) -> None:
     """WMK-6: a canary."""
     monkeypatch.setattr(processes, "Announcements", CompletedByTheTimer)
-    with pytest.raises(AssertionError, match="came below|ends before"):
+    with pytest.raises(AssertionError, match=r"came below|ends before"):
         for number in range(1000):
             is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=True, dies=False))
 
