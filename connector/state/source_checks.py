@@ -37,8 +37,8 @@ class Ignored(StrEnum):
     - `ENDED`: the stream partition has ended.
     - `OLDER_ANNOUNCEMENT`: an announcement older than one that was read before in the Kafka
       partition, usually of an older producer (WMK-6).
-    - `LATER_START`: the start timestamp of a child, where another parent named an earlier one
-      (WMK-7).
+    - `LATER_START`: the start timestamp of a child, where another parent named another one. The
+      later one has no effect (WMK-7).
     """
 
     IN_FUTURE = "in_future"
@@ -222,7 +222,7 @@ def ignored_claims(
     `in_future` counts those of the batch. For each Kafka partition, a batch counts at most one
     claim that goes backwards, and one of a stream partition that has ended. An announcement counts
     if it is older than the newest one of the batches before. A record that ends a parent counts if
-    another one gives a child an earlier start timestamp.
+    it gives a child another start timestamp than the batches before, or a later one than the batch.
     """
     found: dict[str, Counter[Ignored]] = {
         name: Counter({Ignored.IN_FUTURE: count}) for name, count in in_future.items() if count
@@ -243,21 +243,26 @@ def ignored_claims(
         for (root, start), one in sorted(before.announcements.items())
         for k in one.read_in
     }
-    starts = _starts_of_children(heard, before)
+    known_starts = {name: one.start for name, one in before.partitions.items() if one.start}
+    starts = _starts_of_children(heard, known_starts)
     for lineage in heard.lineage:
         record = lineage.record
         place = record.stream_partition, lineage.kafka_partition
         if any(child.parent_partition_tokens for child in record.children):
-            if any(record.start_timestamp != starts[child.token] for child in record.children):
+            at = record.start_timestamp
+            if any(
+                {at} != {starts[child.token], known_starts.get(child.token, at)}
+                for child in record.children
+            ):
                 add(record.stream_partition, Ignored.LATER_START)
         elif record.start_timestamp < newest.get(place, before.past_roots.get(place[0], 0)):
             add(record.stream_partition, Ignored.OLDER_ANNOUNCEMENT)
     return {name: dict(counts) for name, counts in sorted(found.items())}
 
 
-def _starts_of_children(heard: BatchClaims, before: Frontier) -> dict[str, int]:
+def _starts_of_children(heard: BatchClaims, known: Mapping[str, int]) -> dict[str, int]:
     """Return the least start timestamp of each child that the ends of a batch name."""
-    starts = {name: one.start for name, one in before.partitions.items() if one.start}
+    starts = dict(known)
     for lineage in heard.lineage:
         for child in lineage.record.children:
             if child.parent_partition_tokens:

@@ -168,7 +168,10 @@ class StreamStatus:
             return [
                 f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
             ]
-        remedy = "send heartbeats, or close the stream partitions that send no more records"
+        remedy = (
+            "send heartbeats, or close the stream partitions that send no more records. One that"
+            " an announcement omits ends with a second announcement that omits it, too"
+        )
         found = [f"{names} stalled: {remedy}"]
         if silent := [stall.stream_partition for stall in self.stalled if not stall.watermark]:
             found.append(

@@ -12,6 +12,9 @@ A new producer does not know any lineage. When a stream partition first sends a 
 announced as a root, with a time just before this record. At this time it has no descendants, so the
 announcement omits none. It says nothing about other descendants of its real root. All roots are
 announced again, with all their live descendants, several times within the topic's retention.
+An announcement may have several parts, and other records may be sent between them. So a name that
+the caller's announcement omits ends only when all parts are known to be sent (`complete`). Then a
+further announcement with a later start timestamp omits it, too, because readers wait for that.
 
 These are plain values that the producer uses. Times are microseconds. `now` is the clock of the
 producer. All other times are of the source.
@@ -38,6 +41,10 @@ CATCHING_UP: Final = 1000
 """The same number while an announcement names stream partitions that have ended. A reader that
 starts after it waits for their end.
 """
+COMPLETE_AFTER: Final = 60_000_000
+"""All parts of an announcement are sent if the caller sends something else this long after the
+last one.
+"""
 
 _Keys = tuple[bytes | None, bytes | None]
 
@@ -47,7 +54,8 @@ class _Announced(NamedTuple):
 
     `empty_since` is the time (clock of the producer) since when it names no live stream partition,
     or 0. `is_current` means that all named stream partitions are live. `omitted` are the other live
-    descendants of the root: they may be in a part that is still to come, or have ended.
+    descendants of the root: they may be in a part that is still to come, or have ended. `sent_at`
+    is the time (clock of the producer) of the caller's last part.
     """
 
     start_timestamp: int
@@ -56,6 +64,7 @@ class _Announced(NamedTuple):
     empty_since: int
     is_current: bool = True
     omitted: frozenset[str] = frozenset()
+    sent_at: int = 0
 
 
 class _End(NamedTuple):
@@ -71,7 +80,8 @@ class Announcements:
     that of the topic.
 
     Call `due` before each record, and send its result before the record. Call `sent` for the child
-    partitions of the caller. Names are forgotten one retention after their end.
+    partitions of the caller, and `complete` when all parts of its announcements are sent. Names are
+    forgotten one retention after their end.
     """
 
     retention: int
@@ -84,12 +94,18 @@ class Announcements:
     _repeat_at: int = 0
     _catch_up_at: int = 0
 
-    def due(self, record: Record, now: int) -> list[ChildPartitions]:
+    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
         """Return the announcements to send before `record`.
 
         A stream partition is announced before its first record. All roots are announced when a
-        repetition is due.
+        repetition is due. A record of the timer, and a further announcement of a root, say nothing
+        about the parts of its announcement.
         """
+        if not by_timer:
+            is_announcement = isinstance(record, ChildPartitions) and not _parents_in(record)
+            self.complete(
+                now, COMPLETE_AFTER, besides=record.stream_partition if is_announcement else ""
+            )
         announcements = self._again(now) if now >= self._catch_up_at else []
         speakers = (
             sorted(self.ended_by(record))
@@ -101,7 +117,6 @@ class Announcements:
         if lived > now:
             lived = 0
         for name in speakers:
-            self._end_omitted_by_roots_of(name, now)
             known = self._lived.get(name)
             if known is None:
                 announcements.append(self._first(name, lived, now))
@@ -157,7 +172,31 @@ class Announcements:
             if one is not None and at == one.start_timestamp:  # another part of it
                 omitted, live = one.omitted - live, one.live | live
                 sequence = max(sequence, one.record_sequence)
-            self._newest[root] = _Announced(at, sequence, live, 0 if live else now, omitted=omitted)
+            self._newest[root] = _Announced(
+                at, sequence, live, 0 if live else now, omitted=omitted, sent_at=now
+            )
+
+    def complete(self, now: int, after: int = 0, *, besides: str = "") -> bool:
+        """End the names that the caller's announcements omit, if their last part was sent at least
+        `after` ago. The next announcement of these roots has a later start timestamp, and is due.
+
+        Returns whether there are any. The root `besides` is left out.
+        """
+        found = {
+            root: one
+            for root, one in self._newest.items()
+            if one.omitted and root != besides and (not after or now - one.sent_at >= after)
+        }
+        for root, one in found.items():
+            self._end(one.omitted, one.start_timestamp, now)
+            self._newest[root] = one._replace(
+                start_timestamp=one.start_timestamp + 1,
+                record_sequence=0,
+                is_current=False,
+                omitted=frozenset(),
+            )
+            self._catch_up_at = 0
+        return bool(found)
 
     def knows(self, stream_partition: str) -> bool:
         """Return whether a record or an announcement has named the stream partition."""
@@ -197,15 +236,6 @@ class Announcements:
         for name in names:
             self._ended.setdefault(name, _End(at, now))
 
-    def _end_omitted_by_roots_of(self, name: str, now: int) -> None:
-        """End the stream partitions that the newest announcements omit, because a stream partition
-        that they name sends a record: all parts of an announcement are sent before it.
-        """
-        for root, one in self._newest.items():
-            if one.omitted and name in self._descended(root):
-                self._end(one.omitted, one.start_timestamp, now)
-                self._newest[root] = one._replace(omitted=frozenset())
-
     def _first(self, name: str, lived: int, now: int) -> ChildPartitions:
         self._lived[name] = max(1, lived)
         # A caller may have announced a root with this name. Then include its descendants.
@@ -239,6 +269,7 @@ class Announcements:
                 0 if live else one.empty_since or now,
                 named == live,
                 one.omitted,
+                one.sent_at,
             )
             announcements.append(self._announcement(root, start, sequence, named))
         is_current = all(one.is_current for one in self._newest.values())

@@ -16,7 +16,10 @@ from random import Random
 
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.watermarks.frontier import BatchClaims, LineageRecord
+from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import KeyRange
+
+RETENTION = 20
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Producer:
     floor: int
     kafka_partitions: int
     unacknowledged: dict[int, deque[Sent]] = field(default_factory=dict)
+    announcements: Announcements = field(default_factory=lambda: Announcements(RETENTION))
     has_ended: bool = False
 
     def send(self, record: Sent, kafka_partition: int) -> None:
@@ -128,9 +132,17 @@ class World:
             self._flush(producer)
             producer.kafka_partitions = len(self.logs)
         # Of those that a reader knows from an announcement only, the first one after their end may
-        # have parts that are still to come. So their end is certain with the second one.
-        for control in [*self.controls, *self.controls]:
+        # have parts that are still to come. So their end is certain with the second one, which the
+        # producer sends by itself. Who reads from the middle may not know their root, and waits for
+        # the repetitions of all roots.
+        for control in self.controls * (2 if self._steady else 1):
             self._announce_first(control)
+            if control.announcements.complete(self.clock):
+                for lineage in control.announcements.repeated(self.clock):
+                    control.send_everywhere(
+                        Sent(control.name, control.kafka_partitions, lineage=lineage)
+                    )
+            self._flush(control)
         for producer in self._live():
             producer.send_everywhere(
                 Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1)
@@ -291,6 +303,7 @@ class World:
         for part in self._parts(said):
             lineage = ChildPartitions(control.name, self.clock, next(self._sequence), part)
             control.send_everywhere(Sent(control.name, control.kafka_partitions, lineage=lineage))
+            control.announcements.sent(lineage, self.clock)
         if self._steady:
             self._flush(control)
 

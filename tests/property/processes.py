@@ -97,6 +97,7 @@ class ProcessWorld(World):
             producer.send_everywhere(
                 Sent(producer.name, producer.kafka_partitions, claim=self.clock + 1)
             )
+        self.announcements.complete(self._now)
         self._announce(
             self.announcements.due(as_record(self.told[-1].record), self._now + RETENTION)
         )
@@ -161,18 +162,25 @@ class ProcessWorld(World):
         self._deliver_all()
 
     def _tell_who_lives(self, clock: int, live: tuple[Producer, ...], sequence: int) -> None:
-        """The process goes on when all parts are acknowledged."""
+        """The timer may tick between the parts. The process goes on when all are acknowledged."""
         children = tuple(ChildPartition(one.name, (), one.keys.start, one.keys.end) for one in live)
         for part in self._parts(children):
             announcement = ChildPartitions(ROOT, clock, sequence, part)
             self.announcements.sent(announcement, self._now)
             self._announce([announcement])
             sequence += 1
+            if ticks := [one for one in live if self.announcements.knows(one.name)]:
+                heartbeat = Heartbeat(self.rng.choice(ticks).name, clock)
+                self._announce(self.announcements.due(heartbeat, self._now, by_timer=True))
+        self.announcements.complete(self._now)
         self._deliver_all()
 
     def _announce_again(self) -> None:
         """The process dies instead. Announcements are repeated by default."""
         if not self.dies:
+            if self.is_told:
+                self.clock += 1
+                self._tell_who_lives(self.clock, tuple(self._live()), 0)
             return
         lost = {told for queue in self.queues.values() for _, told in queue if told is not None}
         first_lost = min(

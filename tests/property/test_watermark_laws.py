@@ -212,21 +212,21 @@ def test_the_world_notices_a_wrong_rule_of_parts(
 class DatedByTheClock(Announcements):
     """Announces who lives now, as far as it knows."""
 
-    def due(self, record: Record, now: int) -> list[ChildPartitions]:
+    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
         # slots=True makes another class of it, which the short form of super() does not know.
         return [
             replace(announcement, start_timestamp=now)
-            for announcement in Announcements.due(self, record, now)
+            for announcement in Announcements.due(self, record, now, by_timer=by_timer)
         ]
 
 
 class NamesOne(Announcements):
     """Names the first one only."""
 
-    def due(self, record: Record, now: int) -> list[ChildPartitions]:
+    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
         return [
             replace(announcement, children=announcement.children[:1])
-            for announcement in Announcements.due(self, record, now)
+            for announcement in Announcements.due(self, record, now, by_timer=by_timer)
         ]
 
 
@@ -238,6 +238,25 @@ def test_the_world_notices_an_announcement_that_lies(
     with pytest.raises(AssertionError):
         for number in range(1000):
             is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=False, dies=False))
+
+
+class CompletedByTheTimer(Announcements):
+    """A heartbeat of the timer means that all parts are sent."""
+
+    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
+        if by_timer:
+            self.complete(now)
+        return Announcements.due(self, record, now, by_timer=by_timer)
+
+
+def test_the_world_notices_a_timer_that_completes_announcements(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WMK-6: a canary."""
+    monkeypatch.setattr(processes, "Announcements", CompletedByTheTimer)
+    with pytest.raises(AssertionError, match=r"came below|ends before"):
+        for number in range(1000):
+            is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=True, dies=False))
 
 
 def does_not_grow(rng: Random, *, ranged: bool) -> None:

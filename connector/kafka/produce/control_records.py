@@ -120,7 +120,7 @@ class ControlRecords:
         """
         delivery = self._results.delivery(heartbeat.stream_partition)
         value = self._bytes.checked(heartbeat, CONTROL_KEY, self.epoch.on([]))
-        due = self.announcements.due(heartbeat, now_us()) if self._announces else []
+        due = self.announcements.due(heartbeat, now_us(), by_timer=True) if self._announces else []
         if not self._repeat(due):
             return False
         self._promise(delivery, heartbeat)
@@ -130,6 +130,12 @@ class ControlRecords:
     def repeat_announcements(self) -> bool:
         """Announce all roots again. Do not wait. Returns False if the queue is full."""
         return not self._announces or self._repeat(self.announcements.repeated(now_us()))
+
+    def complete(self, after: int = 0) -> bool:
+        """End what the announcements of the application omit (WMK-6). Returns whether they must be
+        announced again. `after` is as for `Announcements.complete`.
+        """
+        return self._announces and self.announcements.complete(now_us(), after)
 
     def check_is_live(self, stream_partition: str) -> None:
         """Raises `InvalidChangeError` if the stream partition has ended, or if it must be announced

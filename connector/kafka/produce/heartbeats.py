@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -33,6 +33,7 @@ from connector.kafka.produce.control_records import ControlRecords
 from connector.kafka.produce.results import Results, Sent
 from connector.records.model import CONTROL_KEY, Heartbeat, Rule
 from connector.watermarks.heartbeat_schedule import MIN_S, HeartbeatSchedule
+from connector.watermarks.lineage import COMPLETE_AFTER
 
 if TYPE_CHECKING:
     from connector.kafka.produce.producer_transaction import Transactions
@@ -154,6 +155,7 @@ class AutomaticHeartbeats:
             self._bytes.checked(heartbeat, CONTROL_KEY, [])
             self._largest_token = len(heartbeat.resume_token)
         delivery.reached = heartbeat.timestamp
+        self._control.complete(COMPLETE_AFTER)
         self._schedule.reached(heartbeat, self._timer.clock())
         self._queue.reached(heartbeat)
         self._timer.start()
@@ -201,6 +203,15 @@ class AutomaticHeartbeats:
         self._turns.changed()
         self._timer.stop(JOIN_S)
 
+    def confirm_announcements(self) -> None:
+        """Announce again what omits stream partitions, because all its parts are sent (WMK-6). Do
+        not wait. In a transaction, or if the spool has lost records, a later call does it.
+        """
+        if self._results.transaction is None and self._control.complete():
+            with suppress(SpoolError):
+                self._queue.check_may_claim()
+                self._send([], announces=True, now=self._timer.clock())
+
     def send_last(self, deadline: float) -> None:
         """Send a heartbeat at the last position of each stream partition, where it is true, and
         wait for the results.
@@ -211,9 +222,11 @@ class AutomaticHeartbeats:
             self._schedule.keep(self._is_live)
             if time.monotonic() > deadline:
                 return
-            if last := self._schedule.last(self._oldest_open):
+            announces = self._control.complete()
+            last = self._schedule.last(self._oldest_open)
+            if last or announces:
                 self._queue.check_may_claim()
-                self._send(last, announces=False, now=self._timer.clock())
+                self._send(last, announces=announces, now=self._timer.clock())
             while self._queue.items and (left_s := deadline - time.monotonic()) > 0:
                 self._queue.serve(min(left_s, 0.5), push=True)
             self.check()

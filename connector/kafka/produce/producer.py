@@ -556,6 +556,9 @@ class ChangeProducer:
     def flush(self, timeout_s: float = 130.0, *, to_disk: bool = False) -> None:
         """Wait until all records are acknowledged, and all calls of `on_delivery` are made.
 
+        Before that, stream partitions that your last announcement omits end (WMK-6). So send all
+        parts of an announcement before you call it.
+
         Args:
             timeout_s: The maximum time to wait.
             to_disk: It is enough that a record is in the spool (PUB-3). Then a process that is
@@ -569,6 +572,8 @@ class ChangeProducer:
                 (`HEARTBEAT_UNDELIVERED`).
         """
         self._results.check_may_wait()
+        with self._turns:
+            self._heartbeats.confirm_announcements()
         if to_disk:
             assert isinstance(self._queue, SpoolQueue), "a flush to the disk needs a spool"
             self._wait.flush_to_disk(self._queue, timeout_s)
@@ -619,7 +624,7 @@ class ChangeProducer:
 
     def close(self, timeout_s: float = 130.0) -> None:
         """Flush, send the last automatic heartbeats, and close the client. A second call does
-        nothing.
+        nothing. Stream partitions that your last announcement omits end.
 
         The last heartbeat of a stream partition is at the newest reported position whose changes
         are acknowledged. If the thread of the heartbeats commits a transaction, `close` waits for

@@ -682,3 +682,42 @@ def test_a_forgotten_heartbeat_is_a_warning(kafka: KafkaConfig, timers: list[Han
         assert "Call reached, or send heartbeats" in warning
         sender.send(Heartbeat("forgotten", 2))
         assert sender.warnings == []
+
+
+def announced(at: int, *names: str, sequence: int = 0) -> ChildPartitions:
+    return ChildPartitions("root", at, sequence, tuple(ChildPartition(name) for name in names))
+
+
+def test_the_timer_ends_nobody_between_two_parts_of_an_announcement(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """WMK-6, PUB-1"""
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(announced(10, "p", "q"))
+        sender.send(announced(20, "p"))
+        sender.reached("p", 30)
+        timers[0].tick()
+        timers[0].tick(60.0)
+        sender.send(announced(20, "q", sequence=1))
+        sender.reached("q", 30)
+    assert {one.stream_partition for one in read_heartbeats(kafka)} == {"p", "q"}
+    newest = [one for one in read(kafka) if isinstance(one, ChildPartitions)][-1]
+    assert newest.start_timestamp == 20
+
+
+@pytest.mark.parametrize("how", ["flush", "close"])
+@pytest.mark.parametrize("transactional_id", [None, "x"])
+def test_a_name_that_the_last_announcement_omits_ends_at_the_flush_or_close(
+    how: str, transactional_id: str | None, kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """WMK-6: the producer announces the others once more, with a later start timestamp."""
+    sender = ChangeProducer(kafka, FACTS, transactional_id=transactional_id)
+    sender.send(announced(10, "p", "q"))
+    sender.send(announced(20, "p"))
+    if how == "flush":
+        sender.flush()
+        found = [one for one in read(kafka) if isinstance(one, ChildPartitions)]
+        assert found[-2:] == [announced(20, "p"), announced(21, "p")]
+    sender.close()
+    found = [one for one in read(kafka, 1) if isinstance(one, ChildPartitions)]
+    assert found[-2:] == [announced(20, "p"), announced(21, "p")]

@@ -58,7 +58,9 @@ def test_parts_and_repetitions_of_an_announcement_are_not_older() -> None:
 
 
 def test_different_starts_of_one_child_are_counted() -> None:
-    """ING-4, WMK-7: in one batch or in two, of the parent that names the later one."""
+    """ING-4, WMK-7: in one batch, of the parent that names the later one. In two, of the parent
+    that is read second, in both orders.
+    """
     children = (ChildPartition("x", ("p", "q")),)
     reports = {
         name: LineageRecord(0, 1, ChildPartitions(name, at, 0, children))
@@ -67,11 +69,13 @@ def test_different_starts_of_one_child_are_counted() -> None:
     start = advance(UNKNOWN, BatchClaims(1, lineage=(announced("p", "q", at=5),)), now=0)
     counted = {"q": {Ignored.LATER_START: 1}}
     assert ignored_claims({}, BatchClaims(1, lineage=tuple(reports.values())), start) == counted
-    first = BatchClaims(1, lineage=(reports["p"],))
-    assert ignored_claims({}, first, start) == {}
-    after_first = advance(start, first, now=0)
-    second = BatchClaims(1, lineage=(reports["q"],))
-    assert ignored_claims({}, second, after_first) == counted
+    for one, other in (("p", "q"), ("q", "p")):
+        first = BatchClaims(1, lineage=(reports[one],))
+        assert ignored_claims({}, first, start) == {}
+        after_first = advance(start, first, now=0)
+        assert ignored_claims({}, first, after_first) == {}, "a repetition"
+        second = BatchClaims(1, lineage=(reports[other],))
+        assert ignored_claims({}, second, after_first) == {other: {Ignored.LATER_START: 1}}
 
 
 def test_claims_that_count_or_say_nothing_are_not_ignored() -> None:

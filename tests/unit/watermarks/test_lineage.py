@@ -14,7 +14,8 @@ from connector.records.model import (
     Heartbeat,
     Record,
 )
-from connector.watermarks.lineage import Announcements
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.lineage import COMPLETE_AFTER, Announcements
 
 NOW = 1_000_000
 RETENTION = 1000
@@ -115,6 +116,8 @@ def test_whom_the_caller_announces_is_not_announced_on_first_use() -> None:
         == []
     )
     assert sends(announcements, announcement("root", 70, "q"), change("q", 90)) == []
+    assert again(announcements) == [announcement("root", 70, "q")], "a part may still come"
+    assert announcements.complete(NOW)
     assert again(announcements) == [announcement("root", 89, "q")]
 
 
@@ -150,17 +153,72 @@ def test_records_of_one_start_timestamp_are_one_announcement(is_repeated: bool) 
     assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 89, "p", "q", "r")]
 
 
+@pytest.mark.parametrize("by_timer", [True, False])
+@pytest.mark.parametrize("between", [Heartbeat("p", 75), change("p", 75), Heartbeat("r", 75)])
+def test_a_record_between_two_parts_ends_nobody(between: Record, by_timer: bool) -> None:
+    """WMK-6, PUB-1: also a heartbeat of the timer, however long the second part waits for it."""
+    announcements = Announcements(RETENTION)
+    sends(announcements, announcement("root", 40, "p", "q", "r"))
+    sends(announcements, announcement("root", 70, "p", "q"))
+    now = NOW + (10 * COMPLETE_AFTER if by_timer else COMPLETE_AFTER - 1)
+    announcements.again_soon()
+    assert announcements.due(between, now, by_timer=by_timer) == [
+        announcement("root", 70, "p", "q")
+    ]
+    sends(announcements, announcement("root", 70, "r", sequence=1), now=now)
+    announcements.complete(now)
+    assert announcements.live() == ["p", "q", "r"]
+    sends(announcements, *(change(name, 90) for name in "pqr"), now=now)
+    assert announcements.repeated(now) == [announcement("root", 89, "p", "q", "r")]
+
+
 def test_whom_an_announcement_omits_has_ended_when_all_its_parts_are_sent() -> None:
-    """WMK-6: then another stream partition of the root speaks, or a later announcement omits it,
-    too.
+    """WMK-6: then a later announcement omits it, too, or the caller sends something else a minute
+    later.
     """
-    for last in (change("p", 80), announcement("root", 80, "p"), announcement("root", 80)):
+    for last, after in (
+        (announcement("root", 80, "p"), 0),
+        (announcement("root", 80), 0),
+        (Heartbeat("p", 80), COMPLETE_AFTER),
+        (change("x", 80), COMPLETE_AFTER),
+    ):
         announcements = Announcements(RETENTION)
         sends(announcements, announcement("root", 40, "p", "q"), announcement("root", 70, "p"))
         assert announcements.ended_by(announcement("root", 80, "p")) == {"q"}
         assert not announcements.has_ended("q")
-        sends(announcements, last)
+        sends(announcements, last, now=NOW + after)
         assert announcements.has_ended("q")
+
+
+@pytest.mark.parametrize("how", ["sends", "reached", "flush"])
+def test_a_reader_ends_whom_one_announcement_omits(how: str) -> None:
+    """WMK-6: soon, and without a second announcement of the caller."""
+    announcements, found = Announcements(7 * 24 * 3600 * 1_000_000), UNKNOWN
+    names = ("p", "q", "r")
+    records = [announcement("root", NOW, *names), announcement("root", NOW + 50, "p", "q")]
+    for record in records:
+        records = [*announcements.due(record, NOW + 60), record]
+        announcements.sent(record, NOW + 60)
+        heard = BatchClaims(1, lineage=tuple(LineageRecord(0, 1, one) for one in records))
+        found = advance(found, heard, now=0)
+    assert sorted(found.live) == [*names]
+    later = NOW + 60 + COMPLETE_AFTER
+    if how == "flush":
+        later = NOW + 60
+        announcements.complete(later)
+    elif how == "reached":
+        announcements.complete(later, COMPLETE_AFTER)
+    due = announcements.due(Heartbeat("p", NOW + 90), later, by_timer=how != "sends")
+    assert due == [announcement("root", NOW + 51, "p", "q")]
+    heard = BatchClaims(
+        1,
+        {name: {0: NOW + 80} for name in ("p", "q")},
+        tuple(LineageRecord(0, 1, one) for one in due),
+    )
+    found = advance(found, heard, now=0)
+    assert found.low_watermark == NOW + 80
+    assert sorted(found.live) == ["p", "q"]
+    assert announcements.due(Heartbeat("p", NOW + 95), later) == [], "it is said once"
 
 
 def test_who_begins_anew_does_not_speak_for_the_siblings() -> None:
