@@ -22,12 +22,17 @@ from connector.kafka import (
     DeadLetterPublisher,
     LetterFilter,
     WriteSession,
+    WriteStream,
     commit_streams,
+    create_group_topics,
 )
 from connector.kafka.topics import describe
+from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import kafka_key
+from connector.records.views import view_of_time
 from connector.services import dead_letters, load_config, run
+from connector.services.warehouses import warehouse_of
 from connector.spark import configure_session
 from connector.spark.jvm import stop_session
 from tests.documents import ROOT
@@ -35,6 +40,7 @@ from tests.integration.changes import send_raw
 from tests.integration.test_dead_letter_queue import letter
 
 HOUR: Final = 3_600_000_000
+TOO_LARGE: Final = b"x" * 200_000
 HOWTO: Final = ROOT / "docs/howto"
 
 
@@ -46,10 +52,18 @@ def prepare(page: Path, now: int) -> dict[str, str]:
     return {} if make is None else make(load_config("connector.toml"), now)
 
 
-def a_dead_letter(group: str | None) -> str:
-    """The id of an open dead letter, or of any."""
+def a_dead_letter(commands: str) -> str:
+    """The id of the dead letter that commands are for: one that is too late if it is forced,
+    otherwise one of a change if there is one.
+    """
+    group = "index" if "--group index" in commands else None
     letters = dead_letters(load_config("connector.toml"), "shop", group=group)
-    for which in (LetterFilter(), LetterFilter(states=frozenset())):
+    best = Reason.TOO_LATE if "--force" in commands else Reason.KEY_MISMATCH
+    for which in (
+        LetterFilter(reasons=frozenset({best})),
+        LetterFilter(),
+        LetterFilter(states=frozenset()),
+    ):
         for found, _ in letters.list(which):
             return found.id
     raise AssertionError("there is no dead letter")
@@ -102,44 +116,47 @@ def _records_of_all_kinds(config: ConnectorConfig, now: int) -> dict[str, str]:
 
 
 def _write_streams(config: ConnectorConfig, now: int) -> dict[str, str]:
-    """`nightly` died; `worker-1` to `worker-3`, and `export` have ended; of `import`, ingest
-    rejects a row; `archive` was committed below the horizon.
+    """`nightly` died; `worker-1` to `worker-3`, and `export` have ended; of `import`, and of two
+    flushes of `live`, ingest rejects a row; `archive` was committed below the horizon.
     """
-    _session(config, "nightly", 1, is_over=False)
-    for name in ("worker-1", "worker-2", "worker-3", "export"):
-        _session(config, name, 1)
-    _session(config, "import", 2)
-    _session(config, "archive", 1)
+    _session(config, "nightly", rows=1, is_over=False)
+    for name in ("worker-1", "worker-2", "worker-3", "export", "archive"):
+        _session(config, name, rows=1)
+    _session(config, "import", rows=2, last=TOO_LARGE)
     commit_streams(config.kafka, "shop", ["import/rows"], as_of=now - HOUR - 60_000_000)
     commit_streams(config.kafka, "shop", ["archive/rows"], as_of=now - 60 * HOUR)
+    with WriteSession(config.kafka, "shop", "live") as session:
+        stream = session.stream("rows", kind="buffered")
+        for offset in (0, 2):
+            stream.append([_row(stream, offset), _row(stream, offset + 1, TOO_LARGE)], offset)
+            stream.flush_rows(offset + 2)
     with _limit_of_records(100_000):
         run(load_config("connector.toml"), once=True)
-    return {}
+    releases = progress_of(warehouse_of(config), "shop").releases
+    flushed = [one for one in releases.withheld if "live/rows" in one.write_streams]
+    return {"2026-04-30T09:30:00.000000Z": str(view_of_time(flushed[0].commit_timestamp))}
 
 
 def _finalized(config: ConnectorConfig, now: int) -> dict[str, str]:
-    _session(config, "part-1", 1)
+    _session(config, "part-1", rows=1)
     return {}
 
 
 def _session(
-    config: ConnectorConfig, name: str, count: int, *, is_over: bool = True
-) -> WriteSession:
-    """A session whose last row is large if it has several."""
+    config: ConnectorConfig, name: str, *, rows: int, last: bytes = b"Ada", is_over: bool = True
+) -> None:
     session = WriteSession(config.kafka, "shop", name)
     stream = session.stream("rows", kind="pending")
-    values = [b"Ada"] * (count - 1) + [b"x" * (200_000 if count > 1 else 10)]
-    rows = [
-        stream.row(
-            table="customers", row_key=b"40%d" % number, entries=[SetCell("f", b"name", value)]
-        )
-        for number, value in enumerate(values)
-    ]
-    stream.append(rows, offset=0).result(30)
+    names = [b"Ada"] * (rows - 1) + [last]
+    stream.append([_row(stream, number, name) for number, name in enumerate(names)], 0).result(30)
     if is_over:
         stream.finalize()
         session.close()
-    return session
+
+
+def _row(stream: WriteStream, number: int, name: bytes = b"Ada") -> DataChange:
+    entries = [SetCell("f", b"name", name)]
+    return stream.row(table="customers", row_key=b"40%d" % number, entries=entries)
 
 
 @contextmanager
@@ -182,16 +199,21 @@ def _dead_letters(config: ConnectorConfig, now: int) -> dict[str, str]:
     ]
     with DeadLetterPublisher(config.kafka, "shop") as publisher:
         publisher.publish(letters)
-    late = customer(b"u#1", now + 24 * HOUR)
+    early, late = customer(b"u#1", now + 24 * HOUR), customer(b"134", now - 60 * HOUR)
     ahead = frame(encode(Heartbeat("p0", now + 24 * HOUR), facts.kafka_partitions), None)
     records: Iterable[tuple[bytes | None, bytes | None]] = [
         (b"131", frame(encode(customer(b"132", now), facts.kafka_partitions), None)),
         (b"133", b"x" * 18 + encode(customer(b"133", now), facts.kafka_partitions)),
-        (b"u#1", frame(encode(late, facts.kafka_partitions), None)),
+        (b"u#1", frame(encode(early, facts.kafka_partitions), None)),
+        (b"134", frame(encode(late, facts.kafka_partitions), None)),
         (kafka_key(Heartbeat("p0", now)), ahead),
     ]
     send_raw(config.kafka, "shop", records)
     run(config, once=True)
+    create_group_topics(config.kafka, "shop", "index")
+    refused = letter(facts, 2, good, key=b"130", reason=Reason.CONSUMER_FAILED, headers=())
+    with DeadLetterPublisher(config.kafka, "shop", "index") as publisher:
+        publisher.publish([refused])
     return {}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from connector.jars import JarStore
 from connector.kafka.local.broker import LocalBroker
-from tests.documents import NOT_RUN_YET, ROOT, examples, pages
+from tests.documents import ROOT, examples, pages
 from tests.spark.conftest import QUICK_PROCESS
 
 TIMEOUT_S = 900
@@ -53,7 +53,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize(
     "page",
-    [page for page in pages() if page not in NOT_RUN_YET],
+    pages(),
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_examples_of_a_page_work(page: Path, results: dict[str, str]) -> None:
