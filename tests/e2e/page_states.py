@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -53,14 +53,14 @@ def prepare(page: Path, now: int) -> dict[str, str]:
 
 
 def a_dead_letter(commands: str) -> str:
-    """The id of the dead letter that commands are for: one that is too late if it is forced,
-    otherwise one of a change if there is one.
+    """The id of the dead letter that commands are for: of a change that is too late if it is
+    forced, otherwise of one that would be taken now, if there is one.
     """
     group = "index" if "--group index" in commands else None
     letters = dead_letters(load_config("connector.toml"), "shop", group=group)
-    best = Reason.TOO_LATE if "--force" in commands else Reason.KEY_MISMATCH
+    best = Reason.TOO_LATE if "--force" in commands else Reason.UNKNOWN_TABLE
     for which in (
-        LetterFilter(reasons=frozenset({best})),
+        LetterFilter(reasons=frozenset({best}), key_prefix=b"13"),
         LetterFilter(),
         LetterFilter(states=frozenset()),
     ):
@@ -170,9 +170,8 @@ def _limit_of_records(bytes_: int) -> Iterator[None]:
 
 
 def _a_halted_stream(config: ConnectorConfig, now: int) -> dict[str, str]:
-    """Letters of a schema that is known now, and a commit of another program."""
-    _dead_letters(config, now)
-    run(config, once=True)
+    """Letters of a batch, and a commit of another program."""
+    _publish_letters(config, now, 100, 101, reason=Reason.UNKNOWN_SCHEMA)
     table = Path("warehouse/tables/customers/data")
     log = sorted((table / "_delta_log").glob("*.json"))
     spark = configure_session(SparkSession.builder.master("local[2]")).getOrCreate()
@@ -182,39 +181,37 @@ def _a_halted_stream(config: ConnectorConfig, now: int) -> dict[str, str]:
 
 
 def _dead_letters(config: ConnectorConfig, now: int) -> dict[str, str]:
-    """A letter of each reason that the page names. The schema is known now."""
-    facts = describe(config.kafka, "shop")
-    good = frame(encode(customer(b"130", now), facts.kafka_partitions), None)
-    letters = [
-        letter(
-            facts,
-            number,
-            good,
-            key=b"130",
-            reason=Reason.UNKNOWN_SCHEMA,
-            ingest_batch=4,
-            headers=(),
-        )
-        for number in range(2)
-    ]
-    with DeadLetterPublisher(config.kafka, "shop") as publisher:
-        publisher.publish(letters)
-    early, late = customer(b"u#1", now + 24 * HOUR), customer(b"134", now - 60 * HOUR)
-    ahead = frame(encode(Heartbeat("p0", now + 24 * HOUR), facts.kafka_partitions), None)
-    records: Iterable[tuple[bytes | None, bytes | None]] = [
-        (b"131", frame(encode(customer(b"132", now), facts.kafka_partitions), None)),
-        (b"133", b"x" * 18 + encode(customer(b"133", now), facts.kafka_partitions)),
-        (b"u#1", frame(encode(early, facts.kafka_partitions), None)),
-        (b"134", frame(encode(late, facts.kafka_partitions), None)),
-        (kafka_key(Heartbeat("p0", now)), ahead),
+    """A letter of each reason that the page names."""
+    _publish_letters(config, now, 0, 1, reason=Reason.UNKNOWN_SCHEMA)
+    _publish_letters(config, now, 2, reason=Reason.UNKNOWN_TABLE)
+    count = describe(config.kafka, "shop").kafka_partitions
+
+    def value(record: DataChange | Heartbeat) -> bytes:
+        return frame(encode(record, count), None)
+
+    records: list[tuple[bytes | None, bytes | None]] = [
+        (b"131", value(customer(b"132", now))),
+        (b"133", b"x" * 18 + encode(customer(b"133", now), count)),
+        (b"u#1", value(customer(b"u#1", now + 24 * HOUR))),
+        (b"134", value(customer(b"134", now - 60 * HOUR))),
+        (kafka_key(Heartbeat("p0", now)), value(Heartbeat("p0", now + 24 * HOUR))),
     ]
     send_raw(config.kafka, "shop", records)
     run(config, once=True)
     create_group_topics(config.kafka, "shop", "index")
-    refused = letter(facts, 2, good, key=b"130", reason=Reason.CONSUMER_FAILED, headers=())
-    with DeadLetterPublisher(config.kafka, "shop", "index") as publisher:
-        publisher.publish([refused])
+    _publish_letters(config, now, 2, reason=Reason.CONSUMER_FAILED, group="index")
     return {}
+
+
+def _publish_letters(
+    config: ConnectorConfig, now: int, *offsets: int, reason: Reason, group: str | None = None
+) -> None:
+    """Letters of ingest batch 4, whose changes would be taken now."""
+    facts = describe(config.kafka, "shop")
+    value = frame(encode(customer(b"130", now), facts.kafka_partitions), None)
+    fields = {"key": b"130", "reason": reason, "ingest_batch": 4, "headers": ()}
+    with DeadLetterPublisher(config.kafka, "shop", group) as publisher:
+        publisher.publish(letter(facts, offset, value, **fields) for offset in offsets)
 
 
 _OF_PAGES: Final[dict[Path, Callable[[ConnectorConfig, int], dict[str, str]]]] = {
