@@ -15,7 +15,7 @@ from connector.kafka.local.broker import LocalBroker
 from tests.documents import ROOT, examples, pages
 from tests.spark.conftest import QUICK_PROCESS
 
-TIMEOUT_S = 900
+TIMEOUT_S = 1200
 QUICK = {
     # A table passes a stalled low watermark at once, so that no example waits for five minutes.
     "CONNECTOR__STREAMS__SHOP__STALL_AFTER": "1s",
@@ -25,10 +25,16 @@ QUICK = {
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The error of each example that was reached, in order; empty if it works."""
+def results(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The error of each example that was reached, in order; empty if it works. The pages are those
+    whose tests run.
+    """
+    here = [item for item in request.session.items if item.path == request.path]
+    chosen = [item.callspec.params["page"].name for item in here]  # type: ignore[attr-defined]
     folder: Path = tmp_path_factory.mktemp("pages")
-    command = [sys.executable, "-m", "tests.e2e.pages", str(folder)]
+    command = [sys.executable, "-m", "tests.e2e.pages", str(folder), *chosen]
     environment = os.environ | QUICK_PROCESS | QUICK | {"PYTHONPATH": str(ROOT)}
     with (folder / "errors.txt").open("w") as errors:
         try:
