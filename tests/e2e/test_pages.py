@@ -20,7 +20,7 @@ QUICK = {
     # A table passes a stalled low watermark at once, so that no example waits for five minutes.
     "CONNECTOR__STREAMS__SHOP__STALL_AFTER": "1s",
     "CONNECTOR__STREAMS__SHOP__TRIGGER": "500ms",
-    "EDITOR": "true",
+    "EDITOR": "sed -i s/Ada/Eve/",
 }
 
 
