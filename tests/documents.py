@@ -23,22 +23,6 @@ from tests.error_codes import ERRORS, errors_page
 
 ROOT = Path(__file__).parents[1]
 TUTORIAL = ROOT / "docs/tutorial/first-table.md"
-NOT_RUN_YET = {
-    ROOT / "docs" / name
-    for name in (
-        "howto/check-status.md",
-        "howto/operate-write-streams.md",
-        "howto/rebuild-a-table.md",
-        "howto/repair-what-stopped.md",
-        "howto/replay-dead-letters.md",
-        "howto/use-from-python.md",
-        "reference/dead-letters.md",
-        "reference/errors.md",
-    )
-}
-"""Pages whose examples need more than `tests/e2e/page_states.py` was seen to make. No page may be
-added.
-"""
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 API = ROOT / "docs/reference/api.md"
 DEAD_LETTERS = ROOT / "docs/reference/dead-letters.md"

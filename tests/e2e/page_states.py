@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,12 +22,17 @@ from connector.kafka import (
     DeadLetterPublisher,
     LetterFilter,
     WriteSession,
+    WriteStream,
     commit_streams,
+    create_group_topics,
 )
 from connector.kafka.topics import describe
+from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import kafka_key
+from connector.records.views import view_of_time
 from connector.services import dead_letters, load_config, run
+from connector.services.warehouses import warehouse_of
 from connector.spark import configure_session
 from connector.spark.jvm import stop_session
 from tests.documents import ROOT
@@ -35,6 +40,7 @@ from tests.integration.changes import send_raw
 from tests.integration.test_dead_letter_queue import letter
 
 HOUR: Final = 3_600_000_000
+TOO_LARGE: Final = b"x" * 200_000
 HOWTO: Final = ROOT / "docs/howto"
 
 
@@ -46,10 +52,18 @@ def prepare(page: Path, now: int) -> dict[str, str]:
     return {} if make is None else make(load_config("connector.toml"), now)
 
 
-def a_dead_letter(group: str | None) -> str:
-    """The id of an open dead letter, or of any."""
+def a_dead_letter(commands: str) -> str:
+    """The id of the dead letter that commands are for: of a change that is too late if it is
+    forced, otherwise of one that would be taken now, if there is one.
+    """
+    group = "index" if "--group index" in commands else None
     letters = dead_letters(load_config("connector.toml"), "shop", group=group)
-    for which in (LetterFilter(), LetterFilter(states=frozenset())):
+    best = Reason.TOO_LATE if "--force" in commands else Reason.UNKNOWN_TABLE
+    for which in (
+        LetterFilter(reasons=frozenset({best}), key_prefix=b"13"),
+        LetterFilter(),
+        LetterFilter(states=frozenset()),
+    ):
         for found, _ in letters.list(which):
             return found.id
     raise AssertionError("there is no dead letter")
@@ -102,44 +116,47 @@ def _records_of_all_kinds(config: ConnectorConfig, now: int) -> dict[str, str]:
 
 
 def _write_streams(config: ConnectorConfig, now: int) -> dict[str, str]:
-    """`nightly` died; `worker-1` to `worker-3`, and `export` have ended; of `import`, ingest
-    rejects a row; `archive` was committed below the horizon.
+    """`nightly` died; `worker-1` to `worker-3`, and `export` have ended; of `import`, and of two
+    flushes of `live`, ingest rejects a row; `archive` was committed below the horizon.
     """
-    _session(config, "nightly", 1, is_over=False)
-    for name in ("worker-1", "worker-2", "worker-3", "export"):
-        _session(config, name, 1)
-    _session(config, "import", 2)
-    _session(config, "archive", 1)
+    _session(config, "nightly", rows=1, is_over=False)
+    for name in ("worker-1", "worker-2", "worker-3", "export", "archive"):
+        _session(config, name, rows=1)
+    _session(config, "import", rows=2, last=TOO_LARGE)
     commit_streams(config.kafka, "shop", ["import/rows"], as_of=now - HOUR - 60_000_000)
     commit_streams(config.kafka, "shop", ["archive/rows"], as_of=now - 60 * HOUR)
+    with WriteSession(config.kafka, "shop", "live") as session:
+        stream = session.stream("rows", kind="buffered")
+        for offset in (0, 2):
+            stream.append([_row(stream, offset), _row(stream, offset + 1, TOO_LARGE)], offset)
+            stream.flush_rows(offset + 2)
     with _limit_of_records(100_000):
         run(load_config("connector.toml"), once=True)
-    return {}
+    releases = progress_of(warehouse_of(config), "shop").releases
+    flushed = [one for one in releases.withheld if "live/rows" in one.write_streams]
+    return {"2026-04-30T09:30:00.000000Z": str(view_of_time(flushed[0].commit_timestamp))}
 
 
 def _finalized(config: ConnectorConfig, now: int) -> dict[str, str]:
-    _session(config, "part-1", 1)
+    _session(config, "part-1", rows=1)
     return {}
 
 
 def _session(
-    config: ConnectorConfig, name: str, count: int, *, is_over: bool = True
-) -> WriteSession:
-    """A session whose last row is large if it has several."""
+    config: ConnectorConfig, name: str, *, rows: int, last: bytes = b"Ada", is_over: bool = True
+) -> None:
     session = WriteSession(config.kafka, "shop", name)
     stream = session.stream("rows", kind="pending")
-    values = [b"Ada"] * (count - 1) + [b"x" * (200_000 if count > 1 else 10)]
-    rows = [
-        stream.row(
-            table="customers", row_key=b"40%d" % number, entries=[SetCell("f", b"name", value)]
-        )
-        for number, value in enumerate(values)
-    ]
-    stream.append(rows, offset=0).result(30)
+    names = [b"Ada"] * (rows - 1) + [last]
+    stream.append([_row(stream, number, name) for number, name in enumerate(names)], 0).result(30)
     if is_over:
         stream.finalize()
         session.close()
-    return session
+
+
+def _row(stream: WriteStream, number: int, name: bytes = b"Ada") -> DataChange:
+    entries = [SetCell("f", b"name", name)]
+    return stream.row(table="customers", row_key=b"40%d" % number, entries=entries)
 
 
 @contextmanager
@@ -153,9 +170,8 @@ def _limit_of_records(bytes_: int) -> Iterator[None]:
 
 
 def _a_halted_stream(config: ConnectorConfig, now: int) -> dict[str, str]:
-    """Letters of a schema that is known now, and a commit of another program."""
-    _dead_letters(config, now)
-    run(config, once=True)
+    """Letters of a batch, and a commit of another program."""
+    _publish_letters(config, now, 100, 101, reason=Reason.UNKNOWN_SCHEMA)
     table = Path("warehouse/tables/customers/data")
     log = sorted((table / "_delta_log").glob("*.json"))
     spark = configure_session(SparkSession.builder.master("local[2]")).getOrCreate()
@@ -165,34 +181,37 @@ def _a_halted_stream(config: ConnectorConfig, now: int) -> dict[str, str]:
 
 
 def _dead_letters(config: ConnectorConfig, now: int) -> dict[str, str]:
-    """A letter of each reason that the page names. The schema is known now."""
-    facts = describe(config.kafka, "shop")
-    good = frame(encode(customer(b"130", now), facts.kafka_partitions), None)
-    letters = [
-        letter(
-            facts,
-            number,
-            good,
-            key=b"130",
-            reason=Reason.UNKNOWN_SCHEMA,
-            ingest_batch=4,
-            headers=(),
-        )
-        for number in range(2)
-    ]
-    with DeadLetterPublisher(config.kafka, "shop") as publisher:
-        publisher.publish(letters)
-    late = customer(b"u#1", now + 24 * HOUR)
-    ahead = frame(encode(Heartbeat("p0", now + 24 * HOUR), facts.kafka_partitions), None)
-    records: Iterable[tuple[bytes | None, bytes | None]] = [
-        (b"131", frame(encode(customer(b"132", now), facts.kafka_partitions), None)),
-        (b"133", b"x" * 18 + encode(customer(b"133", now), facts.kafka_partitions)),
-        (b"u#1", frame(encode(late, facts.kafka_partitions), None)),
-        (kafka_key(Heartbeat("p0", now)), ahead),
+    """A letter of each reason that the page names."""
+    _publish_letters(config, now, 0, 1, reason=Reason.UNKNOWN_SCHEMA)
+    _publish_letters(config, now, 2, reason=Reason.UNKNOWN_TABLE)
+    count = describe(config.kafka, "shop").kafka_partitions
+
+    def value(record: DataChange | Heartbeat) -> bytes:
+        return frame(encode(record, count), None)
+
+    records: list[tuple[bytes | None, bytes | None]] = [
+        (b"131", value(customer(b"132", now))),
+        (b"133", b"x" * 18 + encode(customer(b"133", now), count)),
+        (b"u#1", value(customer(b"u#1", now + 24 * HOUR))),
+        (b"134", value(customer(b"134", now - 60 * HOUR))),
+        (kafka_key(Heartbeat("p0", now)), value(Heartbeat("p0", now + 24 * HOUR))),
     ]
     send_raw(config.kafka, "shop", records)
     run(config, once=True)
+    create_group_topics(config.kafka, "shop", "index")
+    _publish_letters(config, now, 2, reason=Reason.CONSUMER_FAILED, group="index")
     return {}
+
+
+def _publish_letters(
+    config: ConnectorConfig, now: int, *offsets: int, reason: Reason, group: str | None = None
+) -> None:
+    """Letters of ingest batch 4, whose changes would be taken now."""
+    facts = describe(config.kafka, "shop")
+    value = frame(encode(customer(b"130", now), facts.kafka_partitions), None)
+    fields = {"key": b"130", "reason": reason, "ingest_batch": 4, "headers": ()}
+    with DeadLetterPublisher(config.kafka, "shop", group) as publisher:
+        publisher.publish(letter(facts, offset, value, **fields) for offset in offsets)
 
 
 _OF_PAGES: Final[dict[Path, Callable[[ConnectorConfig, int], dict[str, str]]]] = {

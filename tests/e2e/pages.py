@@ -2,8 +2,7 @@
 
 A program of its own: `python -m tests.e2e.pages FOLDER [PAGE …]`. It writes a line of JSON for
 each example to `FOLDER/results.jsonl`. One broker serves all pages, and one JVM all commands and
-programs that end. `PAGE` are the pages to run after the tutorial. By default, these are all but
-`NOT_RUN_YET`.
+programs. `PAGE` are the pages to run after the tutorial. By default, these are all.
 
 - `console`: each line is a command. `connector` runs in this process.
 - `python`: a program. If it uses a name that it does not define, it continues the program above it.
@@ -24,7 +23,6 @@ import os
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -40,13 +38,13 @@ from typing import Any, Final
 from pyspark.sql import SparkSession
 
 from connector import cli
+from connector.services import load_config, run
 from connector.spark import configure_session
 from connector.spark.jvm import stop_session
-from tests.documents import NOT_RUN_YET, TUTORIAL, Example, examples, pages
+from tests.documents import TUTORIAL, Example, examples, pages
 from tests.e2e import page_states
 
 CLEAN_UP: Final = "connector broker stop"
-RUN: Final = [sys.executable, "-c", "from connector.cli import main; main()", "run"]
 
 ENDLESS: Final = "runs until you stop it"
 WHILE_IT_RUNS: Final = "while `connector run` works"
@@ -58,7 +56,7 @@ _TIME: Final = re.compile(r"\b2026-04-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z")
 _NOW: Final = datetime(2026, 4, 30, 10, tzinfo=UTC)
 """The present time of the pages. At nine o'clock is an hour ago."""
 _GRACE_S: Final = 3.0
-_LONGEST_S: Final = 90.0
+_INTERRUPTED: Final = 130
 
 
 class Deployment:
@@ -68,7 +66,7 @@ class Deployment:
         self.folder, self.names, self.output = folder, dict[str, Any](), ""
         self._address, self._typed = "", dict[str, str]()
         self._now = datetime.fromtimestamp(int(time.time()), UTC)
-        self._running: subprocess.Popen[str] | None = None
+        self._pipeline: _Pipeline | None = None
 
     def run(self, example: Example) -> None:
         """Raises an exception if the example does not work as the page says."""
@@ -81,14 +79,14 @@ class Deployment:
                 assert not missing, f"not in the output: {missing}\n{self.output}"
             return
         self._run_pipeline(example.note == WHILE_IT_RUNS)
-        text = self.as_typed(example.text)
+        text, is_endless = self.as_typed(example.text), example.note == ENDLESS
         is_file = example.language != "console" and _FILE.search(example.before) is not None
         if is_file:
             verb, name = _FILE.findall(example.before)[-1]
             with (self.folder / name).open("a" if verb == "Add" else "w") as file:
                 file.write(text)
         work: Callable[[], None] | None = {
-            "console": lambda: self._console(text),
+            "console": lambda: self._console(text, {0, _INTERRUPTED if is_endless else 0}),
             "python": None if is_file else lambda: self._python(text, example.name),
             "sql": lambda: self._sql(text),
         }.get(example.language)  # type: ignore[assignment]
@@ -102,12 +100,12 @@ class Deployment:
             with ExitStack() as stack:
                 stack.enter_context(redirect_stdout(written))
                 stack.enter_context(redirect_stderr(_Both(written)))
-                if example.note == ENDLESS:
+                if is_endless:
                     stop = signal.SIGTERM if "SIGTERM" in text else signal.SIGINT
                     stack.enter_context(_stopped_by(stop))
                 work()
         except KeyboardInterrupt:
-            if example.note != ENDLESS:
+            if not is_endless:
                 raise
         finally:
             self.output = written.getvalue()
@@ -139,19 +137,18 @@ class Deployment:
         self.close()
         self._typed = page_states.prepare(page, int(self._now.timestamp()) * 1_000_000)
 
-    def _console(self, text: str) -> None:
+    def _console(self, text: str, allowed: set[int]) -> None:
+        if "ID" in text.split():
+            text = re.sub(r"\bID\b", page_states.a_dead_letter(text), text)
         for line in text.replace("\\\n", "").splitlines():
             words = shlex.split(line)
-            if "ID" in words:
-                group = words[words.index("--group") + 1] if "--group" in words else None
-                words[words.index("ID")] = page_states.a_dead_letter(group)
             if line == "connector broker start":
                 words += ["--port", "0"]
             match words:
                 case ["connector", *arguments]:
                     self._stop_session()
                     code = cli.invoke(arguments)
-                    assert code == 0, f"{line}: exit code {code}"
+                    assert code in allowed, f"{line}: exit code {code}"
                 case ["python", file, *arguments]:
                     self._python((self.folder / file).read_text(), file, arguments)
                 case _:
@@ -181,23 +178,39 @@ class Deployment:
         """Each command and each program is a process, and Spark has one session in a process. The
         other names stay, for an example without Spark that continues.
         """
-        if (session := SparkSession.getActiveSession()) is not None:
+        session = SparkSession.getActiveSession()
+        if session is not None and self._pipeline is None:
             self.names.pop("spark", None)
             stop_session(session)
 
     def _run_pipeline(self, is_wanted: bool) -> None:
-        if is_wanted and self._running is None:
+        if is_wanted and self._pipeline is None:
             self._stop_session()
-            self._running = subprocess.Popen(
-                RUN, cwd=self.folder, stderr=subprocess.PIPE, text=True
-            )
-            assert self._running.stderr is not None
-            assert any("running; stop with" in line for line in self._running.stderr)
-            threading.Thread(target=self._running.stderr.read, daemon=True).start()
-        elif not is_wanted and self._running is not None:
-            self._running.terminate()
-            assert self._running.wait(_LONGEST_S) == 0
-            self._running = None
+            self._pipeline = _Pipeline()
+        elif not is_wanted and self._pipeline is not None:
+            pipeline, self._pipeline = self._pipeline, None
+            pipeline.stop()
+
+
+class _Pipeline:
+    """What `connector run` does, in a thread: a process would start another JVM."""
+
+    def __init__(self) -> None:
+        self._stop, self._error = threading.Event(), list[BaseException]()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self._error:
+            raise self._error[0]
+
+    def _run(self) -> None:
+        try:
+            run(load_config("connector.toml"), stop=self._stop)
+        except BaseException as error:  # noqa: BLE001, raised by `stop`
+            self._error.append(error)
 
 
 class _Both(io.TextIOBase):
@@ -265,8 +278,7 @@ def main(folder: Path, chosen: Sequence[str]) -> None:
 
         try:
             for page in pages():
-                is_chosen = page.name in chosen if chosen else page not in NOT_RUN_YET
-                if page != TUTORIAL and not is_chosen:
+                if chosen and page != TUTORIAL and page.name not in chosen:
                     continue
                 tried(page.name, partial(deployment.prepare, page))
                 for example in examples(page):

@@ -34,7 +34,7 @@ from connector.records import codec
 from connector.records.model import kafka_key
 from connector.services import tables
 from connector.spark.ingest.source import forget_checkpoint
-from connector.spark.pools import Pool, in_pool
+from connector.spark.pools import Pool
 from connector.spark.storage import maintenance
 from connector.spark.stream_ingest import StreamIngest
 from connector.state import maintenance_schedule
@@ -340,40 +340,35 @@ def test_a_run_gives_ingest_and_applies_their_pools(live: Live) -> None:
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
 
-@pytest.mark.long
-def test_ingest_does_not_wait_for_a_long_apply(spark: SparkSession) -> None:
-    """JOB-3: its tasks are the next to run, though an apply has many waiting."""
+def test_a_batch_does_not_wait_for_an_apply(live: Live) -> None:
+    """JOB-3: batches are logged before an apply that began earlier commits. In Spark, ingest gets a
+    free core first.
+    """
+    stop, logged = threading.Event(), list[int]()
 
-    def nap(_: int) -> None:
-        time.sleep(0.1)
+    def newest() -> int:
+        batch = live.changelog().newest()
+        return 0 if batch is None else batch.ingest_batch
 
-    def long_apply() -> None:
-        with in_pool(spark, Pool.APPLY):
-            spark.sparkContext.parallelize(range(60), 60).foreach(nap)
+    def on_step(step: str) -> None:
+        if step != "table accounts: tombstones written" or logged:
+            return
+        began = newest()
+        deadline = time.monotonic() + 120
+        for at in (2, 3):
+            live.publish(account(f"r{at}", at, name="Bob"))
+            while newest() < began + at - 1 and time.monotonic() < deadline:
+                time.sleep(0.1)
+        logged.extend((began, newest()))
+        stop.set()
 
-    apply = threading.Thread(target=long_apply)
-    apply.start()
-    deadline = time.monotonic() + 60
-    status = spark.sparkContext.statusTracker()
-
-    def done() -> int:
-        stages = [status.getStageInfo(stage) for stage in status.getActiveStageIds()]
-        return max(
-            (
-                stage.numCompletedTasks
-                for stage in stages
-                if stage is not None and stage.numTasks == 60
-            ),
-            default=-1,
-        )
-
-    while done() < 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    with in_pool(spark, Pool.INGEST):
-        spark.sparkContext.parallelize(range(2), 2).foreach(nap)
-    left = 60 - done()
-    apply.join()
-    assert 30 < left <= 60
+    live.publish(account("a", 1, name="Ada"))
+    live.pipeline(on_step).run(stop)
+    assert logged == [1, 3]
+    check(live)
+    context = live.spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+    shares = [context.getPoolForName(pool).get().minShare() for pool in Pool]
+    assert dict(zip(Pool, shares, strict=True)) == {pool: int(pool is Pool.INGEST) for pool in Pool}
 
 
 def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:

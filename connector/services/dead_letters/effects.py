@@ -62,7 +62,7 @@ class Effects:
             found = Effects(
                 warehouse_of(config),
                 tables,
-                progress_of(warehouse_of(config), stream.name).low_watermark,
+                progress_of(warehouse_of(config), stream.name, with_frontier=True).low_watermark,
             )
             for name in tables:
                 found._states(name)

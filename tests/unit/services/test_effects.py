@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.codec import framed
 from connector.records.model import DataChange
 from connector.records.rejection import Position, Reason
 from connector.services.dead_letters.effects import Effects
+from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.values import DataType
+from connector.watermarks.frontier import UNKNOWN
 from tests.changes import change, put
+from tests.unit.warehouses import log_progress
 
 TABLE = TableDefinition(
     name="t",
@@ -61,3 +66,17 @@ def test_of_two_letters_of_one_time_the_later_one_wins(
     why = effects.forced(letter(same, 2, "1/0/2/0"), same)
     assert isinstance(why, str)
     assert "would change nothing" in why
+
+
+def test_the_low_watermark_is_that_of_the_stream(tmp_path: Path) -> None:
+    """DLQ-13: without it, no letter can be forced."""
+    stream = StreamConfig(name="s", topic="s")
+    config = ConnectorConfig(
+        str(tmp_path), KafkaConfig("127.0.0.1:1"), streams={"s": stream}, tables={"t": TABLE}
+    )
+    frontier = replace(UNKNOWN, low_watermark=TODAY)
+    progress = Progress(ingest_batch=1, frontier=frontier)
+    log_progress(tmp_path, "s", progress, changelog_id="id")
+    effects = Effects.of(config, stream)
+    assert effects is not None
+    assert effects._low_watermark == TODAY
