@@ -50,11 +50,6 @@ from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Rel
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
 
-STORE_CHECK_EVERY_US = 600_000_000
-"""How often a check of transactions is stored that found nothing new, and for which no table waits.
-Each time is a commit. A new process checks again what was not stored.
-"""
-
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
 it saves.
@@ -251,12 +246,10 @@ class Ingest:
                 horizon=progress.horizon,
             )
         self._checked = found
-        waits = self._stream.wait_s is not None
-        is_news = found.checked_to != known.checked_to and (
-            waits or now - known.checked_at >= STORE_CHECK_EVERY_US
+        is_news = found.is_news(
+            known, now, below=progress.horizon or 0, waits=self._stream.wait_s is not None
         )
-        listed = (found.incomplete, found.released_to) != (known.incomplete, known.released_to)
-        return found if is_news or listed else None
+        return found if is_news else None
 
     def keep_check(self, check: TransactionCheck) -> bool:
         """Store the result of a check with the newest batch, if that batch is complete. Otherwise
