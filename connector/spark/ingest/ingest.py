@@ -50,6 +50,9 @@ from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Rel
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
 
+COUNT_EVERY_US = 60_000_000
+"""How often an idle stream counts the external dead letters."""
+
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
 it saves.
@@ -117,6 +120,7 @@ class Ingest:
         self._schemas = codec.Schemas()
         self._checked: TransactionCheck | None = None
         self._writer = uuid.uuid4().hex
+        self._counted_at = -COUNT_EVERY_US
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
@@ -161,6 +165,9 @@ class Ingest:
     def renew(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
         are as fresh as now (TBL-16).
+
+        The time is stored in a file (TBL-24). New external dead letters are a commit, at most one
+        in `COUNT_EVERY_US`.
         """
         newest, progress, asked = (
             self._changelog.newest(),
@@ -172,10 +179,14 @@ class Ingest:
             and progress.ingest_batch == newest.ingest_batch
             and asked.is_contained(newest.offsets.end)
         )
-        if newest is not None and is_quiet and self._world.topic().topic_id == newest.topic_id:
-            self._changelog.renew(
-                self._with_outside(progress.renewed(newest.offsets.end, asked), 0)
-            )
+        if newest is None or not is_quiet or self._world.topic().topic_id != newest.topic_id:
+            return
+        self._changelog.refresh(asked)
+        if asked.at - self._counted_at >= COUNT_EVERY_US:
+            self._counted_at = asked.at
+            counted = self._with_outside(progress.renewed(newest.offsets.end, asked), 0)
+            if counted.external_dead_letters != progress.external_dead_letters:
+                self._changelog.renew(counted)
 
     def take_requests(self) -> bool:
         """Close the stream partitions that operators want closed, and release the rows that they

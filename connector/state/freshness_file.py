@@ -1,0 +1,52 @@
+"""The file beside a changelog with the time at which ingest last asked Kafka and had nothing to
+read (TBL-24).
+
+An idle stream overwrites it in place of a commit. It names its batch by the topic and the end
+offsets. Readers use it if it is newer than the newest commit. Without it, or if it is damaged, a
+state looks older than it is, but never younger.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from connector.state.stream_progress import Progress
+from connector.stored import from_stored, from_text, to_stored
+from connector.watermarks.freshness import EndOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessFile:
+    """The content of the file: the topic, and its end offsets at a time (µs)."""
+
+    topic_id: str
+    at: int
+    ends: Mapping[int, int]
+
+    def to_text(self) -> str:
+        """Convert to the text of the file."""
+        return json.dumps(to_stored(self), separators=(",", ":"))
+
+
+def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -> Progress:
+    """Return a progress with the freshness of the file, if the file is newer.
+
+    Args:
+        progress: That of the newest commit of the changelog.
+        stored: The metadata of this commit.
+        text: The text of the file. None: there is no file.
+    """
+    if text is None or stored["ingest_batch"] != progress.ingest_batch:
+        return progress
+    try:
+        known = from_text(FreshnessFile, text)
+    except (RecursionError, ValueError):
+        return progress
+    is_newer = known.at > (progress.freshness.newest or 0)
+    if not is_newer or known.topic_id != stored["topic_id"]:
+        return progress
+    read_to = from_stored(dict[int, int], stored["end_offsets"])
+    return progress.renewed(read_to, EndOffsets(known.at, known.ends))
