@@ -1,4 +1,4 @@
-"""Reads and overwrites a small text file of a warehouse. Readers see the old text or the new one."""
+"""Reads and overwrites a small text file of a warehouse. Readers see the old or the new text."""
 
 from __future__ import annotations
 
