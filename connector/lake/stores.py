@@ -15,6 +15,7 @@ from urllib.parse import unquote
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyarrow.fs import FileSystem
 
 _OPTIONS: Final = dict[str, dict[str, str]]()
 _LOCK: Final = threading.Lock()
@@ -55,6 +56,19 @@ def text_at(path: str) -> str | None:
         return bytes(file.read(file.size())).decode()
     except (OSError, ValueError):
         return None
+
+
+def files_at(path: str) -> FileSystem:
+    """The files below a folder of a warehouse, with paths that begin there."""
+    from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+    if "://" not in path:
+        return SubTreeFileSystem(path, LocalFileSystem())
+    if path.startswith("file://"):
+        return SubTreeFileSystem(unquote(path.removeprefix("file://")), LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return PyFileSystem(DeltaStorageHandler(path, options_of(path)))
 
 
 def opened(path: str) -> DeltaTable:

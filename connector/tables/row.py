@@ -1,17 +1,23 @@
-"""Converts a change to a row: key columns, typed columns, and cells without a column (TBL-9,
+"""Converts changes to a row: key columns, typed columns, and cells without a column (TBL-9,
 TBL-22).
+
+A table stores the values of its columns, and a change has bytes. Several bytes can be the same
+value, for example `1.5` and `1.50`. Therefore the states of the rows of a table have *canonical*
+bytes (`canonical`). They can be joined and compared, whether they come from the table or from
+changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from connector.records.model import DataChange, SetCell
-from connector.records.ordering import OrderBy
+from connector.records.ordering import OrderBy, OrderPosition
 from connector.records.rejection import Reason, Rejection
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import TableDefinition
-from connector.tables.values import Unreadable, read_value
+from connector.tables.merge import EMPTY, RowState, join, lift
+from connector.tables.values import Unreadable, read_value, write_value
 
 
 def read_change(definition: TableDefinition, change: DataChange) -> Rejection | None:
@@ -41,6 +47,51 @@ def read_change(definition: TableDefinition, change: DataChange) -> Rejection | 
                 )
                 return Rejection(Reason.UNREADABLE_VALUE, found.detail)
     return None
+
+
+def state_of(
+    definition: TableDefinition, deliveries: Iterable[tuple[DataChange, OrderPosition]]
+) -> RowState:
+    """Return the state of a row of this table with these changes, each at its order position."""
+    state = EMPTY
+    for change, position in deliveries:
+        state = join(state, lift(change, position, definition.order, definition.versions))
+    return canonical(definition, state)
+
+
+def canonical(definition: TableDefinition, state: RowState) -> RowState:
+    """Return the state with the canonical bytes of each value that a column shows.
+
+    For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
+    """
+    columns = {column.cell: column for column in definition.columns}
+    cells = dict(state.cells)
+    for name, cell in state.cells.items():
+        column = columns.get((name.family, name.qualifier))
+        if column is not None and cell.value is not None:
+            value = read_value(column.type, column.encoding, cell.value)
+            if not isinstance(value, Unreadable):
+                written = write_value(column.type, column.encoding, value)
+                cells[name] = cell._replace(value=written)
+    return RowState(cells, state.tombstones)
+
+
+def is_same_row(one: Mapping[str, object] | None, other: Mapping[str, object] | None) -> bool:
+    """Return whether two results of `row_of` are equal. A NaN is equal to itself, and -0.0 differs
+    from 0.0, as in `canonical` bytes.
+    """
+    return _comparable(one) == _comparable(other)
+
+
+def _comparable(row: Mapping[str, object] | None) -> str:
+    # Cells without a column have no order.
+    return repr(
+        row
+        and {
+            name: sorted(value.items()) if isinstance(value, Mapping) else value
+            for name, value in row.items()
+        }
+    )
 
 
 def row_of(

@@ -359,7 +359,7 @@ _WRITE_TEXT: Final[Mapping[DataType, Callable[..., str]]] = {
 _WRITE_BINARY: Final[Mapping[DataType, Callable[..., bytes]]] = {
     DataType.BOOL: lambda value: b"\xff" if value else b"\x00",
     DataType.INT64: lambda value: struct.pack(">q", value),
-    DataType.FLOAT64: lambda value: struct.pack(">d", value),
+    DataType.FLOAT64: lambda value: struct.pack(">d", math.nan if math.isnan(value) else value),
     DataType.DATE: lambda value: struct.pack(">i", (value - _EPOCH).days),
     DataType.TIMESTAMP: lambda value: struct.pack(">q", value),
 }

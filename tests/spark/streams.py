@@ -19,6 +19,7 @@ from connector.config.retention import VersionRetention
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.lake.plain_table import batches, open_table, rows_in
+from connector.lake.small_apply import merge_few
 from connector.records import codec
 from connector.records.model import DataChange, Record, kafka_key
 from connector.records.ordering import OrderPosition
@@ -201,6 +202,7 @@ class Stream:
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
+    merges_few: Callable[[], bool] = lambda: True
     _going_on: Changelog | None = None
 
     @property
@@ -288,6 +290,7 @@ class Stream:
             cut,
             publish=self.publish,
             on_step=on_step,
+            merge_few=merge_few if self.merges_few() else None,
         )
 
     def logged_offsets(self) -> list[tuple[int, int]]:

@@ -75,11 +75,12 @@ from connector.write_streams.releases import ReleasedRange, StagedStream
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Changes, and the number of rows in their files. The files may have more rows than there are
-    changes.
+    """Changes, and their files as actions of Delta. `count` is the number of rows in the files,
+    which may be more than there are changes.
     """
 
     rows: DataFrame
+    files: tuple[str, ...]
     count: int
 
 
@@ -116,6 +117,11 @@ class Changelog:
         self._log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
         self._freshness_file: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The folder of the changelog."""
+        return self._path
 
     @property
     def spark(self) -> SparkSession:
@@ -581,8 +587,7 @@ class Changelog:
         """
         if self._has_released(after):
             return None
-        newest, slot, added = self._log.newest(), str(table_slot(source)), list[Any]()
-        from_json = delta(self._spark).actions.Action.fromJson
+        newest, slot, named = self._log.newest(), str(table_slot(source)), list[str]()
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
@@ -592,19 +597,21 @@ class Changelog:
             if metadata is None or commit.removed:
                 return None
             if metadata["commit"] == "batch" and metadata["ingest_batch"] <= to:
-                added += (
-                    file
-                    for file in map(from_json, commit.added)
-                    if file.partitionValues().apply("slot") == slot
+                named += (
+                    action
+                    for action in commit.added
+                    if json.loads(action)["add"]["partitionValues"]["slot"] == slot
                 )
         else:
             return None
         log = log_of(self._spark, self._path)
+        added = list(map(delta(self._spark).actions.Action.fromJson, named))
         rows = Files(
             self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)
         ).rows()
         count = sum(int(file.numPhysicalRecords().get()) for file in added)
-        return Recent(rows.where((F.col("table") == source) & (F.col("kind") == "change")), count)
+        changes = rows.where((F.col("table") == source) & (F.col("kind") == "change"))
+        return Recent(changes, tuple(named), count)
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
