@@ -103,11 +103,11 @@ class _Orders:
 
     def __init__(self, order_by: OrderBy) -> None:
         self._order_by = order_by
-        self._indexes: dict[ChangeOrder, int] = {}
+        self._indexes: dict[tuple[object, ...], int] = {}
         self.stored: list[dict[str, Any]] = []
 
     def index(self, order: ChangeOrder) -> int:
-        change = order._replace(entry_index=0)
+        change = order[:2]
         if change not in self._indexes:
             self._indexes[change] = len(self.stored)
             self.stored.append(write_order(self._order_by, order))
