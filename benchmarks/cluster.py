@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.spark.cluster import HOST, Cluster
 
 FULL = Sizes(rows=500_000, changes=1_000_000, batch=0)
 CASES = {"1_executor": 1, "2_executors": 2, "local": 0}
+WORK = ("ingest", "apply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,18 +106,26 @@ def main() -> int:
     cases = {name: in_process(workers, sizes, rounds) for name, workers in CASES.items()}
     print(*machine.facts(), sep="\n")
     print(f"{sizes.changes} changes on {sizes.rows} rows")
-    figures = []
-    for work in ("ingest", "apply"):
-        rates = {name: getattr(found, work) for name, found in cases.items()}
-        for name, values in rates.items():
-            print(spread(f"{work}, {name.replace('_', ' ')}", values, "changes/s"))
-        best = {name: max(values) for name, values in rates.items()}
-        figures += [
+    for work in WORK:
+        for name, found in cases.items():
+            title = f"{work}, {name.replace('_', ' ')}"
+            print(spread(title, getattr(found, work), "changes/s"))
+    return finish(figures_of(cases), validate_record=not options.quick)
+
+
+def figures_of(cases: Mapping[str, Rates]) -> list[Figure]:
+    """For ingest and for apply: the best rate of each case, what the second executor adds, and the
+    rate of the cluster with two executors as a part of that of `local[2]`.
+    """
+    found = list[Figure]()
+    for work in WORK:
+        best = {name: max(getattr(rates, work)) for name, rates in cases.items()}
+        found += [
             *(Figure(f"{work}_{name}_changes_per_s", rate) for name, rate in best.items()),
             Figure(f"{work}_gain_of_second_executor", best["2_executors"] / best["1_executor"]),
             Figure(f"{work}_cluster_to_local", best["2_executors"] / best["local"]),
         ]
-    return finish(figures, validate_record=not options.quick)
+    return found
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from pyspark.sql.avro.functions import to_avro
 
 from connector.records.codec import VERSIONS
 from connector.tables.definition import Column, TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 
 SOURCE: Final = "customers"
@@ -133,7 +133,7 @@ def definition(name: str = "customers", buckets: int = 1) -> TableDefinition:
     columns = tuple(
         Column(column, FAMILY, column.encode(), type_) for column, type_ in COLUMNS.items()
     )
-    key = Key((KeyPart("row_key", DataType.STRING),))
+    key = Key((KeyPart("row_key", DataType.STRING),), KeyForm.ROW_KEY)
     return TableDefinition(
         name=name, stream=STREAM, source=SOURCE, key=key, columns=columns, buckets=buckets
     )

@@ -24,7 +24,7 @@ attributes.
     ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
     ├── RegistryError        the schema registry cannot be reached, or refuses the request
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
-    │   └── StorageError     a disk is full, a store refuses, or a data file is missing
+    │   └── StorageError     a disk is full, a store refuses, or a file is damaged
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
     ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
@@ -71,7 +71,9 @@ class ErrorCode(StrEnum):
     STREAM_PARTITION_UNKNOWN = auto()
     TABLE_UNKNOWN = auto()
     TRANSACTION_UNKNOWN = auto()
+    TRANSACTION_AMBIGUOUS = auto()
     RELEASE_UNKNOWN = auto()
+    RELEASE_AMBIGUOUS = auto()
     NAME_INVALID = auto()
     NAME_NOT_DISTINCT = auto()
     ARGUMENT_INVALID = auto()
@@ -126,6 +128,7 @@ class ErrorCode(StrEnum):
     KAFKA_PARTITION_UNKNOWN = auto()
     TOPIC_MISSING = auto()
     TOPIC_EXISTS = auto()
+    TOPIC_FOREIGN = auto()
     TOPIC_COMPACTED = auto()
     TOPIC_REPLACED = auto()
     TOPIC_SHORTENED = auto()
@@ -261,6 +264,7 @@ class ErrorCode(StrEnum):
     APPLY_FAILED = auto()
     TABLE_MISSING = auto()
     TABLE_CHANGED = auto()
+    TABLE_DAMAGED = auto()
     TABLE_REBUILT = auto()
     TABLE_UNREADABLE = auto()
     TABLE_STALE = auto()
@@ -513,9 +517,7 @@ class TableError(ConnectorError):
 
 
 class StorageError(TableError):
-    """A disk is full, an object store refuses, or a data file is missing. Earlier commits are not
-    affected.
-    """
+    """A disk is full, an object store refuses, or a file of a table is missing or damaged."""
 
 
 class WriterConflictError(ConnectorError):

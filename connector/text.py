@@ -36,6 +36,14 @@ def is_utf_8(text: str) -> bool:
     return True
 
 
+def is_header_name(name: str) -> bool:
+    """Return whether a Kafka client can write a text as the name of a header.
+
+    librdkafka ends a name at the first NUL character, and a lone surrogate ends the process.
+    """
+    return is_utf_8(name) and "\0" not in name
+
+
 def truncate_utf8(detail: str) -> str:
     r"""Shorten `detail` to at most `MAX_DETAIL_BYTES` bytes of UTF-8, at a character boundary
     (DLQ-6).

@@ -10,8 +10,8 @@ rules, the first one of this list is reported:
      3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a ChangeRecord
      4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a length above
                                       16 MiB (REC-13, `records.avro_decoder`)
-     5  INVALID                       rules BRANCHES to ENTRY_COUNT, in the order of
-                                      `records.model.Rule` (REC-14, REC-16)
+     5  INVALID                       rules LOGICAL_TYPE to ENTRY_COUNT, in the order of
+                                      `records.model.Rule` (REC-14, REC-16, REC-26)
      6  UNKNOWN_ENTRY                 this release does not know the kind of an entry
      7  INVALID                       rules FAMILY to RELEASE
      8  INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
@@ -34,7 +34,7 @@ from enum import StrEnum
 from typing import Final
 
 from connector.errors import ConfigError, ErrorCode, InvalidChangeError
-from connector.records.codec import ChangeRecord, Schemas, decode, schema_id, unknown_fields
+from connector.records.codec import ChangeRecord, Schemas, decode, plan_of, schema_id
 from connector.records.field_types import check_arguments
 from connector.records.model import (
     MAX_TIMESTAMP,
@@ -132,7 +132,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """A record as Kafka delivered it. `record_timestamp` is in microseconds."""
+    """A record as Kafka delivered it. `record_timestamp` (µs) is its time of arrival (REC-25)."""
 
     position: Position
     record_timestamp: int
@@ -264,13 +264,14 @@ def _judge_schema(record: KafkaRecord, schemas: Schemas, limits: Limits) -> Reje
         return None
     schema = schemas.writer(record.value)
     assert isinstance(schema, str), "the record was decoded"
-    unknown = unknown_fields(schema)
-    if not unknown:
+    plan = plan_of(schema)
+    assert not isinstance(plan, str), plan
+    if not plan.unknown_fields:
         return None
     return Rejection(
         Reason.INVALID,
         f"the schema {schema_id(record.value)} has fields that this release does not know:"
-        f" {', '.join(unknown)}",
+        f" {', '.join(plan.unknown_fields)}",
         Rule.UNKNOWN_FIELDS,
     )
 

@@ -9,30 +9,102 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from connector import validation
 from connector.dead_letters.repair import STEPS
-from connector.records import checks
+from connector.records import checks, codec
 from connector.records.rejection import Reason
 from tests.error_codes import ERRORS, errors_page
 
 ROOT = Path(__file__).parents[1]
+TUTORIAL = ROOT / "docs/tutorial/first-table.md"
+NOT_RUN_YET = {
+    ROOT / "docs" / name
+    for name in (
+        "howto/check-status.md",
+        "howto/operate-write-streams.md",
+        "howto/rebuild-a-table.md",
+        "howto/repair-what-stopped.md",
+        "howto/replay-dead-letters.md",
+        "howto/use-from-python.md",
+        "reference/dead-letters.md",
+        "reference/errors.md",
+    )
+}
+"""Pages whose examples need more than `tests/e2e/page_states.py` was seen to make. No page may be
+added.
+"""
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 API = ROOT / "docs/reference/api.md"
 DEAD_LETTERS = ROOT / "docs/reference/dead-letters.md"
 
 _BEGIN, _END = "<!-- from the code: python -m tests.documents -->\n", "<!-- end -->\n"
-_CODE_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_CODE_BLOCK = re.compile(
+    r"(?:^<!-- example: (?P<note>[^\n]*) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A code block of a page.
+
+    Attributes:
+        line: The line of its first line of code.
+        before: The paragraph above it.
+        note: What the comment `<!-- example: … -->` directly above it says.
+    """
+
+    page: Path
+    line: int
+    language: str
+    text: str
+    before: str
+    note: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.page.relative_to(ROOT)}:{self.line}"
+
+
+def examples(page: Path) -> Iterator[Example]:
+    """All code blocks of a page, in order."""
+    whole = page.read_text("utf-8")
+    for found in _CODE_BLOCK.finditer(whole):
+        yield Example(
+            page=page,
+            line=whole.count("\n", 0, found.start("text")) + 1,
+            language=found["language"],
+            text=found["text"],
+            before=whole[: found.start()].rstrip("\n").rpartition("\n\n")[2],
+            note=found["note"] or "",
+        )
+
+
+def pages() -> list[Path]:
+    """The tutorial, then all other pages with examples, in the order of the navigation."""
+    named = re.findall(r"^ +- ([\w/-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    found = [TUTORIAL, ROOT / "README.md", *(ROOT / "docs" / name for name in named)]
+    return [page for page in dict.fromkeys(found) if page.exists() and any(examples(page))]
 
 
 def code_blocks(page: Path, language: str) -> list[str]:
     """The code blocks of a page in one language, in order."""
-    return [
-        text for found, text in _CODE_BLOCK.findall(page.read_text("utf-8")) if found == language
-    ]
+    return [example.text for example in examples(page) if example.language == language]
+
+
+def promises() -> list[tuple[str, str, str]]:
+    """Each promise of the README, whether it is kept, and its tests."""
+    return re.findall(
+        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$",
+        (ROOT / "README.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
 
 
 def reasons() -> str:
@@ -88,7 +160,7 @@ def _rules() -> list[tuple[str, str, str]]:
         *of_topic,
         f"{found[of_topic][2]}, and at most the number of Kafka partitions of the topic",
     )
-    return [*found.values(), *validation.RULES_BY_SETTING]
+    return [codec.LOGICAL_TYPE_RULE, *found.values(), *validation.RULES_BY_SETTING]
 
 
 def with_reasons(page: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -104,6 +104,12 @@ def _texts(node: ast.expr, source: _Source) -> list[str]:
         return [*_texts(node.body, source), *_texts(node.orelse, source)]
     if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.Or):
         return [text for value in node.values for text in _texts(value, source)]
+    match node:
+        case ast.Call(func=ast.Attribute(value=table, attr="get"), args=[_, *otherwise]):
+            found = _named(table, source)
+            if isinstance(found, Mapping):
+                given = [text for value in otherwise for text in _texts(value, source)]
+                return [*map(str, found.values()), *given]
     if isinstance(node, ast.Name):
         values = _assigned(node, source)
         if values:
@@ -206,17 +212,22 @@ def _values(name: str, statement: ast.stmt) -> list[ast.expr]:
 
 def _constant(node: ast.expr, source: _Source) -> str | int | float | None:
     """The value of a constant of a module, by its name in capitals or an attribute of one."""
+    value = _named(node, source)
+    return value if isinstance(value, str | int | float) else None
+
+
+def _named(node: ast.expr, source: _Source) -> object:
     words = ast.unparse(node).split(".")
     if not all(word.isidentifier() for word in words) or words[0] in ("self", "cls"):
         return None
     if not any(word.isupper() for word in words):
         return None
-    value = importlib.import_module(source.module)
+    value: object = importlib.import_module(source.module)
     for word in words:
         if not hasattr(value, word):
             return None
         value = getattr(value, word)
-    return value if isinstance(value, str | int | float) else None
+    return value
 
 
 # ── the page ──────────────────────────────────────────────────────────────────────────────────────
@@ -259,7 +270,8 @@ A part without content is left out. `run:` is the command that helps, if there i
 ## Errors in a program
 
 All errors are classes of `connector.errors`, below `ConnectorError`. For example, this program
-reads a table that may not exist yet:
+reads a table that may not exist yet. It works in the folder of the
+[tutorial](../tutorial/first-table.md):
 
 ```python
 from connector.errors import ConnectorError, ErrorCode

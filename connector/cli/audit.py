@@ -30,8 +30,8 @@ def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
 
     Without STREAM, all streams are checked. Offsets without a row are read in Kafka: they must have
     no visible record. Results are kept, so they count after Kafka's retention. Exit code 1: a
-    record is lost or duplicated, or a dead letter is missing. If retention removed the evidence
-    first, the exit code is 0, with a warning.
+    record is lost or duplicated, a dead letter is missing, or another program wrote to a table of
+    the stream. If retention removed the evidence first, the exit code is 0, with a warning.
     """
     progress, faults = Progress("rows"), 0
     for found in audit(

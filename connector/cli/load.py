@@ -48,7 +48,12 @@ REJECTED_SHOWN: Final = 20
     help="The format of the files. Default: the end of each name says it.",
 )
 @click.option(
-    "--null", default="", help="The text of a CSV field without a value. Default: an empty field."
+    "--null",
+    default="",
+    help=(
+        "The text of a CSV field without a value. Default: an empty field. A field in quotes"
+        " always has a value."
+    ),
 )
 @click.option("--max-changes-per-s", type=RATE, help="Limit of rows per second, without bursts.")
 @click.option(

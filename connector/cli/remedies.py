@@ -84,6 +84,7 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.GROUP_TOPICS_MISSING: (
         Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
+    ErrorCode.RELEASE_AMBIGUOUS: _LIST_WRITE_STREAMS,
     ErrorCode.RELEASE_TOO_LATE: _LIST_WRITE_STREAMS,
     ErrorCode.RELEASE_UNKNOWN: _LIST_WRITE_STREAMS,
     ErrorCode.RELEASE_WITHHELD: _LIST_WRITE_STREAMS,
@@ -91,10 +92,12 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
+    ErrorCode.TABLE_DAMAGED: _REBUILD,
     ErrorCode.TABLE_MISSING: (Template("run --once"),),
     ErrorCode.TABLE_STALE: _STATUS,
     ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
     ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
+    ErrorCode.TRANSACTION_AMBIGUOUS: (Template("transactions list", ("stream",)),),
     ErrorCode.TRANSACTION_UNKNOWN: (Template("transactions list", ("stream",)),),
     ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",), {"--group": "group"}),),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import click
 
 from connector.cli import settings
+from connector.cli.parameters import MOMENT
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -53,9 +54,16 @@ def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
 @command.command()
 @click.argument("stream")
 @click.argument("transaction", metavar="ID")
+@click.option(
+    "--commit-timestamp",
+    type=MOMENT,
+    help="That of the transaction, if several incomplete ones have this ID.",
+)
 @click.option("--why", required=True, help="The reason. It is kept with your name and the time.")
 @click.pass_context
-def release(ctx: click.Context, stream: str, transaction: str, why: str) -> None:
+def release(
+    ctx: click.Context, stream: str, transaction: str, commit_timestamp: int | None, why: str
+) -> None:
     """Have no table wait for transaction ID of STREAM any more. Tables then show the records that
     are there.
 
@@ -63,7 +71,9 @@ def release(ctx: click.Context, stream: str, transaction: str, why: str) -> None
     """
     if not why.strip():
         raise click.UsageError("give the reason with --why")
-    release_transaction(settings.load(ctx), stream, transaction, why=why)
+    release_transaction(
+        settings.load(ctx), stream, transaction, commit_timestamp=commit_timestamp, why=why
+    )
     say(
         f"{escaped(transaction)} is released with the next check; to check it: connector"
         f" transactions list {stream}"

@@ -20,7 +20,7 @@ from connector.services.write_streams import (
     release_again,
     release_rows,
 )
-from connector.state.write_stream_status import named
+from connector.state.write_stream_status import ReleaseStatus, named
 from connector.text import counted, duration, nearest
 from connector.write_streams.problems import state_error
 from connector.write_streams.releases import Withheld
@@ -109,8 +109,21 @@ def _say_what_to_do(found: WriteStreamList) -> None:
         if release.withheld in options and not release.is_requested:
             say(
                 f"to release it: connector write-streams release {found.stream}"
-                f" {view_of_time(release.commit_timestamp)}{options[release.withheld]}"
+                f" {request_of(release, found.releases)}{options[release.withheld]}"
             )
+
+
+def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
+    """The arguments that name a release: a write stream, and the commit timestamp if the write
+    stream has several releases that are withheld for the same reason.
+    """
+    name = release.write_streams[0]
+    alike = [
+        one for one in others if one.withheld is release.withheld and name in one.write_streams
+    ]
+    if len(alike) == 1:
+        return name
+    return f"{name} --commit-timestamp {view_of_time(release.commit_timestamp)}"
 
 
 @command.command()
@@ -198,7 +211,12 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
 
 @command.command()
 @click.argument("stream")
-@click.argument("commit_timestamp", metavar="COMMIT_TIMESTAMP", type=MOMENT)
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--commit-timestamp",
+    type=MOMENT,
+    help="That of the release. NAME may have several releases that are withheld.",
+)
 @click.option(
     "--without-rejected",
     is_flag=True,
@@ -212,14 +230,15 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
 def release(
     ctx: click.Context,
     stream: str,
-    commit_timestamp: int,
+    name: str,
     *,
+    commit_timestamp: int | None,
     without_rejected: bool,
     again: bool,
     why: str | None,
 ) -> None:
-    """Make the rows of a withheld release of STREAM visible. COMMIT_TIMESTAMP is that of the
-    release, as `connector write-streams list` shows it.
+    """Make the rows of a withheld release of STREAM visible. NAME is a write stream of the release,
+    as `connector write-streams list` shows it. All write streams of the release become visible.
 
     Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
@@ -231,10 +250,10 @@ def release(
         raise click.UsageError("use --why with --without-rejected only")
     config = settings.load(ctx)
     if again:
-        new = release_again(config, stream, commit_timestamp)
+        new = release_again(config, stream, name, commit_timestamp=commit_timestamp)
         out(str(view_of_time(new)))
         say("the rows have a new commit timestamp")
     else:
-        release_rows(config, stream, commit_timestamp, why=why or "")
+        release_rows(config, stream, name, commit_timestamp=commit_timestamp, why=why or "")
         say("the release becomes visible without the rejected rows")
     say(f"to check it: connector write-streams list {stream}")

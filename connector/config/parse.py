@@ -16,8 +16,8 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from connector.config.retention import DEFAULT_FILE_RETENTION_S
 from connector.config.settings import (
@@ -47,19 +47,34 @@ from connector.config.spark_settings import (
     SparkConfig,
     conf_fault,
 )
-from connector.config.storage import StorageConfig, warehouse_fault
+from connector.config.storage import StorageConfig, warehouse_fault, without_credentials
 from connector.dead_letters.envelope import change_topic, dead_letter_topic
 from connector.errors import ConfigError, ErrorCode
 from connector.records.ordering import OrderBy
-from connector.tables.column_names import NAME_PATTERN
-from connector.tables.definition import MAX_BUCKETS, Column, TableDefinition, Versions
-from connector.tables.keys import DEFAULT_DELIMITER, Key, KeyForm, KeyPart
-from connector.tables.values import DataType, Encoding
+from connector.tables.column_names import NAME_PATTERN, name_fault
+from connector.tables.definition import (
+    MAX_BUCKETS,
+    Column,
+    TableDefinition,
+    Versions,
+    column_faults,
+    columns_faults,
+    setting_faults,
+)
+from connector.tables.keys import (
+    DEFAULT_DELIMITER,
+    MAX_KEY_COLUMNS,
+    Key,
+    KeyForm,
+    KeyPart,
+    key_faults,
+    key_types,
+)
+from connector.tables.values import TEXT_ONLY, DataType, Encoding
 from connector.text import nearest, one_of
 from connector.validation import Limits, RowImages, UnknownFields
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 
-_Built = TypeVar("_Built")
 _BOOTSTRAP = re.compile(r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}")
 
 _MASTER = r"local(\[(\*|[1-9][0-9]*)(,[ 0-9]+)?\])?|local-cluster\[.+\]|yarn|[a-z0-9+]+://\S+"
@@ -102,8 +117,9 @@ def _warehouse(root: Section) -> str:
     remedy = 'write warehouse = "./warehouse"'
     written_as = root.text("warehouse", allowed="a path or a URI", remedy=remedy)
     if allowed := warehouse_fault(written_as):
-        shown = re.sub(r"//[^/@]*@", "//***@", written_as)
-        root.fault("warehouse", shown, allowed, 'write warehouse = "s3a://bucket/prefix"')
+        form = "s3a://bucket/prefix" if "://" in written_as else "./warehouse"
+        shown = without_credentials(written_as)
+        root.fault("warehouse", shown, allowed, f'write warehouse = "{form}"')
     return written_as
 
 
@@ -158,7 +174,7 @@ def _storage(section: Section) -> StorageConfig:
     )
     if storage.endpoint and not re.fullmatch(r"https?://[^\s/@?#]+", storage.endpoint):
         allowed = "http:// or https:// with a host, without credentials and without a path"
-        shown = re.sub(r"//[^/@]*@", "//***@", storage.endpoint)
+        shown = without_credentials(storage.endpoint)
         section.fault("endpoint", shown, allowed, 'write endpoint = "http://127.0.0.1:8333"')
     if bool(storage.access_key) != bool(storage.secret_key):
         lacking = "secret_key" if storage.access_key else "access_key"
@@ -337,9 +353,7 @@ def _table(
             nearest(stream, streams) or f"add a section [streams.{stream}]",
         )
     source = section.text("source", name)
-    key = (
-        _key(section.section("key")) if section.has("key") else _row_key("row_key", DataType.BYTES)
-    )
+    key = _key(section.section("key")) if section.has("key") else _ROW_KEY
     columns = [
         _column(below)
         for below in section.sections(
@@ -355,90 +369,105 @@ def _table(
     block_rows = section.flag("block_rows", False)
     buckets = section.number("buckets", 1, 1, MAX_BUCKETS)
     section.finish()
-
-    def definition() -> TableDefinition:
-        assert key is not None, "a key that is none has left a fault"
-        return TableDefinition(
-            name=name,
-            stream=stream,
-            source=source,
-            key=key,
-            columns=tuple(column for column in columns if column),
-            order=order,
-            versions=versions,
-            max_staleness_s=max_staleness_s,
-            apply_every_s=apply_every_s,
-            keep_unmapped=keep_unmapped,
-            deletion_vectors=deletion_vectors,
-            block_rows=block_rows,
-            buckets=buckets,
-        )
-
-    return _built(definition, section, faults_before)
-
-
-def _built(build: Callable[[], _Built], section: Section, faults_before: int) -> _Built | None:
-    """The result of `build`, if the section has no error so far. An error that `build` raises
-    becomes an error of the section.
-    """
+    faults = [
+        *setting_faults(name, stream or None, source, max_staleness_s, apply_every_s, buckets),
+        *columns_faults(
+            name,
+            [part or None for part, _ in key.columns],
+            [column.name for column in columns],
+            [
+                (column.name, column.family, column.qualifier)
+                for column in columns
+                if column.name and column.family
+            ],
+            keep_unmapped,
+        ),
+    ]
+    section.faults += faults
     if len(section.faults) > faults_before:
         return None
-    try:
-        return build()
-    except ConfigError as error:
-        problem = (
-            error.problem if section.path in error.problem else f"{section.path}: {error.problem}"
-        )
-        section.faults.append(ConfigError(error.code, problem, error.cause, error.remedy))
-        return None
+    return TableDefinition(
+        name=name,
+        stream=stream,
+        source=source,
+        key=Key(
+            tuple(KeyPart(part, type_) for part, type_ in key.columns if type_),
+            key.form,
+            key.delimiter,
+        ),
+        columns=tuple(
+            Column(column.name, column.family, column.qualifier, column.type, column.encoding)
+            for column in columns
+            if column.name and column.family and column.type and column.encoding
+        ),
+        order=order,
+        versions=versions,
+        max_staleness_s=max_staleness_s,
+        apply_every_s=apply_every_s,
+        keep_unmapped=keep_unmapped,
+        deletion_vectors=deletion_vectors,
+        block_rows=block_rows,
+        buckets=buckets,
+    )
 
 
-def _row_key(name: str, column_type: DataType) -> Key:
-    return Key(parts=(KeyPart(name, column_type),), form=KeyForm.ROW_KEY)
+class _Key(NamedTuple):
+    """The known parts of a key: names and types of its columns (None: not known), and its form."""
+
+    columns: list[tuple[str, DataType | None]]
+    form: KeyForm
+    delimiter: str
 
 
-def _key(section: Section) -> Key | None:
+_ROW_KEY: Final = _Key([("row_key", DataType.BYTES)], KeyForm.ROW_KEY, DEFAULT_DELIMITER)
+
+
+def _key(section: Section) -> _Key:
     """The key, from `form`, `delimiter` and `columns`.
 
-    Without a form, one column of text or bytes is the row key itself, and several columns are
-    joined.
+    Without a form, the key is ordered, or delimited if there is a delimiter.
     """
-    faults_before = len(section.faults)
-    found = [
-        _part(below)
-        for below in section.sections(
-            "columns", f"write [[{section.path}.columns]] with name and type"
-        )
-    ]
-    parts = [part for part in found if part is not None]
+    sections = section.sections("columns", f"write [[{section.path}.columns]] with name and type")
+    delimiter = section.text("delimiter", DEFAULT_DELIMITER, with_nul=True)
+    default = KeyForm.DELIMITED if section.has("delimiter") else KeyForm.ORDERED
+    types = key_types(section.spelt("form", KeyForm) or default, delimiter)
+    columns = [_part(below, types) for below in sections]
     if not section.has("columns"):
         section.faults.append(
             ConfigError(
                 ErrorCode.SETTING_MISSING,
                 f"{section.path}.columns is not set",
-                "A key has 1 to 16 columns",
+                f"A key has 1 to {MAX_KEY_COLUMNS} columns",
                 f"write [[{section.path}.columns]]",
             )
         )
-    whole = (
-        len(parts) == 1
-        and parts[0].type in {DataType.STRING, DataType.BYTES}
-        and not section.has("delimiter")
-    )
-    form = section.choice("form", KeyForm, KeyForm.ROW_KEY if whole else KeyForm.DELIMITED)
-    delimiter = section.text("delimiter", DEFAULT_DELIMITER, with_nul=True)
+    form = section.spelt("form", KeyForm) or default
+    faults = list(key_faults(columns, form, delimiter)) if section.has("columns") else []
+    said = {fault.problem for fault in faults}
+    fit = [
+        form
+        for form in KeyForm
+        if {fault.problem for fault in key_faults(columns, form, delimiter)} <= said
+    ]
+    section.choice("form", KeyForm, default, offered=fit)
     section.finish()
-    return _built(
-        lambda: Key(parts=tuple(parts), form=form, delimiter=delimiter), section, faults_before
-    )
+    section.faults += [_at(section, fault) for fault in faults]
+    return _Key(columns, form, delimiter)
 
 
-def _part(section: Section) -> KeyPart | None:
-    faults_before = len(section.faults)
+def _part(section: Section, types: Sequence[DataType]) -> tuple[str, DataType | None]:
     name = section.text("name", allowed="the name of a key column", remedy='write name = "id"')
-    type_ = section.choice("type", DataType, DataType.STRING)
+    type_ = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
     section.finish()
-    return _built(lambda: KeyPart(name, type_), section, faults_before)
+    if name and (fault := name_fault("key column", name)):
+        section.faults.append(_at(section, fault))
+    is_known = not section.has("type") or section.spelt("type", DataType)
+    return name, type_ if is_known else None
+
+
+def _at(section: Section, fault: ConfigError) -> ConfigError:
+    """An error with the place in the document."""
+    return ConfigError(fault.code, f"{section.path}: {fault.problem}", fault.cause, fault.remedy)
 
 
 _TYPES_ELSEWHERE: Final = {
@@ -453,32 +482,46 @@ _TYPES_ELSEWHERE: Final = {
 """The names that other databases use for the types."""
 
 
-def _column(section: Section) -> Column | None:
-    faults_before = len(section.faults)
+class _Column(NamedTuple):
+    """The known parts of a column. None: not known."""
+
+    name: str | None
+    family: str | None
+    qualifier: bytes
+    type: DataType | None
+    encoding: Encoding | None
+
+
+def _column(section: Section) -> _Column:
     name = section.text("name", allowed="the column's name", remedy='write name = "balance"')
     family = section.text(
         "family", allowed="the family of the column's cell", remedy='write family = "f"'
     )
     qualifier = _qualifier(section, name)
-    column_type = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE)
-    encoding = section.choice("encoding", Encoding, Encoding.TEXT)
+    found, spelt = section.spelt("type", DataType), section.spelt("encoding", Encoding)
+    types = [one for one in DataType if spelt is not Encoding.BINARY or one not in TEXT_ONLY]
+    encodings = [one for one in Encoding if one is Encoding.TEXT or found not in TEXT_ONLY]
+    section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
+    encoding = section.choice("encoding", Encoding, Encoding.TEXT, offered=encodings)
     if not section.has("type"):
         section.faults.append(
             ConfigError(
                 ErrorCode.SETTING_MISSING,
                 f"{section.path}.type is not set",
-                f"allowed: {one_of(DataType)}",
+                f"allowed: {one_of(types)}",
                 'write type = "STRING"',
             )
         )
     section.finish()
-    return _built(
-        lambda: Column(
-            name=name, family=family, qualifier=qualifier, type=column_type, encoding=encoding
-        ),
-        section,
-        faults_before,
+    column = _Column(
+        name or None,
+        family or None,
+        qualifier,
+        found,
+        spelt if section.has("encoding") else encoding,
     )
+    section.faults += [_at(section, fault) for fault in column_faults(*column)]
+    return column
 
 
 def _qualifier(section: Section, name: str) -> bytes:
@@ -488,7 +531,7 @@ def _qualifier(section: Section, name: str) -> bytes:
     if not section.has("qualifier"):
         return name.encode()
     value = section.raw("qualifier")
-    if isinstance(value, str):
+    if isinstance(value, str) and is_plain(value, with_nul=True):
         return value.encode()
     try:
         if isinstance(value, Mapping) and set(value) == {"base64"}:

@@ -17,8 +17,8 @@ from connector.config.retention import (
     VersionRetention,
 )
 from connector.config.spark_settings import SparkConfig
-from connector.config.storage import StorageConfig, spelled
-from connector.errors import ConfigError, ErrorCode, argument_invalid
+from connector.config.storage import StorageConfig, spelled, warehouse_fault, without_credentials
+from connector.errors import ConfigError, ErrorCode, argument_invalid, shown_value
 from connector.records.field_types import check_arguments
 from connector.tables.definition import TableDefinition
 from connector.text import is_secret, nearest, one_of
@@ -175,6 +175,15 @@ class ConnectorConfig:
 
     def __post_init__(self) -> None:
         check_arguments(self)
+        if allowed := warehouse_fault(self.warehouse):
+            raise ConfigError(
+                ErrorCode.WAREHOUSE_UNUSABLE,
+                f"The warehouse is {shown_value(without_credentials(self.warehouse))}",
+                f"allowed: {allowed}",
+                "Set warehouse to such a path. A relative one begins in the folder of the"
+                " configuration file",
+                path=without_credentials(self.warehouse),
+            )
         # With another spelling, Spark would use other settings and other checks.
         object.__setattr__(self, "warehouse", spelled(self.warehouse))
 

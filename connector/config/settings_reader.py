@@ -282,7 +282,9 @@ class Section:
             why = f" ({escaped(value):.40} is {error})" if isinstance(value, str) else ""
         as_seconds = (
             f'"{value}s"'
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MAX_INT
+            if isinstance(value, int)
+            and not isinstance(value, bool)
+            and max(1, least_ms / 1000) <= value <= MAX_INT
             else '"10m"'
         )
         self.fault(
@@ -311,29 +313,39 @@ class Section:
         choices: type[_Choice],
         default: _Choice,
         synonyms: Mapping[str, _Choice] | None = None,
+        offered: Sequence[_Choice] | None = None,
     ) -> _Choice:
         """One of the values of an enumeration, compared without case. `-` and a space are the same
         as `_`.
 
         `synonyms` are names that other systems use, in upper case and without a part in brackets.
-        The error then names the value that is meant.
+        The error then names the value that is meant. It names no other value than those that are
+        `offered`: all, or those that fit the other settings.
         """
         if not self.has(key):
             return default
-        value = self._content[key]
-        spelt = {_plainly(choice.value): choice for choice in choices}
-        if isinstance(value, str) and (found := spelt.get(_plainly(value))) is not None:
+        if (found := self.spelt(key, choices)) is not None:
             return found
-        known = [choice.value for choice in choices]
+        value = self._content[key]
+        known = [choice.value for choice in offered or choices]
         text = written(value)
         meant = (synonyms or {}).get(text.partition("(")[0].strip().upper())
         remedy = (
             f"did you mean {meant.value}?"
-            if meant
-            else nearest(text, known) or f'write {key} = "{default.value}"'
+            if meant and meant.value in known
+            else nearest(text, known)
+            or f'write {key} = "{default.value if default.value in known else known[0]}"'
         )
         self.fault(key, value, one_of(known), remedy)
         return default
+
+    def spelt(self, key: str, choices: type[_Choice]) -> _Choice | None:
+        """The value that `choice` finds, without an error. None: it is missing or wrong."""
+        value = self._content.get(key)
+        if not isinstance(value, str):
+            return None
+        plain = _plainly(value)
+        return next((choice for choice in choices if _plainly(choice.value) == plain), None)
 
     def section(self, key: str, *, remedy: str = "") -> Section:
         """The section below this one. If it is missing or not a section, the result is empty and an

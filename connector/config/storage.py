@@ -36,8 +36,13 @@ LAKE_DEFAULTS: Final = {
 }
 """The same for deltalake. Your settings in [storage.options] have priority."""
 
-_AMBIGUOUS: Final = re.compile(r"[%\\*\[\]{}\x00-\x1f\x7f]|//|/\.\.?(/|$)")
-"""What Spark and deltalake take for different objects, for example `a%20b`, or for a pattern."""
+_UNUSABLE: Final = re.compile(r"[\x00-\x1f\x7f\[\]\\^|\ud800-\udfff]|%[0-9a-fA-F]{2}")
+"""What deltalake does not take as a part of a path: it forms URLs of paths, and reads `a%20b` as `a
+b`. Spark uses the path as it is. Both were tried with each character.
+"""
+_UNUSABLE_IN_URI: Final = re.compile(r"[%?#]")
+_UNUSABLE_IN_S3: Final = re.compile(r"[*{}]|//|/\.\.?(?=/|$)")
+"""Patterns of Spark, and the parts of a path that the clients of S3 leave out or keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,18 +133,31 @@ def spelled(warehouse: str) -> str:
 
 
 def warehouse_fault(warehouse: str) -> str:
-    """The form that a wrong URI of a warehouse should have. Empty: it is right."""
+    """The form that a wrong path or URI of a warehouse should have. Empty: it is right."""
     scheme, is_uri, rest = warehouse.partition("://")
     if not is_uri:
-        return ""
+        return _without(_UNUSABLE.search(warehouse))
     if not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         return "a path, or a URI such as s3a://bucket/prefix"
     if "@" in rest.partition("/")[0] and not scheme.startswith(("abfs", "wasb")):
         return "a URI without credentials"
-    if scheme not in {"s3", "s3a", "s3n"}:
-        return ""
-    if not re.fullmatch(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[^?#]*)?", rest):
+    of_s3 = scheme in {"s3", "s3a", "s3n"}
+    if of_s3 and not re.fullmatch(r"[a-z0-9][-.a-z0-9]{1,61}[a-z0-9](/[^?#]*)?", rest):
         return "s3a:// and the name of a bucket, then a path without ? and #"
-    if _AMBIGUOUS.search(rest.rstrip("/")):
-        return r"a path without %, \, *, [, ], {, }, control characters, empty parts, . and .."
-    return ""
+    return _without(
+        _UNUSABLE.search(rest)
+        or _UNUSABLE_IN_URI.search(rest)
+        or (_UNUSABLE_IN_S3.search(rest.rstrip("/")) if of_s3 else None)
+    )
+
+
+def without_credentials(warehouse: str) -> str:
+    """The warehouse as it can be shown."""
+    return re.sub(r"//[^/@]*@", "//***@", warehouse)
+
+
+def _without(found: re.Match[str] | None) -> str:
+    if found is None:
+        return ""
+    text = found[0] if found[0].isprintable() else f"the character U+{ord(found[0]):04X}"
+    return f"a path without {text}, because Spark and deltalake would use different folders"

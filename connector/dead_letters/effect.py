@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from connector.records.model import MAX_LONG, DataChange, DeleteCells, SetCell
 from connector.tables.definition import TableDefinition
-from connector.tables.merge import join, lift, shown, visible
-from connector.tables.row import row_of
+from connector.tables.merge import join, shown, visible
+from connector.tables.row import is_same_row, row_of, state_of
 
 if TYPE_CHECKING:
     from connector.records.model import Entry
@@ -35,13 +35,13 @@ class Effect(StrEnum):
 def effect(
     definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition
 ) -> Effect:
-    """Return the effect of a change at this order position on its row.
+    """Return the effect of a change at this order position on its row. `before` is canonical.
 
     The table must be able to read the change (`tables.row.read_change`).
     """
-    after = join(before, lift(change, position, definition.order, definition.versions))
+    after = join(before, state_of(definition, [(change, position)]))
     was, is_ = (row_of(definition, change.row_key, visible(state)) for state in (before, after))
-    if was == is_:
+    if is_same_row(was, is_):
         return Effect.IGNORED
     return Effect.INSERTED if was is None else Effect.DELETED if is_ is None else Effect.CHANGED
 
@@ -50,9 +50,10 @@ def difference(
     definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition
 ) -> tuple[Entry, ...]:
     """Return the entries of a new change with the same visible result. They are empty if nothing
-    changes.
+    changes. `before` is canonical. Values keep the bytes that they have in `change`, because other
+    tables may read them as another type.
     """
-    after = shown(join(before, lift(change, position, definition.order, definition.versions)))
+    after = shown(join(before, state_of(definition, [(change, position)])))
     was = shown(before)
     entries: list[Entry] = []
     for name in sorted(was.keys() - after.keys()):
@@ -61,8 +62,9 @@ def difference(
         entries.append(DeleteCells(name.family, name.qualifier, start, end))
     for name, cell in sorted(after.items()):
         if name not in was or was[name].value != cell.value:
-            assert cell.value is not None, name
-            entries.append(SetCell(name.family, name.qualifier, cell.value, cell.cell_timestamp))
+            entry = change.entries[cell.order.entry_index]
+            assert isinstance(entry, SetCell), (name, entry)
+            entries.append(SetCell(name.family, name.qualifier, entry.value, cell.cell_timestamp))
     return tuple(entries)
 
 

@@ -55,8 +55,8 @@ _CONVERTER_REASONS: Final = frozenset(
 class DeadLetter:
     """A rejected record with its original bytes, and data about its failure (DLQ-1).
 
-    - `position`, `record_timestamp` (µs), `key`, `value` and `headers` are those of the original
-      record.
+    - `position`, `key`, `value` and `headers` are those of the original record, and
+      `record_timestamp` (µs) is its time of arrival (REC-25).
     - `reason`, `rule` and `detail` are those of the `Rejection`.
     - `attempt` is how often it was replayed before.
     - `first_failed_at` is in microseconds.
@@ -351,7 +351,7 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
             detail=block[f"{OWN_PREFIX}detail"],
             attempt=_number(block[f"{OWN_PREFIX}attempt"], MAX_ATTEMPT),
             first_failed_at=_number(block[f"{OWN_PREFIX}first_failed_at"], MAX_TIMESTAMP),
-            record_timestamp=_number(block[f"{OWN_PREFIX}record_timestamp"], MAX_TIMESTAMP),
+            record_timestamp=_any_time(block[f"{OWN_PREFIX}record_timestamp"]),
             schema_id=block.get(f"{OWN_PREFIX}schema_id"),
             ingest_batch=_number(block[f"{OWN_PREFIX}ingest_batch"], MAX_LONG),
             order_position=block[f"{OWN_PREFIX}order_position"],
@@ -364,9 +364,17 @@ def _read_block(key: bytes | None, value: bytes | None, headers: Headers) -> Dea
 
 def _number(text: str, at_most: int) -> int:
     """Read a number. Raises ValueError if the text is not in the form that `to_headers` writes."""
-    if text.isascii() and text.isdigit() and len(text) < 20 and (number := int(text)) <= at_most:
+    if text.isascii() and text.isdigit() and len(text) < 24 and (number := int(text)) <= at_most:
         return number
     raise ValueError(text)
+
+
+def _any_time(text: str) -> int:
+    """Read a record timestamp that a client may have written: any long, in milliseconds. Raises
+    ValueError as `_number`.
+    """
+    number = _number(text.removeprefix("-"), (MAX_LONG + 1) * 1000)
+    return -number if text.startswith("-") else number
 
 
 def _id_tail(kafka_partition: int, offset: int, table: str | None) -> str:

@@ -26,10 +26,10 @@ from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
 from connector.records.json_view import entry_fields, from_json, to_line
-from connector.records.model import CONTROL_KEY
+from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import view_of_datum
-from connector.text import is_utf_8
+from connector.text import is_header_name, is_utf_8
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
 FORCE: Final = "--force"
@@ -43,7 +43,7 @@ STEPS: Final[Mapping[str, tuple[str, str]]] = {
         "ID",
         (
             "replaces the framing of the value, or adds a framing to a bare body. `ID` is a schema"
-            " id of the registry, or `single-object`"
+            " id of the registry, or `single-object` for a body of a released schema"
         ),
     ),
     "set-key": ("KEY", "sets the Kafka key. `KEY` is text, or base64 after `base64:`"),
@@ -241,11 +241,12 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepaira
             return replace(content, value=(content.value or b"")[count:])
         case "reframe":
             body = codec.body_of(content.value or b"")
-            schema_id = None if step.argument == "single-object" else int(step.argument)
-            return replace(
-                content,
-                value=codec.frame(body, schema_id, codec.version_in(content.value, schemas)),
-            )
+            if step.argument != "single-object":
+                return replace(content, value=codec.frame(body, int(step.argument)))
+            version = codec.body_version(content.value or b"", schemas)
+            if version is None:
+                return Unrepairable("the body was not written with a released schema")
+            return replace(content, value=codec.frame(body, None, version))
         case "set-key":
             return replace(content, key=bytes_of_text(step.argument))
         case "key-from-record":
@@ -282,6 +283,10 @@ def _with_field(
     found = view(content, schemas)
     if isinstance(found, Unrepairable):
         return found
+    decoded = codec.decode(content.value, schemas)
+    if isinstance(decoded, Rejection) and decoded.rule == Rule.LOGICAL_TYPE:
+        # The new record has the newest schema, and its other numbers would get the wrong unit.
+        return Unrepairable(f"{decoded.detail}. Replace the whole record, with the step record")
     *path, last = (
         int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place)
     )
@@ -341,6 +346,8 @@ def _check_header(argument: str) -> None:
     name, equals, text = argument.partition("=")
     if not name or not equals:
         raise ValueError("write a header as NAME=VALUE")
+    if not is_header_name(name):
+        raise ValueError(f"{name!r} cannot be the name of a header")
     _check_bytes(text)
 
 

@@ -43,6 +43,7 @@ from connector.records.rejection import Headers, Reason, Rejection
 from connector.records.sizes import size_of
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
+from connector.text import is_header_name
 from connector.validation import KafkaRecord
 
 MAX_ATTEMPTS: Final = 3
@@ -249,6 +250,8 @@ def _why_not_sent(
         letter.position.topic != target.topic and target.group is None
     ) or letter.position.kafka_partition >= target.kafka_partitions:
         return f"it is a control record: {target.topic} does not have its Kafka partition"
+    if names := [name for name, _ in content.headers if not is_header_name(name)]:
+        return f"it has a header that no client can write: {names[0]!r}"
     if (size := _size_on_wire(content)) > target.max_message_bytes:
         return (
             f"it is too large: it has {size} bytes with its headers, but {target.topic} allows"

@@ -45,7 +45,7 @@ _TABLES: Final = {
 # One row for each file of the last commit.
 [tables.files]
 stream = "demo"
-key = { columns = [{ name = "path", type = "BYTES" }] }
+key = { form = "row_key", columns = [{ name = "path", type = "BYTES" }] }
 columns = [
   { name = "mode", family = "f", type = "STRING" },
   { name = "blob", family = "f", type = "STRING" },
@@ -61,7 +61,7 @@ columns = [
 # One row for each open account; the balance in cents.
 [tables.accounts]
 stream = "demo"
-key = { columns = [{ name = "account", type = "STRING" }] }
+key = { form = "row_key", columns = [{ name = "account", type = "STRING" }] }
 columns = [
   { name = "balance", family = "a", type = "INT64", encoding = "binary" },
   { name = "owner", family = "a", type = "STRING" },

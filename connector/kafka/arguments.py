@@ -7,6 +7,7 @@ from math import isfinite
 from typing import cast
 
 from connector.errors import argument_invalid
+from connector.text import is_header_name, is_utf_8
 
 
 def check(name: str, value: object, is_allowed: bool, allowed: str) -> None:
@@ -66,10 +67,18 @@ def headers_of(value: object) -> list[tuple[str, str | bytes | None]]:
         isinstance(one, tuple)
         and len(one) == 2
         and isinstance(one[0], str)
+        and is_header_name(one[0])
         and isinstance(one[1], bytes | str | None)
+        and not (isinstance(one[1], str) and not is_utf_8(one[1]))
         for one in given
     )
-    check("headers", value, is_allowed, "pairs of a name and bytes, for example [('a', b'1')]")
+    check(
+        "headers",
+        value,
+        is_allowed,
+        "pairs of a name and bytes, for example [('a', b'1')]. A"
+        " name has no NUL characters and no lone surrogates",
+    )
     return cast("list[tuple[str, str | bytes | None]]", given)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
 from connector.errors import BrokerError, ErrorCode
 from connector.kafka import client
+from connector.records.rejection import Position
+from connector.validation import KafkaRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -18,6 +21,21 @@ if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
 READ_TIMEOUT_S: Final = 30.0
+
+
+def records_between(
+    kafka: KafkaConfig, topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]
+) -> Iterator[KafkaRecord]:
+    """Yield the records of `messages_between`, with a client of their own. Raises the same."""
+    errors = client.LastError()
+    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
+        for message in messages_between(consumer, kafka, errors, ranges, topic):
+            number, offset = message.partition(), message.offset()
+            assert number is not None
+            assert offset is not None
+            key, value, headers, arrived = client.contents(message)
+            position = Position(topic, topic_id, number, offset)
+            yield KafkaRecord(position, arrived, key, value, headers)
 
 
 def messages_between(
@@ -56,7 +74,7 @@ def messages_between(
                 ErrorCode.TOPIC_UNREADABLE,
                 f"{topic} cannot be read",
                 error.str(),
-                "Check the rights on the topic, and the brokers",
+                client.REMEDIES.get(error.code(), client.LOOK_UP),
                 topic=topic,
             )
         assert number is not None

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import logging
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+)
 from confluent_kafka.admin import AdminClient
 
+from connector.clock import now_us
 from connector.errors import (
     BrokerError,
     ConfigError,
@@ -22,6 +31,7 @@ from connector.errors import (
     TopicError,
     argument_invalid,
 )
+from connector.records.arrival import arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -167,6 +177,24 @@ _FORBIDDEN: Final = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
+
+_NO_ANSWER: Final = (
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._AUTHENTICATION,
+    KafkaError._SSL,
+    KafkaError._RESOLVE,
+)
+
+GIVE_RIGHTS: Final = "Give this user the rights that docs/howto/run-against-your-cluster.md lists"
+REMEDIES: Final[Mapping[int, str]] = {
+    **dict.fromkeys(_FORBIDDEN, GIVE_RIGHTS),
+    **dict.fromkeys(_NO_ANSWER, "Check that the brokers run, and try again"),
+}
+"""The remedy of an error, by its code. Only some errors are about rights."""
+LOOK_UP: Final = "Look for the error in the documentation of Kafka, and in the logs of the brokers"
+"""The remedy of every other error."""
 
 _LOGIN_SIGNS: Final = (
     "SASL authentication error",
@@ -333,35 +361,38 @@ def wait_for(
 def contents(
     message: Message,
 ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:
-    """Return the unchanged key, value, headers and record timestamp of a record. Empty is not null.
+    """Return the unchanged key, value and headers of a record, and its time of arrival in
+    microseconds. Empty is not null.
 
-    The record timestamp is in microseconds. It is 0 if Kafka has no timestamp.
+    If the record timestamp is not believed, it is the present time (REC-25). If the name of a
+    header is not UTF-8, the client cannot read any header of the record: there are none then.
     """
-    kind, milliseconds = message.timestamp()
-    headers: Any = message.headers() or ()
+    headers: Any = ()
+    with suppress(SystemError):  # a name is not UTF-8
+        headers = message.headers() or ()
     key: Any = message.key()
     value: Any = message.value()
-    return key, value, tuple(headers), milliseconds * 1000 if kind else 0
+    arrived = arrival_of(message)
+    return key, value, tuple(headers), now_us() if arrived is None else arrived
+
+
+def arrival_of(message: Message) -> int | None:
+    """Return the time of arrival (µs) of a record. None: its record timestamp is not believed."""
+    kind, milliseconds = message.timestamp()
+    by_broker = kind == TIMESTAMP_LOG_APPEND_TIME
+    return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
 
 
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
     """Return the error for a request `what` that Kafka refused or did not answer."""
-    codes = KafkaError
-    if error.code() in (
-        codes._TIMED_OUT,
-        codes._TRANSPORT,
-        codes._ALL_BROKERS_DOWN,
-        codes._AUTHENTICATION,
-        codes._SSL,
-        codes._RESOLVE,
-    ):
+    if error.code() in _NO_ANSWER:
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
         return BrokerError(
             ErrorCode.KAFKA_ACCESS_DENIED,
             f"Kafka refused the request: {what}",
             error.str(),
-            "Give this user the rights that docs/howto/run-against-your-cluster.md lists",
+            GIVE_RIGHTS,
         )
     return TopicError(
         ErrorCode.KAFKA_REFUSED,

@@ -1,5 +1,5 @@
-"""Reads given offsets as a reader of committed transactions. The audit uses it for offsets without
-changelog rows (TBL-6).
+"""Reads given offsets as a reader of committed transactions: for the audit those without changelog
+rows (TBL-6), to check a configuration the newest ones (OPS-1).
 """
 
 from __future__ import annotations
@@ -7,20 +7,30 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
+from connector.kafka.schema_registry import RegistryClient
+from connector.records.codec import Schemas, confluent_id, decode
+from connector.records.rejection import Rejection
 from connector.state.audit import Range, Ranges, Seen, common, union_ranges, without
 
 if TYPE_CHECKING:
-    from connector.config.settings import KafkaConfig
+    from connector.config.settings import KafkaConfig, RegistryConfig
 
 NEAR: Final = 10_000
 """Offsets that are not farther apart are read in one pass. For a larger distance, a new start is
 faster.
 """
+
+NEWEST_OF_EACH: Final = 4
+"""How many offsets of each Kafka partition are read. One record may be damaged, and markers of
+transactions use offsets too.
+"""
+TIMEOUT_S: Final = 10.0
 
 
 def look(
@@ -84,3 +94,49 @@ def _add(found: list[Range], offset: int) -> None:
 def _is_in(offset: int, ranges: Ranges) -> bool:
     place = bisect_right(ranges, (offset, float("inf"))) - 1
     return place >= 0 and offset < ranges[place].stop
+
+
+@dataclass(frozen=True, slots=True)
+class NewestRecord:
+    """A record, and why it cannot be read. None: it can."""
+
+    kafka_partition: int
+    offset: int
+    rejection: Rejection | None
+
+    def __str__(self) -> str:
+        why = "" if self.rejection is None else f" ({self.rejection.detail})"
+        place = f"that at offset {self.offset} of Kafka partition {self.kafka_partition}"
+        return f"{place}{why}"
+
+
+def newest_records(
+    kafka: KafkaConfig, topic: str, registry: RegistryConfig | None
+) -> list[NewestRecord]:
+    """The records at the newest offsets of each Kafka partition. Nothing is written, and no
+    position is stored.
+
+    Raises `TopicError` if there is no such topic, `BrokerError` if no record arrives in time, and
+    `RegistryError` if a schema is needed and the registry does not answer.
+    """
+    facts = topics.describe(kafka, topic)
+    first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
+    ranges = {
+        number: (max(first[number], end - NEWEST_OF_EACH), end) for number, end in ends.items()
+    }
+    errors, by_id, found = client.LastError(), dict[int, str | None](), []
+    few = {"group.id": "lowmark.validate", "queued.max.messages.kbytes": "4096"}
+    with closing(client.consumer(kafka, errors, few)) as consumer:
+        for message in messages_between(consumer, kafka, errors, ranges, topic, TIMEOUT_S):
+            value = message.value()
+            schema_id = confluent_id(value)
+            if schema_id is not None and registry is not None and schema_id not in by_id:
+                with RegistryClient(registry) as asked:
+                    by_id[schema_id] = asked.schema(schema_id)
+            decoded = decode(value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
+            number, offset = message.partition(), message.offset()
+            assert number is not None
+            assert offset is not None
+            rejection = decoded if isinstance(decoded, Rejection) else None
+            found.append(NewestRecord(number, offset, rejection))
+    return found

@@ -1,5 +1,5 @@
-"""A client for the three necessary requests to a schema registry: schema by id, register, look up
-(REC-11).
+"""A client for the necessary requests to a schema registry: schema by id, schema by subject and
+version, register, look up (REC-11).
 
 An unknown id makes a record a dead letter. Therefore it is accepted only from a real registry: an
 answer 404 with an error code of a registry. Any other invalid answer, for example the page of a
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from connector.errors import ErrorCode, RegistryError
-from connector.records.codec import VERSIONS
+from connector.records.codec import VERSIONS, with_references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_SCHEMA_ID: Final = 2**31 - 1
 """Registries use Java's int. The framing has space for larger ids, but no registry assigns them."""
 
+_AVRO: Final = "AVRO"
 _NOT_FOUND: Final = frozenset({40401, 40402, 40403})
 _PAUSES_S: Final = (0.2, 0.5)
 _MEDIA_TYPE: Final = "application/vnd.schemaregistry.v1+json"
@@ -55,7 +56,9 @@ class RegistryClient:
             schema_id: The id of the registry.
 
         Returns:
-            The text. None: the registry has no such schema. The next call asks again.
+            The text, with the types of the schemas that it refers to. For a schema of another kind
+            than Avro, it is that kind, for example `{"schemaType": "PROTOBUF"}`. None: the registry
+            has no such schema. The next call asks again.
 
         Raises:
             RegistryError: The registry does not answer, or its answer is not valid.
@@ -67,7 +70,7 @@ class RegistryClient:
         answer = self._ask("GET", f"/schemas/ids/{schema_id}", None)
         if answer is None:
             return None
-        self._by_id[schema_id] = self._text(answer, "schema")
+        self._by_id[schema_id] = self._schema(answer)
         return self._by_id[schema_id]
 
     def schemas(self, schema_ids: Iterable[int]) -> dict[int, str | None]:
@@ -169,6 +172,37 @@ class RegistryClient:
                 f" {answer.get('message', '')}"
             )
         return answer
+
+    def _schema(self, answer: dict[str, Any]) -> str:
+        text, kind = self._text(answer, "schema"), answer.get("schemaType", _AVRO)
+        if kind != _AVRO:
+            return json.dumps({"schemaType": str(kind)})
+        referenced: dict[tuple[str, object], str] = {}
+        self._read_references(answer, referenced)
+        return with_references(text, referenced.values()) if referenced else text
+
+    def _read_references(
+        self, answer: dict[str, Any], found: dict[tuple[str, object], str]
+    ) -> None:
+        """Read the schemas that a schema refers to, also through others. Missing ones are left
+        out.
+        """
+        references = answer.get("references") or []
+        if not isinstance(references, list):
+            raise self._no_answer(f"no references in {str(answer)[:200]}")
+        for one in references:
+            subject, version = (
+                (one.get("subject"), one.get("version")) if isinstance(one, dict) else (None, None)
+            )
+            if not isinstance(subject, str) or not isinstance(version, int):
+                raise self._no_answer(f"no references in {str(answer)[:200]}")
+            if (subject, version) in found:
+                continue
+            # A schema can refer to one that was deleted since.
+            path = f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
+            if (other := self._ask("GET", path, None)) is not None:
+                found[subject, version] = self._text(other, "schema")
+                self._read_references(other, found)
 
     def _text(self, answer: dict[str, Any], name: str) -> str:
         found = answer.get(name)

@@ -40,6 +40,8 @@ LETTER_HEADROOM_BYTES: Final = 1_048_576
 headers of DLQ-1.
 """
 
+_MAX_MESSAGE_BYTES: Final = 2**31 - 1
+
 REPLICAS: Final = 3
 MIN_INSYNC_REPLICAS: Final = 2
 """With three replicas, two of them in sync, each acknowledged record survives the loss of a broker,
@@ -113,8 +115,8 @@ def check(facts: TopicFacts) -> list[str]:
     if facts.timestamp_type != "LogAppendTime":
         warnings.append(
             f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}."
-            " Retention then uses the timestamps of producers, and may delete old changes at"
-            " once. Set it to LogAppendTime"
+            " Retention then uses the timestamps of producers: it may delete old changes at"
+            " once, and keep others for ever. Set it to LogAppendTime"
         )
     if 0 <= facts.retention_ms < MIN_RETENTION_S * 1000:
         warnings.append(
@@ -305,6 +307,34 @@ def describe_of_group(kafka: KafkaConfig, topic: str, name: str, group: str) -> 
         ) from error
 
 
+def check_dead_letters(source: TopicFacts, letters: TopicFacts) -> None:
+    """Raise `TopicError` if a dead-letter topic is compacted, or does not take the largest record
+    of the change topic together with the headers of a dead letter (DLQ-1, DLQ-6).
+    """
+    if "compact" in letters.cleanup_policy:
+        raise TopicError(
+            ErrorCode.TOPIC_COMPACTED,
+            f"The topic {letters.topic} is compacted",
+            "Dead letters of one row would replace each other",
+            f"Set cleanup.policy=delete on {letters.topic}",
+            topic=letters.topic,
+        )
+    headers = LETTER_HEADROOM_BYTES // 8
+    if letters.max_message_bytes < min(source.max_message_bytes + headers, _MAX_MESSAGE_BYTES):
+        raise TopicError(
+            ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
+            f"The topic {letters.topic} accepts {letters.max_message_bytes} bytes per message,"
+            f" but {source.topic} accepts {source.max_message_bytes}",
+            "The largest record would not fit with the headers of a dead letter",
+            f"Set max.message.bytes={_largest_letter(source)} on {letters.topic}",
+            topic=letters.topic,
+        )
+
+
+def _largest_letter(source: TopicFacts) -> int:
+    return min(source.max_message_bytes + LETTER_HEADROOM_BYTES, _MAX_MESSAGE_BYTES)
+
+
 def create_dead_letter_topics(
     kafka: KafkaConfig, source: TopicFacts, group: str | None = None
 ) -> None:
@@ -359,13 +389,12 @@ def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> 
 def _create_dead_letter_topics(
     admin: AdminClient, kafka: KafkaConfig, source: TopicFacts, group: str | None = None
 ) -> None:
-    largest = min(source.max_message_bytes + LETTER_HEADROOM_BYTES, 2**31 - 1)
     letters = {
         "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
         "retention.ms": "-1",
         "retention.bytes": "-1",
-        "max.message.bytes": str(largest),
+        "max.message.bytes": str(_largest_letter(source)),
     }
     ledger = {
         "cleanup.policy": "compact",
@@ -459,7 +488,8 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
             ErrorCode.TOPIC_EXISTS,
             f"The topic {facts.topic} exists with other properties",
             "; ".join(differences),
-            "Choose another name, or delete the topic with all its records",
+            "Choose another name, or request the properties that the topic has. If another program"
+            " uses the topic, only another name is possible",
             topic=facts.topic,
         )
 

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
-from connector.lake.checks import check_missing, trouble
+from connector.lake.checks import check_missing, opened, trouble
 from connector.lake.plain_table import batches, rows_in, stored_in
-from connector.lake.stores import opened
 from connector.state.audit import Run, digest
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading

@@ -1,17 +1,48 @@
-"""Looks at the folder of a Delta table before it is used, and explains errors of deltalake."""
+"""Looks at the files of a Delta table before it is used, and explains errors of deltalake.
+
+An object store is not looked at: it shows whole files only.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import Final
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
 
-from connector.errors import ErrorCode, TableError
+from connector.errors import ErrorCode, StorageError, TableError
 from connector.lake.stores import options_of
-from connector.state.damage import explained, log_missing, or_move_away
+from connector.state.damage import (
+    data_file_damaged,
+    data_file_missing,
+    explained,
+    log_damaged,
+    log_missing,
+    or_move_away,
+)
+from connector.state.log_damage import IS_EMPTY, MAGIC, is_parquet, log_damage
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+_DELETION_VECTOR: Final = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 
 PROBE_BYTES: Final = 64 * 1024
 """More than a small table needs for a row and its commit."""
+
+
+def opened(path: str, version: int | None = None) -> DeltaTable:
+    """The Delta table at a path, in its newest or a given version. Raises the errors of deltalake,
+    and `StorageError` if a commit was damaged that deltalake would read as an empty one.
+    """
+    from deltalake import DeltaTable
+
+    check_log(path, version)
+    return DeltaTable(path, version=version, storage_options=options_of(path))
 
 
 def check_missing(path: str) -> None:
@@ -75,14 +106,132 @@ def _nearest(folder: Path) -> Path:
     return next(one for one in (folder, *folder.absolute().parents) if one.exists())
 
 
-def trouble(path: str, what: str, error: Exception) -> TableError:
-    """The error for a table that cannot be `what`, for example "read"."""
+def check_log(path: str, version: int | None = None, *, with_contents: bool = False) -> None:
+    """Raise `StorageError` if the log of a local table lacks a commit that a version needs, or has
+    an empty one, which Delta's libraries read as a commit without changes. None: the newest one.
+
+    Only names and sizes are looked at; `with_contents` also looks into the files.
+    """
+    _check_log(path, version, with_contents=with_contents)
+
+
+def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> None:
+    """Raise `StorageError` if a file of a local table is damaged: of its log, or one that the log
+    names. `delta` is the version that is open; None: the newest one.
+
+    `text` is that of an error of a library, which may name the file of a deletion vector.
+    """
+    _check_log(path, None, with_contents=True, with_history=True)
+    if "://" in path or not Path(path, "_delta_log").is_dir():
+        return
+    for file, size in _named_files(path, delta):
+        if not Path(file).exists():
+            raise data_file_missing(path, file)
+        if (what := _fault_of(file, size)) is not None:
+            raise data_file_damaged(path, file, what)
+    if (name := _DELETION_VECTOR.search(text)) is not None:
+        vectors = f"{path}/{name[0]}"
+        if not Path(vectors).exists():
+            raise data_file_missing(path, vectors)
+        raise data_file_damaged(path, vectors, "cannot be read: it marks rows as deleted")
+
+
+def _check_log(
+    path: str, version: int | None, *, with_contents: bool, with_history: bool = False
+) -> None:
+    if "://" in path:
+        return
+    log = Path(path, "_delta_log")
+
+    def read(name: str) -> bytes:
+        try:
+            return (log / name).read_bytes()
+        except FileNotFoundError:  # a clean-up has removed it meanwhile
+            return b""
+
+    damage = None
+    # A folder is not listed in one step: while others commit, a file can be missing in the list.
+    for _ in range(3):
+        before, content = damage, read if with_contents else None
+        try:
+            files = _Sizes({file.name: file for file in os.scandir(log) if file.is_file()})
+            damage = log_damage(files, content, version, with_history=with_history)
+        except OSError:
+            return  # there is no log, or the library that opens it names the cause
+        if damage is None:
+            return
+        if damage == before:
+            raise log_damaged(path, damage)
+
+
+class _Sizes(Mapping[str, int]):
+    """The sizes of the files in a folder by name. Only those that are looked at cost a call of the
+    operating system: a log can have 100,000 files.
+    """
+
+    def __init__(self, files: Mapping[str, os.DirEntry[str]]) -> None:
+        self._files = files
+
+    def __getitem__(self, name: str) -> int:
+        return self._files[name].stat().st_size
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+
+def _named_files(path: str, delta: DeltaTable | None) -> Iterator[tuple[str, int]]:
+    """The data files that the log names, each with its size. None if the log cannot be read."""
+    from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
+
+    try:
+        added = (delta or DeltaTable(path)).get_add_actions()
+    except (DeltaError, OSError, ValueError):
+        return
+    names, sizes = added.column("path").to_pylist(), added.column("size_bytes").to_pylist()
+    for name, size in zip(names, sizes, strict=True):
+        file = f"{path}/{name}"
+        yield (file if Path(file).exists() else f"{path}/{unquote(name)}"), size
+
+
+def _fault_of(file: str, size: int) -> str | None:
+    """The damage of a Parquet file, in words. None: it is whole. `size` is what the log says."""
+    with suppress(OSError), Path(file).open("rb") as content:
+        found = content.seek(0, os.SEEK_END)
+        if not found:
+            return IS_EMPTY
+        if found != size:
+            return f"has {found} bytes, but the log says {size}"
+        content.seek(0)
+        begin = content.read(len(MAGIC))
+        content.seek(-len(MAGIC) - 1, os.SEEK_END)
+        if not is_parquet(begin + content.read()):
+            return "does not begin and end as a Parquet file"
+    return None
+
+
+def trouble(path: str, what: str, error: Exception, delta: DeltaTable | None = None) -> TableError:
+    """The error for a table that cannot be `what`, for example "read". Damage of its files is the
+    cause before the text of a library: each library tells it in another way.
+    """
     text = str(error)
-    return explained(path, what, text) or TableError(
+    if (known := explained(path, what, text)) is not None:
+        return known
+    try:
+        check_files(path, delta, text)
+    except StorageError as damage:
+        return damage
+    return TableError(
         ErrorCode.TABLE_UNREADABLE,
         f"The table at {path} cannot be {what}",
         text.partition("\n")[0],
-        "Check the path, its permissions, its files and the free space on the disk, and try again"
-        + or_move_away(path),
+        "Look at the cause, which a library found. If it names a file, restore the file from a"
+        " backup" + or_move_away(path),
         path=path,
     )

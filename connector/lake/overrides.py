@@ -42,10 +42,10 @@ _ENDS: Final = {
 }
 _RELEASES: Final = {
     **dict.fromkeys(("stream", "server_transaction_id", "reason", "made_by"), "string"),
-    **dict.fromkeys(("number", "made_at"), "int64"),
+    **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
 }
 _ROW_RELEASES: Final = {
-    **dict.fromkeys(("stream", "reason", "made_by"), "string"),
+    **dict.fromkeys(("stream", "write_stream", "reason", "made_by"), "string"),
     **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
 }
 _SETTINGS: Final = {

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from connector.errors import ErrorCode, TableError
-from connector.lake.checks import check_missing, trouble
-from connector.lake.stores import options_of
+from connector.lake.checks import check_missing, opened, trouble
 from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
+REBUILD: Final = "lowmark.rebuild"
+"""The property of a table that names the rebuild which made it."""
 _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
 """Delta's primitive types that are read as numbers, and Arrow's type of the number."""
 
@@ -77,11 +78,11 @@ class PlainTable:
         """The commits up to this version that the log still has, the newest first. Raises
         `TableError` if the log cannot be read.
         """
-        _, _, unreadable = _deltalake()
+        _, unreadable = _errors()
         try:
             commits = _commits(self._delta)
         except unreadable as error:
-            raise trouble(_path_of(self._delta), "read", error) from error
+            raise trouble(_path_of(self._delta), "read", error, self._delta) from error
         for commit in commits:
             at = int(commit.get("timestamp", 0)) * 1000
             yield CommitInfo(commit["version"], at, stored_in(commit))
@@ -110,7 +111,7 @@ def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
     try:
         yield from QueryBuilder().register("t", delta).execute(query)
     except Exception as error:  # a damaged file raises no narrower type
-        raise trouble(_path_of(delta), "read", error) from error
+        raise trouble(_path_of(delta), "read", error, delta) from error
 
 
 def _path_of(delta: DeltaTable) -> str:
@@ -130,9 +131,9 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
     """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
     there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
     """
-    delta_table, not_found, unreadable = _deltalake()
+    not_found, unreadable = _errors()
     try:
-        return stored_of(delta_table(path, storage_options=options_of(path)))
+        return stored_of(opened(path))
     except not_found:
         check_missing(path)
         return None
@@ -194,9 +195,9 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     """The table at a path or URI, in its newest or a given version. Raises `TableError` if there is
     no table, or only its log is missing, or it cannot be read. `table` is its name, for that error.
     """
-    delta_table, not_found, unreadable = _deltalake()
+    not_found, unreadable = _errors()
     try:
-        delta = delta_table(path, version=version, storage_options=options_of(path))
+        delta = opened(path, version)
         stored = stored_of(delta)
         fields = delta.schema().fields
     except not_found as error:
@@ -219,10 +220,9 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     return PlainTable(delta.version(), types, stored, delta)
 
 
-def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exception], ...]]:
-    """The class of a table, the error for a missing table, and the errors for an unreadable one."""
+def _errors() -> tuple[type[Exception], tuple[type[Exception], ...]]:
+    """The error of deltalake for a missing table, and those for an unreadable one."""
     try:
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError as error:
         remedy = "Install the package: pip install 'lowmark[lake]'"
@@ -232,7 +232,7 @@ def _deltalake() -> tuple[type[DeltaTable], type[Exception], tuple[type[Exceptio
             str(error),
             remedy,
         ) from error
-    return DeltaTable, TableNotFoundError, (DeltaError, OSError, ValueError)
+    return TableNotFoundError, (DeltaError, OSError, ValueError)
 
 
 def _selected(name: str, type_: str) -> str:

@@ -2,8 +2,8 @@
 DLQ-13).
 
 A state is computed from the row in the table, its tombstones, and the ingested changes that are not
-applied yet. Decisions 0005 and 0013 define how a state is stored: registers by column and by
-family, and a residual for everything else.
+applied yet. It is canonical (`connector.tables.row.canonical`). Decisions 0005 and 0013 define how
+a state is stored: registers by column and by family, and a residual for everything else.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from decimal import Decimal
 from typing import Any, Final
 
 from connector import warehouse as places
+from connector.errors import ErrorCode, TableError
 from connector.lake.changelog_changes import CHANGE_COLUMNS, bytes_literal, change_of
-from connector.lake.plain_table import PlainTable, newest_stored, open_table
+from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.lake.state_reader import check_owner
 from connector.lake.visible_changes import visible_changes
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
+from connector.state.damage import tombstones_unusable
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift
-from connector.tables.row import read_change
+from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join
+from connector.tables.row import canonical, read_change, state_of
 from connector.tables.stored_definition import from_properties
 from connector.tables.values import DataType, Unreadable, write_value
 
@@ -61,7 +63,7 @@ class RowStates:
             with reading(places.data(folder)):
                 self.table_state = TableState.from_json(self.table.stored)
             if self.table_state.has_tombstones:
-                self._tombstones = _of_rebuild(folder, self.table)
+                self._tombstones = _tombstones(folder, self.table)
         changelog = places.changelog(warehouse, definition.stream)
         self.changelog = None if newest_stored(changelog) is None else open_table(changelog)
         batch, changelog_id = _newest_batch(changelog, self.changelog)
@@ -166,7 +168,7 @@ class RowStates:
                 cells[CellName(family, bytes(qualifier), version)] = Cell(
                     order, one["cell_timestamp"] or 0, as_bytes
                 )
-        return RowState(cells, tombstones)
+        return canonical(self.definition, RowState(cells, tombstones))
 
     def _order(self, stored: Mapping[str, Any]) -> ChangeOrder:
         position = OrderPosition(*(stored[name] for name in OrderPosition._fields))
@@ -195,10 +197,7 @@ class RowStates:
         for row in visible_changes(self.changelog, CHANGE_COLUMNS, source, is_pending):
             change, position = change_of(row)
             if not isinstance(read_change(self.definition, change), Rejection):
-                yield (
-                    change.row_key,
-                    lift(change, position, self.definition.order, self.definition.versions),
-                )
+                yield change.row_key, state_of(self.definition, [(change, position)])
 
 
 def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | None]:
@@ -213,9 +212,14 @@ def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | N
         return from_stored(int, batch), from_stored(str, changelog_id)
 
 
-def _of_rebuild(folder: str, table: PlainTable) -> PlainTable:
-    name = table.properties.get("lowmark.rebuild")
-    return open_table(places.tombstones(folder, name or ""))
+def _tombstones(folder: str, table: PlainTable) -> PlainTable:
+    path = places.tombstones(folder, table.properties.get(REBUILD, ""))
+    try:
+        return open_table(path)
+    except TableError as error:
+        if error.code != ErrorCode.TABLE_MISSING:
+            raise
+        raise tombstones_unusable(path, places.table_of(folder), "is missing") from error
 
 
 def _at(stored: list[int | None] | None, place: int) -> int | None:

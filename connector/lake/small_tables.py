@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.lake.checks import check_missing, trouble
+from connector.lake.checks import check_missing, opened, trouble
 from connector.lake.plain_table import batches, rows_in, stored_of
 from connector.lake.store_probe import check_table_writable
-from connector.lake.stores import opened, options_of
+from connector.lake.stores import options_of
 from connector.state.damage import foreign_table
 
 if TYPE_CHECKING:

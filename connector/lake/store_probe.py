@@ -9,8 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from connector import warehouse as places
-from connector.lake.checks import check_writable, trouble
-from connector.lake.stores import opened, options_of, warehouse_with
+from connector.lake.checks import check_writable, opened, trouble
+from connector.lake.stores import options_of, warehouse_with
 from connector.state.store_errors import store_error
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
     from pyarrow.fs import FileSystem
 
 _OPTIONS: Final = dict[str, dict[str, str]]()
@@ -69,10 +68,3 @@ def files_at(path: str) -> FileSystem:
     from deltalake.fs import DeltaStorageHandler
 
     return PyFileSystem(DeltaStorageHandler(path, options_of(path)))
-
-
-def opened(path: str) -> DeltaTable:
-    """The Delta table at a path, in its newest version. Raises the errors of deltalake."""
-    from deltalake import DeltaTable
-
-    return DeltaTable(path, storage_options=options_of(path))

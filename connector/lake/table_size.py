@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from connector.lake.checks import check_missing, trouble
-from connector.lake.stores import opened
+from connector.lake.checks import check_missing, opened, trouble
 
 
 class TableSize(NamedTuple):

@@ -1,6 +1,6 @@
 """Decodes Avro. The input may be any bytes.
 
-`connector.records.avro_plan.compile_reader` compiles a writer schema and the reader schema to one
+`connector.records.avro_plan.compile_plan` compiles a writer schema and the reader schema to one
 function, which reads a body and resolves it (REC-12). Fields are matched by name. Missing fields
 get the default of the reader, and unknown fields are dropped. An enum symbol that the reader does
 not have becomes its default. `string` and `bytes` can replace each other. An `int` can be read as a
@@ -162,6 +162,19 @@ PRIMITIVE_SKIPPERS: Final[Mapping[str, Reader]] = {
 def refusing_reader(what: str) -> Reader:
     def read(_data: bytes, start: int) -> tuple[Datum, int]:
         raise DamagedError(start, what)
+
+    return read
+
+
+def scaled_reader(reader: Reader, factor: int) -> Reader:
+    """Return a reader that multiplies a number. A product that is not a long becomes the last
+    multiple that is one.
+    """
+    most = (2**63 - 1) // factor
+
+    def read(data: bytes, start: int) -> tuple[int, int]:
+        number, end = reader(data, start)
+        return max(-most, min(most, number)) * factor, end
 
     return read
 

@@ -1,12 +1,18 @@
 """Schema resolution: compiles a writer schema and the reader schema to one function that reads a
 body (REC-12).
+
+Avro's resolution ignores logical types. Here they count, because they say the unit of a number
+(REC-26). A field that is `timestamp-micros` in the reader schema may be `timestamp-millis` in the
+writer schema: it is converted. A logical type that says nothing new is ignored, for example `uuid`
+of text. Every other one is `Plan.inconvertible`.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from connector.records.avro_decoder import (
     PRIMITIVE_READERS,
@@ -22,6 +28,7 @@ from connector.records.avro_decoder import (
     read_int,
     record_reader,
     refusing_reader,
+    scaled_reader,
     skip_bytes,
     union_reader,
 )
@@ -35,6 +42,30 @@ MAX_SCHEMA_DEPTH: Final = 64
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _COMPLEX: Final = (*_NAMED, "array", "map")
 _PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", "string")})
+_MICROS: Final = "timestamp-micros"
+_IN_MICROS: Final[Mapping[str, int]] = {_MICROS: 1, "timestamp-millis": 1_000}
+"""The logical types of a time, and the microseconds of one unit."""
+_CELL_TIMES: Final = frozenset({"cell_timestamp", "range_start", "range_end"})
+"""Times in the unit of the source, which is microseconds by custom."""
+
+
+class Plan(NamedTuple):
+    """How records of a writer schema are read.
+
+    - `read` reads a body as the reader schema.
+    - `unknown_fields`: the fields that the records of the writer schema have and those of the
+      reader schema lack, sorted. Their values are skipped (EVO-10). Each one is named by its record
+      and its name, for example `DataChange.colour`.
+    - `factors`: the fields that `read` multiplies, by their path in the reader schema, for example
+      `heartbeat.timestamp`.
+    - `inconvertible`: for each field whose numbers or bytes mean something else than in the reader
+      schema, its logical types in the writer schema.
+    """
+
+    read: Reader
+    unknown_fields: tuple[str, ...]
+    factors: Mapping[str, int]
+    inconvertible: Mapping[str, str]
 
 
 class UnreadableSchemaError(Exception):
@@ -45,25 +76,164 @@ class _RefusedSchemaError(UnreadableSchemaError):
     """The whole schema is refused, not only the branch of a union with the mistake."""
 
 
-def compile_reader(writer: Datum, reader: Datum) -> Reader:
-    """Return a function that reads data of the schema `writer` as the schema `reader`.
+def parse_schema(schema: Datum, referenced: Iterable[Datum] = ()) -> Datum:
+    """Return a writer schema in the form of `compile_reader`: with full names, and with each named
+    type where it is used first.
 
-    Both schemas must be results of `fastavro.parse_schema`, with full names. Raises
+    It has only the parts that decide how bytes are read, and logical types. So a default that does
+    not fit, a decimal without a precision, an alias or a property is no reason to refuse a schema.
+    A name of a type can be used before its definition, and the definition can be in one of the
+    `referenced` schemas. Raises `UnreadableSchemaError`.
+    """
+    parser = _Parser()
+    for one in (*referenced, schema):
+        parser.find(one, "")
+    return parser.parsed(schema, "")
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, Datum]] = {}
+        self.used: set[str] = set()
+
+    def find(self, schema: Datum, namespace: str) -> None:
+        """Find the named types in a schema."""
+        if isinstance(schema, list):
+            for branch in schema:
+                self.find(branch, namespace)
+        if not isinstance(schema, dict):
+            return
+        if schema.get("type") in _NAMED:
+            name = _full_name(schema, namespace)
+            if self.found.setdefault(name, schema) != schema:
+                raise _RefusedSchemaError(f"has two types with the name {name}")
+            for field in _fields(schema):
+                self.find(field["type"], name.rpartition(".")[0])
+        else:
+            for part in ("type", "items", "values"):
+                self.find(schema.get(part), namespace)
+
+    def parsed(self, schema: Datum, namespace: str) -> Datum:
+        if isinstance(schema, list):
+            return [self.parsed(branch, namespace) for branch in schema]
+        if isinstance(schema, str):
+            return schema if schema in PRIMITIVES else self._named(self._meant(schema, namespace))
+        kind = schema.get("type") if isinstance(schema, dict) else None
+        if kind is None:
+            raise UnreadableSchemaError(_why_no_schema(schema))
+        if isinstance(kind, dict | list):
+            return self._wrapped(schema, namespace)
+        if kind in _NAMED:
+            return self._named(_full_name(schema, namespace))
+        if kind in ("array", "map"):
+            part = "items" if kind == "array" else "values"
+            items = self.parsed(schema.get(part), namespace)
+            return {"type": kind, part: items} | _logical_type(schema)
+        if kind in PRIMITIVES:
+            return {"type": kind} | _logical_type(schema)
+        return self._wrapped(schema, namespace)
+
+    def _wrapped(self, schema: dict[str, Datum], namespace: str) -> Datum:
+        """The type in a wrapper. Only its logical type is a reason to keep the wrapper."""
+        within, logical_type = self.parsed(schema["type"], namespace), _logical_type(schema)
+        return {"type": within} | logical_type if logical_type else within
+
+    def _meant(self, name: str, namespace: str) -> str:
+        """The full name of a type. A name without a namespace can be one of no namespace."""
+        full = _full_name({"name": name}, namespace)
+        return name if full not in self.found and name in self.found else full
+
+    def _named(self, name: str) -> Datum:
+        if name in self.used:
+            return name
+        schema = self.found.get(name)
+        if schema is None:
+            raise UnreadableSchemaError(f"uses the type {name} without its definition")
+        self.used.add(name)
+        kind = "record" if schema["type"] == "error" else schema["type"]
+        made: Datum = {"type": kind, "name": name} | _logical_type(schema)
+        if kind == "record":
+            namespace = name.rpartition(".")[0]
+            made["fields"] = [
+                {"name": field["name"], "type": self.parsed(field["type"], namespace)}
+                | _logical_type(field)
+                for field in _fields(schema)
+            ]
+            return made
+        part = "symbols" if kind == "enum" else "size"
+        if part not in schema or (kind == "enum" and not _are_texts(schema[part])):
+            raise UnreadableSchemaError(_why_no_schema(schema))
+        return made | {part: schema[part]}
+
+
+def _logical_type(schema: Datum) -> Datum:
+    name = schema.get("logicalType")
+    return {} if name is None else {"logicalType": name}
+
+
+def without_logical_types(parsed: Datum) -> Datum:
+    """Return a result of `parse_schema` without logical types, and without wrappers for them."""
+    if isinstance(parsed, list):
+        return [without_logical_types(one) for one in parsed]
+    if not isinstance(parsed, dict):
+        return parsed
+    if "name" not in parsed and parsed["type"] not in ("array", "map"):
+        return without_logical_types(parsed["type"])
+    return {
+        name: without_logical_types(one) for name, one in parsed.items() if name != "logicalType"
+    }
+
+
+def _full_name(schema: Datum, namespace: str) -> str:
+    name = schema.get("name")
+    if not isinstance(name, str):
+        raise UnreadableSchemaError(_why_no_schema(schema))
+    if "." not in name:
+        given = schema.get("namespace")
+        name = f"{given if isinstance(given, str) else namespace}.{name}"
+    return name.removeprefix(".")
+
+
+def _fields(schema: Datum) -> list[Datum]:
+    if schema["type"] not in ("record", "error"):
+        return []
+    fields = schema.get("fields")
+    if isinstance(fields, list) and all(
+        isinstance(field, dict) and isinstance(field.get("name"), str) and "type" in field
+        for field in fields
+    ):
+        return fields
+    raise UnreadableSchemaError(_why_no_schema(schema))
+
+
+def _are_texts(symbols: Datum) -> bool:
+    return isinstance(symbols, list) and all(isinstance(symbol, str) for symbol in symbols)
+
+
+def _why_no_schema(schema: Datum) -> str:
+    if isinstance(schema, dict) and isinstance(schema.get("schemaType"), str):
+        return f"is of the kind {schema['schemaType']}, and is not an Avro schema"
+    return f"is not an Avro schema: {json.dumps(schema):.80} is no type"
+
+
+def compile_plan(writer: Datum, reader: Datum) -> Plan:
+    """Return how data of the schema `writer` is read as the schema `reader`.
+
+    Both schemas must be results of `parse_schema`, or of `fastavro.parse_schema`. Raises
     `UnreadableSchemaError`.
     """
-    return _Compiler(_names(writer), _names(reader)).resolving(writer, reader)
-
-
-def find_unknown_fields(writer: Datum, reader: Datum) -> tuple[str, ...]:
-    """Return the fields that the records of `writer` have and those of `reader` lack, sorted. Their
-    values are skipped (EVO-10).
-
-    Each one is named by its record and its name, for example `DataChange.colour`. Schemas are as in
-    `compile_reader`, and so is `UnreadableSchemaError`.
-    """
     compiler = _Compiler(_names(writer), _names(reader))
-    compiler.resolving(writer, reader)
-    return tuple(sorted(compiler.unknown_fields))
+    read = compiler.resolving(writer, reader)
+    factors: dict[str, int] = {}
+    inconvertible: dict[str, str] = {}
+    for path, by_type in compiler.factors.items():
+        # All branches of a union must have the same unit: the JVM does not say which one it read.
+        factor, *others = set(by_type.values())
+        if others or factor is None:
+            inconvertible[path] = " or ".join(sorted(filter(None, by_type)))
+        elif factor != 1:
+            factors[path] = factor
+    return Plan(read, tuple(sorted(compiler.unknown_fields)), factors, inconvertible)
 
 
 def _names(schema: Datum) -> dict[str, Datum]:
@@ -96,10 +266,18 @@ class _Compiler:
         self.reader_names = reader_names
         self.open_records: list[str] = []
         self.unknown_fields: set[str] = set()
+        self.path: list[str] = []
+        self.factors: dict[str, dict[str, int | None]] = {}
+        """For each field, the factor of each of its logical types (empty: none). None: it cannot be
+        converted.
+        """
         self.nodes = 0
         self.depth = 0
 
-    def resolving(self, writer: Datum, reader: Datum | None) -> Reader:
+    def resolving(
+        self, writer: Datum, reader: Datum | None, logical_types: tuple[str, ...] = ()
+    ) -> Reader:
+        """Compile a type. `logical_types` has those of the field or union that it is in."""
         self.nodes += 1
         if self.nodes > MAX_SCHEMA_NODES or self.depth >= MAX_SCHEMA_DEPTH:
             raise _RefusedSchemaError(
@@ -108,30 +286,45 @@ class _Compiler:
             )
         self.depth += 1
         try:
-            return self._resolving(writer, reader)
+            return self._resolving(writer, reader, logical_types)
         finally:
             self.depth -= 1
 
-    def _resolving(self, writer: Datum, reader: Datum | None) -> Reader:
-        writer = _plain(writer, self.writer_names)
-        reader = None if reader is None else _plain(reader, self.reader_names)
+    def _resolving(
+        self, typed: Datum, wanted: Datum | None, logical_types: tuple[str, ...]
+    ) -> Reader:
+        logical_types += tuple(_logical_types(typed, self.writer_names))
+        writer = _plain(typed, self.writer_names)
         _check_legal(writer)
         if isinstance(writer, list):
-            return union_reader([self._branch(branch, reader) for branch in writer])
-        if isinstance(reader, list):
-            reader = self._matching_branch(writer, reader)
+            return union_reader([self._branch(branch, wanted, logical_types) for branch in writer])
         kind = writer if isinstance(writer, str) else writer["type"]
-        if reader is not None and not self._matches(writer, reader):
+        if wanted is None:
+            return PRIMITIVE_SKIPPERS[kind] if kind in PRIMITIVES else self._skipping(writer, kind)
+        reader = _plain(wanted, self.reader_names)
+        if isinstance(reader, list):
+            wanted = self._matching_branch(writer, reader)
+            reader = _plain(wanted, self.reader_names)
+        if not self._matches(writer, reader):
             raise UnreadableSchemaError(f"has {_shown(writer)} where {_shown(reader)} is needed")
-        if kind in PRIMITIVES:
-            return (
-                PRIMITIVE_SKIPPERS[kind]
-                if reader is None
-                else PRIMITIVE_READERS[_promoted(kind, reader)]
-            )
-        return (
-            self._skipping(writer, kind) if reader is None else self._reading(writer, kind, reader)
-        )
+        factor = self._factor(kind, wanted, tuple(dict.fromkeys(logical_types)))
+        if kind not in PRIMITIVES:
+            return self._reading(writer, kind, reader)
+        read = PRIMITIVE_READERS[_promoted(kind, reader)]
+        return read if factor is None or factor == 1 else scaled_reader(read, factor)
+
+    def _factor(self, kind: str, wanted: Datum, logical_types: tuple[str, ...]) -> int | None:
+        """The factor of a type of the writer schema, which is noted for the field."""
+        name = " and ".join(logical_types)
+        factor: int | None = None
+        if not name or (kind == "string" and name == "uuid"):
+            factor = 1
+        elif _MICROS in _logical_types(wanted, self.reader_names):
+            factor = _IN_MICROS.get(name)
+        elif name == _MICROS and self.path and self.path[-1] in _CELL_TIMES:
+            factor = 1
+        self.factors.setdefault(".".join(self.path), {})[name] = factor
+        return factor
 
     def _skipping(self, writer: Datum, kind: str) -> Reader:
         match kind:
@@ -161,31 +354,29 @@ class _Compiler:
                 return fixed_reader(_size(writer))
         raise UnreadableSchemaError(f"has the type {kind}, which Avro does not have")
 
-    def _branch(self, writer: Datum, reader: Datum | None) -> Reader:
+    def _branch(
+        self, writer: Datum, reader: Datum | None, logical_types: tuple[str, ...]
+    ) -> Reader:
         """Compile a branch of a union. A branch that does not fit is an error only when a record
         uses it.
         """
         try:
-            return self.resolving(writer, reader)
+            return self.resolving(writer, reader, logical_types)
         except _RefusedSchemaError:
             raise
         except UnreadableSchemaError as error:
             return refusing_reader(f"the writer's schema {error}")
 
     def _matching_branch(self, writer: Datum, reader: list[Datum]) -> Datum:
-        branches = [_plain(branch, self.reader_names) for branch in reader]
-        exact = [
-            branch
-            for branch in branches
-            if _kind(branch) == _kind(writer) and self._matches(writer, branch)
-        ]
-        for branch in exact or branches:
-            if self._matches(writer, branch):
-                return branch
-        raise UnreadableSchemaError(
-            f"has {_shown(writer)} where one of"
-            f" {', '.join(_shown(branch) for branch in branches)} is needed"
-        )
+        plain = [(branch, _plain(branch, self.reader_names)) for branch in reader]
+        fitting = [(branch, one) for branch, one in plain if self._matches(writer, one)]
+        if not fitting:
+            raise UnreadableSchemaError(
+                f"has {_shown(writer)} where one of"
+                f" {', '.join(_shown(one) for _, one in plain)} is needed"
+            )
+        # One of the same kind comes before those that the value can be promoted to.
+        return min(fitting, key=lambda pair: _kind(pair[1]) != _kind(writer))[0]
 
     def _matches(self, writer: Datum, reader: Datum) -> bool:
         """Compare two types without their content.
@@ -247,7 +438,14 @@ class _Compiler:
                     self.unknown_fields.add(f"{_last_part(writer['name'])}.{field['name']}")
                 steps.append((str(field["name"]), self.resolving(field["type"], None), False))
             else:
-                steps.append((target, self.resolving(field["type"], found["type"]), True))
+                beside = field.get("logicalType")  # a frequent mistake, which says a unit, too
+                said = () if beside is None else (str(beside),)
+                self.path.append(target)
+                try:
+                    read = self.resolving(field["type"], found["type"], said)
+                finally:
+                    self.path.pop()
+                steps.append((target, read, True))
         defaults = {}
         for name, field in wanted.items():
             if "default" not in field:
@@ -269,6 +467,17 @@ def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
             schema = schema["type"]
         else:
             return schema
+
+
+def _logical_types(schema: Datum, names: Mapping[str, Datum]) -> Iterator[str]:
+    """Yield the logical types of a type, also of wrappers around it and of the type that it
+    names.
+    """
+    schema = names.get(schema, schema) if isinstance(schema, str) else schema
+    while isinstance(schema, dict):
+        if schema.get("logicalType") is not None:
+            yield str(schema["logicalType"])
+        schema = None if schema["type"] in _COMPLEX else schema["type"]
 
 
 _is_name = re.compile(r"[^\W\d]\w*").fullmatch
@@ -296,8 +505,13 @@ def _check_legal(writer: Datum) -> None:
         if len(set(fields)) < len(fields):
             raise _RefusedSchemaError(f"has two fields with the same name in {_shown(writer)}")
         names += fields
+    elif "symbols" in writer:
+        symbols = writer["symbols"]
+        if len(set(symbols)) < len(symbols):
+            raise _RefusedSchemaError(f"has a symbol twice in {_shown(writer)}")
+        names += symbols
     for name in names:
-        if not _is_name(name) or name in PRIMITIVES:
+        if not _is_name(name) or name == writer.get("name") in PRIMITIVES:
             raise _RefusedSchemaError(f"has the name {name!r}, which Avro does not allow")
 
 

@@ -22,20 +22,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import fastavro
 from fastavro.schema import (
-    SchemaParseException,
-    UnknownType,
     fingerprint,
     parse_schema,
     to_parsing_canonical_form,
 )
 
-from connector.records.avro_decoder import DamagedError, Reader
+from connector.records import avro_plan
+from connector.records.avro_decoder import DamagedError
 from connector.records.avro_encoder import encode_body, version_of
-from connector.records.avro_plan import (
-    UnreadableSchemaError,
-    compile_reader,
-    find_unknown_fields,
-)
+from connector.records.avro_plan import Plan, UnreadableSchemaError, compile_plan
 from connector.records.checks import to_record
 from connector.records.model import (
     DataChange,
@@ -45,13 +40,14 @@ from connector.records.model import (
     Heartbeat,
     Record,
     Release,
+    Rule,
     SetCell,
     check_types,
 )
 from connector.records.rejection import Reason, Rejection
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 SINGLE_OBJECT: Final = b"\xc3\x01"
 CONFLUENT: Final = b"\x00"
@@ -93,6 +89,14 @@ SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for sc
 _SINGLE_OBJECT_HEADS: Final = {
     version: SINGLE_OBJECT + schema_fingerprint(schema) for version, schema in VERSIONS.items()
 }
+
+
+def _form(schema: str) -> Any:
+    """A schema without logical types, so only the parts that decide how bytes are read."""
+    return avro_plan.without_logical_types(avro_plan.parse_schema(json.loads(schema)))
+
+
+_FORMS: Final = {version: _form(schema) for version, schema in VERSIONS.items()}
 _PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
 _PARSED_VERSIONS: Final = {
     version: parse_schema(json.loads(schema)) for version, schema in VERSIONS.items()
@@ -178,13 +182,23 @@ def schema_id(value: bytes | None) -> str | None:
     return None if number is None else str(number)
 
 
-def version_in(value: bytes | None, schemas: Schemas) -> int:
-    """Return the version of the schema that a value was written with. 1: it cannot be told."""
+def body_version(value: bytes, schemas: Schemas) -> int | None:
+    """Return the version of the released schema that the body of a value was written with, or None
+    for another schema.
+
+    If no framing tells it, it is the version in which the whole body is a record. A valid record
+    has one such version only: after the same fields, a body of version 2 has more of them.
+    """
     schema = schemas.writer(value)
-    if isinstance(schema, str) and not isinstance(_reader(schema), str):
-        name = schema_fingerprint(schema)
-        return next((n for n, text in VERSIONS.items() if schema_fingerprint(text) == name), 1)
-    return 1
+    if isinstance(schema, str) and not isinstance(plan_of(schema), str):
+        form = _form(schema)
+        return next((n for n, known in _FORMS.items() if known == form), None)
+    framings = {version: frame(body_of(value), None, version) for version in VERSIONS}
+    for is_record in (decode, read):
+        for version, framing in framings.items():
+            if not isinstance(is_record(framing, schemas), Rejection):
+                return version
+    return None
 
 
 def frame(body: bytes, schema_id: int | None, version: int = 1) -> bytes:
@@ -240,13 +254,17 @@ def decode(
 ) -> ChangeRecord | Rejection:
     """Decode a framed value, or return the reason why it cannot be decoded. Never raises.
 
-    The steps are framing, schema, bytes, and the rules of `connector.records.checks`. If the bytes
-    are damaged, `detail` names the byte, counted from the start of the value. `kafka_partitions` is
-    the number of Kafka partitions of the topic. With None, this limit of REC-14 is not checked.
+    The steps are framing, schema, bytes, logical types, and the rules of
+    `connector.records.checks`. If the bytes are damaged, `detail` names the byte, counted from the
+    start of the value. `kafka_partitions` is the number of Kafka partitions of the topic. With
+    None, this limit of REC-14 is not checked.
     """
-    datum = read(value, schemas)
-    if isinstance(datum, Rejection):
-        return datum
+    found = _read(value, schemas)
+    if isinstance(found, Rejection):
+        return found
+    datum, plan = found
+    if plan.inconvertible:
+        return _inconvertible(plan, schema_id(value))
     record = to_record(datum, kafka_partitions)
     return (
         record if isinstance(record, Rejection) else ChangeRecord(record, datum["kafka_partitions"])
@@ -255,18 +273,23 @@ def decode(
 
 def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
     """Decode a framed value to a dict with the Avro field names, in the newest schema. It is not
-    validated.
+    validated. A number whose logical type cannot be converted stays as it is.
     """
+    found = _read(value, schemas)
+    return found if isinstance(found, Rejection) else found[0]
+
+
+def _read(value: bytes | None, schemas: Schemas) -> tuple[dict[str, Any], Plan] | Rejection:
     schema = schemas.writer(value)
     if isinstance(schema, Rejection):
         return schema
     assert value is not None
-    reader = _reader(schema)
-    if isinstance(reader, str):
-        return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {reader}")
+    plan = plan_of(schema)
+    if isinstance(plan, str):
+        return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
     start = CONFLUENT_BYTES if value.startswith(CONFLUENT) else SINGLE_OBJECT_BYTES
     try:
-        datum, end = reader(value, start)
+        datum, end = plan.read(value, start)
     except DamagedError as error:
         field = ".".join(reversed(error.path)).replace(".[", "[")
         return Rejection(
@@ -277,42 +300,54 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
             Reason.UNDECODABLE,
             f"at byte {end} of {len(value)}: the record ends, but {len(value) - end} bytes follow",
         )
-    return datum  # type: ignore[no-any-return]
+    return datum, plan
+
+
+LOGICAL_TYPE_RULE: Final = (
+    Rule.LOGICAL_TYPE,
+    "",
+    (
+        "the writer schema has only logical types that lowmark converts: a time is"
+        " timestamp-micros or timestamp-millis, a cell timestamp and a range may be"
+        " timestamp-micros, and text may be uuid"
+    ),
+)
+"""The rule of the schema of a record (REC-26), its field and what must be true, for documents."""
+
+
+def _inconvertible(plan: Plan, schema: str | None) -> Rejection:
+    fields = ", ".join(f"{types} for {path}" for path, types in plan.inconvertible.items())
+    return Rejection(
+        Reason.INVALID,
+        f"the schema {schema} has the logical type {fields}, which cannot be converted",
+        Rule.LOGICAL_TYPE.value,
+    )
 
 
 @lru_cache(maxsize=256)
-def _reader(schema: str) -> Reader | str:
-    """Return the reader for a writer schema, or a text that says why the schema cannot be used."""
+def plan_of(schema: str) -> Plan | str:
+    """Return how records of a writer schema are read, or a text that says why it cannot be used."""
     try:
-        return compile_reader(parse_schema(json.loads(schema)), _PARSED)
+        return compile_plan(avro_plan.parse_schema(json.loads(schema)), _PARSED)
     except UnreadableSchemaError as error:
         return str(error)
     except _SCHEMA_FAULTS as error:
         return f"is not an Avro schema: {error}"
 
 
-@lru_cache(maxsize=256)
-def unknown_fields(schema: str) -> tuple[str, ...]:
-    """Return the fields of a writer schema that the newest schema lacks, for example
-    `DataChange.colour` (EVO-10). Empty: it has none, or it cannot be used.
+def with_references(schema: str, referenced: Iterable[str]) -> str:
+    """Return the text of a schema with the types of the schemas that it refers to. If it cannot be
+    used, it is returned unchanged.
     """
-    if isinstance(_reader(schema), str):
-        return ()
-    return find_unknown_fields(parse_schema(json.loads(schema)), _PARSED)
+    try:
+        others = [json.loads(text) for text in referenced]
+        return json.dumps(avro_plan.parse_schema(json.loads(schema), others))
+    except (UnreadableSchemaError, *_SCHEMA_FAULTS):
+        return schema
 
 
-_SCHEMA_FAULTS: Final = (
-    SchemaParseException,
-    UnknownType,
-    ValueError,
-    TypeError,
-    KeyError,
-    AttributeError,
-    RecursionError,
-)
-"""The exceptions of parsing a text that is not a schema. fastavro checks only some mistakes. The
-others raise various exceptions.
-"""
+_SCHEMA_FAULTS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
+"""The exceptions of parsing a text that is not a schema."""
 
 
 def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:

@@ -411,10 +411,16 @@ def _read_child(value: object, path: str) -> ChildPartition:
     return fields.build(
         ChildPartition,
         token=fields.get("token", read_text),
-        parent_partition_tokens=fields.get("parent_partition_tokens", list_of(read_text), ()),
+        parent_partition_tokens=fields.get("parent_partition_tokens", _read_parents, ()),
         start_key=fields.get("start_key", read_bytes, None),
         end_key=fields.get("end_key", read_bytes, None),
     )
+
+
+def _read_parents(value: object, path: str) -> tuple[str, ...]:
+    """A name of null means no parent, as a list without names does."""
+    names = list_of(lambda name, at: None if name is None else read_text(name, at))(value, path)
+    return tuple(name for name in names if name is not None)
 
 
 def _read_release(stream_partition: str, value: object) -> Release:

@@ -12,5 +12,7 @@ def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
     return (
         len(key or b"")
         + len(value or b"")
-        + sum(len(name.encode()) + len(text or b"") for name, text in headers)
+        + sum(
+            len(name.encode("utf-8", "surrogatepass")) + len(text or b"") for name, text in headers
+        )
     )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
-from connector.errors import TopicError
+from connector.errors import TableError, TopicError
 from connector.records.rejection import Position
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.warehouses import warehouse_of
@@ -203,7 +203,24 @@ def _of_stream(
         incomplete=logged.incomplete,
         write_streams=tuple(one.to_json(name) for name, one in faulty(streams).items()),
         warnings=tuple(warnings_of(streams)),
+        faulty_tables=faulty_tables(
+            warehouse_of(config),
+            [name for name, table in config.tables.items() if table.stream == of.name],
+        ),
     )
+
+
+def faulty_tables(warehouse: str, tables: Iterable[str]) -> dict[str, str]:
+    """The tables whose newest commit is not one of lowmark, or cannot be read, and why."""
+    from connector.lake.state_reader import table_state_of
+
+    found = {}
+    for name in tables:
+        try:
+            table_state_of(warehouse, name)
+        except TableError as error:
+            found[name] = error.problem
+    return found
 
 
 def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> KafkaSide:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import ErrorCode, TableError
+from connector.errors import ErrorCode, StorageError, TableError
 from connector.records.views import view_of_time
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
-from connector.services.warehouses import warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.state.overrides import bound_in_force, check_bound
@@ -207,6 +207,8 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     try:
         path = places.table(warehouse_of(config), name)
         found = open_table(path, version=cut.versions[name], table=name)
+    except StorageError:
+        raise
     except TableError as error:
         raise TableError(
             ErrorCode.CUT_EXPIRED,
@@ -243,6 +245,8 @@ def _merged(
     from connector.spark.cluster import watching
     from connector.spark.reader import plain_rows, read_table
 
+    stream = config.tables[name].stream
+    check_logs(config, [stream], [name])
     on_event(
         info(
             "MERGING", f"{name} has changes that are not applied yet: Spark merges them", table=name
@@ -254,7 +258,7 @@ def _merged(
         jobs: list[Job] = []
         # The job ends when the rows have been read.
         stack.callback(lambda: _keep(History(warehouse_of(config)), jobs, on_event))
-        with failures.reading(name):
+        with naming_damage(config, [stream], [name]), failures.reading(name):
             found = read_table(
                 *(started, warehouse_of(config), name),
                 max_staleness_s=bound or 0,
@@ -264,7 +268,7 @@ def _merged(
             types, plain = plain_rows(found.rows)
 
         def rows() -> Iterator[tuple[Any, ...]]:
-            with failures.reading(name):
+            with naming_damage(config, [stream], [name]), failures.reading(name):
                 yield from plain
 
         worth = _worth(found.as_of, found.low_watermark, is_consistent_cut=found.is_consistent_cut)

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, NoReturn
 
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
+from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import ConfigError, ConnectorError, ErrorCode, TableError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    ErrorCode,
+    TableError,
+    TopicError,
+)
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
-from connector.services.warehouses import warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, JobKind
 from connector.state.table_status import is_at_low_watermark, text_of_waiting
 
@@ -28,6 +36,7 @@ if TYPE_CHECKING:
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
     from connector.spark.ingest.ingest import IngestPorts
+    from connector.state.open_transactions import OpenTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +113,12 @@ def run(
             'Add a section such as [streams.orders] with topic = "orders"',
         )
     stop, counts = stop or threading.Event(), _Counts()
-    with only_use(config, config.streams), ExitStack() as stack:
+    check_logs(config, config.streams, config.tables)
+    with (
+        only_use(config, config.streams),
+        naming_damage(config, config.streams, config.tables),
+        ExitStack() as stack,
+    ):
         ports = {
             name: ports_of(config, stream, stack, on_event, counts)
             for name, stream in config.streams.items()
@@ -195,9 +209,31 @@ def _run_pipeline(
             on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
             pipeline.run(stop)
     if once and not stop.is_set():
+        _tell_what_is_hidden(config, on_event)
         tell_what_waits(config, on_event)
     if stop.is_set():
         on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+
+def _tell_what_is_hidden(config: ConnectorConfig, on_event: OnEvent) -> None:
+    """Send a warning for each Kafka partition whose last records are behind an open transaction. If
+    Kafka does not answer any more, there is no warning: the work is done.
+    """
+    from connector.kafka import topics
+    from connector.kafka.open_transactions import open_transactions
+
+    for name, stream in config.streams.items():
+        hiding: list[OpenTransaction] = []
+        with suppress(BrokerError, TopicError):
+            facts = topics.describe(config.kafka, stream.topic)
+            hiding = open_transactions(config.kafka, facts)
+        for one in hiding:
+            text = f"stream {name}: {one.describe(now_us())}"
+            on_event(
+                warning(
+                    "OPEN_TRANSACTION", text, stream=name, stream_partition=one.stream_partition
+                )
+            )
 
 
 def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:
@@ -235,14 +271,17 @@ def ports_of(
     starts (REC-2).
     """
     from connector.kafka import topics
+    from connector.kafka.bounded_read import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
+    from connector.kafka.open_transactions import open_transactions
     from connector.spark.ingest.ingest import IngestPorts
 
     facts = topics.describe(config.kafka, stream.topic)
     for problem in topics.check(facts):
         on_event(warning("TOPIC_SETTING", problem, stream=stream.name))
     topics.create_dead_letter_topics(config.kafka, facts)
+    topics.check_dead_letters(facts, topics.describe(config.kafka, dead_letter_topic(stream.topic)))
     overrides = _overrides(config)
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
     one_at_a_time = threading.Lock()
@@ -270,6 +309,15 @@ def ports_of(
             config.kafka, stream.topic, known, published
         ),
         partition_of=topics.partition_of,
+        open_transactions=lambda: open_transactions(
+            config.kafka, topics.describe(config.kafka, stream.topic)
+        ),
+        read=lambda offsets: records_between(
+            config.kafka,
+            stream.topic,
+            topics.describe(config.kafka, stream.topic).topic_id,
+            {k: (offsets.start.get(k, 0), end) for k, end in offsets.end.items()},
+        ),
     )
 
 

@@ -18,7 +18,7 @@ from connector.services.events import OnEvent, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
-from connector.services.warehouses import warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
 from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
 
@@ -84,11 +84,14 @@ def rebuild(
     find_table(config, table)
     from connector.lake.jobs import History
 
+    stream = config.tables[table].stream
+    check_logs(config, [stream], [table])
     history, started_at = History(warehouse_of(config)), now_us()
     job = Job(JobKind.REBUILD, table, started_at, started_at)
-    with only_use(config, [config.tables[table].stream], table), ExitStack() as stack:
+    with only_use(config, [stream], table), ExitStack() as stack:
         try:
-            made = _rebuild(config, table, spark, stack, on_event, cores=cores, memory=memory)
+            with naming_damage(config, [stream], []):
+                made = _rebuild(config, table, spark, stack, on_event, cores=cores, memory=memory)
         except ConnectorError as error:
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise

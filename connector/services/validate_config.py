@@ -17,7 +17,14 @@ from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.config.spark_settings import check_shared
 from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    ErrorCode,
+    TableError,
+    TopicError,
+)
 from connector.services.local_spark import check_master
 from connector.services.store_requests import (
     LARGEST_DIFFERENCE_S,
@@ -25,7 +32,7 @@ from connector.services.store_requests import (
     clock_difference_s,
     refuses_second_put,
 )
-from connector.services.warehouses import warehouse_of
+from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.store_errors import unconditional
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
@@ -63,10 +70,14 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
     yield from _guarded(_spark(config))
     warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
     yield from warehouse
-    if not any(one.level == "fault" for one in warehouse):
+    is_usable = not any(one.level == "fault" for one in warehouse)
+    if is_usable:
+        yield from _guarded(_small_tables(config))
         for table in config.tables.values():
-            yield from _guarded(_table(warehouse_of(config), table))
+            yield from _guarded(_table(config, table))
     for stream in config.streams.values():
+        if is_usable:
+            yield from _guarded(_progress(config, stream))
         yield from _changelog(
             stream, has_tables=any(table.stream == stream.name for table in config.tables.values())
         )
@@ -74,6 +85,8 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
     for stream in config.streams.values():
         try:
             yield from _stream(config.kafka, stream)
+            _check_topic(config, stream)
+            yield from _records(config, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
             yield from _replicas(config.kafka, stream)
@@ -167,19 +180,110 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
     )
 
 
-def _table(warehouse: str, definition: TableDefinition) -> Iterator[Finding]:
-    """A table that exists must fit its definition (TBL-8)."""
-    from connector.lake.plain_table import newest_stored, open_table
+def _is_readable(warehouse: str) -> bool:
+    return is_s3(warehouse) or "://" not in warehouse
 
+
+def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
+    """The requests of operators, jobs and cuts can be read. No file of the warehouse that `run`
+    reads first is damaged (TBL-14, TBL-20).
+    """
+    from connector.lake.jobs import History
+    from connector.lake.overrides import Overrides
+
+    warehouse = warehouse_of(config)
+    if not _is_readable(warehouse):
+        return
+    check_logs(config, config.streams, config.tables)
+    overrides, history = Overrides(warehouse), History(warehouse)
+    overrides.bounds()
+    for stream in config.streams:
+        overrides.ends(stream, above=0)
+        overrides.releases(stream, above=0)
+        overrides.row_releases(stream, above=0)
+        history.newest_cut(stream)
+    for table in config.tables:
+        history.jobs(table, limit=1)
+    yield from ()
+
+
+def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Finding]:
+    """A table that exists is at a commit of lowmark, was made from this changelog, and fits its
+    definition (TBL-8, TBL-14).
+    """
+    from connector.lake.plain_table import newest_stored, open_table
+    from connector.lake.state_reader import logged_progress_of, table_state_of
+
+    warehouse = warehouse_of(config)
     path = places.table(warehouse, definition.name)
-    if not is_s3(warehouse) and ("://" in warehouse or not Path(path).exists()):
+    if not _is_readable(warehouse) or newest_stored(path) is None:
         return
-    if is_s3(warehouse) and newest_stored(path) is None:
-        return
+    state = table_state_of(warehouse, definition.name)
     existing, _ = from_properties(open_table(path, table=definition.name).properties)
     check_compatible(existing, definition)
     check_columns(existing, definition)
+    try:
+        logged = logged_progress_of(warehouse, definition.stream)
+    except TableError:  # a finding of its own
+        return
+    logged.of_table(definition.name, state)
     yield Finding("ok", f"tables.{definition.name}: as in the warehouse")
+
+
+def _progress(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """The changelog of a stream is at a commit of lowmark (TBL-14)."""
+    from connector.lake.state_reader import logged_progress_of
+
+    warehouse = warehouse_of(config)
+    if _is_readable(warehouse):
+        batch = logged_progress_of(warehouse, stream.name, with_frontier=True).progress.ingest_batch
+        if batch:
+            yield Finding("ok", f"streams.{stream.name}: the changelog is at batch {batch}")
+
+
+def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
+    """Raise `TopicError` if the changelog was written from another topic of this name (REC-4)."""
+    from connector.kafka import topics
+    from connector.lake.plain_table import newest_stored
+
+    warehouse = warehouse_of(config)
+    with suppress(TableError):  # a finding of its own
+        stored = newest_stored(places.changelog(warehouse, stream.name)) or {}
+        if _is_readable(warehouse) and (topic_id := stored.get("topic_id")) is not None:
+            topics.check_identity(topic_id, topics.describe(config.kafka, stream.topic))
+
+
+def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """The newest records of the topic are records of lowmark. A topic of another program would
+    become dead letters as a whole (REC-11, DLQ-5).
+    """
+    from connector.kafka.probe_offsets import newest_records
+
+    found = newest_records(config.kafka, stream.topic, config.registry)
+    wrong = [one for one in found if one.rejection is not None]
+    if not found:
+        yield Finding("ok", f"streams.{stream.name}: topic {stream.topic} has no new records")
+    elif not wrong:
+        newest = counted(len(found), "newest record")
+        yield Finding("ok", f"streams.{stream.name}: the {newest} can be read")
+    elif len(wrong) < len(found):
+        text = (
+            f"streams.{stream.name}: {len(wrong)} of the {len(found)} newest records of topic"
+            f" {stream.topic} cannot be read, for example {wrong[0]}. They become dead letters"
+        )
+        yield Finding("warning", text)
+    else:
+        problem = f"The newest records of topic {stream.topic} are not those of lowmark"
+        error = TopicError(
+            ErrorCode.TOPIC_FOREIGN,
+            problem,
+            f"None of the newest {len(found)} can be read, for example {wrong[0]}",
+            "Name the topic to which your producers publish changes. For a topic of another"
+            " program, or records with the schema of a registry that [registry] does not name,"
+            " each record would become a dead letter",
+            topic=stream.topic,
+        )
+        yield Finding("fault", problem, error)
 
 
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:
@@ -260,32 +364,12 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
             " first dead letter",
         )
         return
-    if "compact" in letters.cleanup_policy:
-        problem = f"The topic {letters.topic} is compacted"
-        cause = "Dead letters of one row would replace each other"
-        remedy = f"set cleanup.policy=delete on {letters.topic}"
-        yield Finding(
-            "fault", problem, TopicError(ErrorCode.TOPIC_COMPACTED, problem, cause, remedy)
-        )
-    elif letters.max_message_bytes <= facts.max_message_bytes:
-        problem = (
-            f"The topic {letters.topic} accepts {letters.max_message_bytes} bytes per message,"
-            f" but {facts.topic} accepts {facts.max_message_bytes}"
-        )
-        largest = facts.max_message_bytes + topics.LETTER_HEADROOM_BYTES
-        cause = "The largest record would not fit as a dead letter"
-        yield Finding(
-            "fault",
-            problem,
-            TopicError(
-                ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
-                problem,
-                cause,
-                f"set max.message.bytes={largest} on {letters.topic}",
-            ),
-        )
-    else:
-        yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
+    try:
+        topics.check_dead_letters(facts, letters)
+    except TopicError as error:
+        yield Finding("fault", error.problem, error)
+        return
+    yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:

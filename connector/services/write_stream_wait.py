@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.clock import now_us
@@ -67,7 +67,7 @@ def wait_for_rows(
             if is_released(progress.releases, entries, forgotten):
                 batch = progress.ingest_batch
             elif not requested(
-                Overrides(warehouse_of(config)), of.name, progress, commit_timestamp
+                Overrides(warehouse_of(config)), of.name, progress, entries, commit_timestamp
             ):
                 check_not_withheld(of, progress, entries, commit_timestamp, is_read=is_read)
         if batch is not None:
@@ -139,12 +139,20 @@ def lag_of_table(table: str, progress: Progress, commit_timestamp: int) -> Lag:
     )
 
 
-def requested(overrides: Overrides, stream: str, progress: Progress, commit_timestamp: int) -> bool:
-    """Return whether an operator asked to release the rows without the rejected ones, and ingest
-    has not taken the request yet.
+def requested(
+    overrides: Overrides,
+    stream: str,
+    progress: Progress,
+    names: Collection[str],
+    commit_timestamp: int,
+) -> bool:
+    """Return whether an operator asked to release the rows of a commit of these write streams
+    without the rejected ones, and ingest has not taken the request yet.
     """
     asked = overrides.row_releases(stream, above=progress.releases.requests_to)
-    return any(one.commit_timestamp == commit_timestamp for one in asked)
+    return any(
+        one.commit_timestamp == commit_timestamp and one.write_stream in names for one in asked
+    )
 
 
 def is_released(
@@ -173,12 +181,18 @@ def check_not_withheld(
     *,
     is_read: bool,
 ) -> None:
-    """Raise `StreamStateError` if a release does not become visible without an operator.
+    """Raise `StreamStateError` if the release of a commit of these write streams does not become
+    visible without an operator.
 
     `is_read`: ingest has read all copies of the release. If it is not known then, and below the
     horizon, it became a dead letter.
     """
-    open_ = [one for one in progress.releases.open if one.commit_timestamp == commit_timestamp]
+    open_ = [
+        one
+        for one in progress.releases.open
+        if one.commit_timestamp == commit_timestamp
+        and not entries.keys().isdisjoint(one.write_streams)
+    ]
     asked = view_of_time(commit_timestamp)
     if any(one.withheld is Withheld.ROWS and not one.without_rejected for one in open_):
         raise StreamStateError(

@@ -31,9 +31,14 @@ from connector.state.write_stream_status import (
     write_stream_statuses,
 )
 from connector.text import nearest, one_of
-from connector.write_streams.model import StreamKind, StreamState, check_stream_names
+from connector.write_streams.model import StreamState, check_stream_names
 from connector.write_streams.problems import state_error
-from connector.write_streams.releases import ReleaseProgress, ReleaseRows, Withheld
+from connector.write_streams.releases import (
+    OpenRelease,
+    ReleaseProgress,
+    ReleaseRows,
+    Withheld,
+)
 from connector.write_streams.rules import Fault
 
 if TYPE_CHECKING:
@@ -228,18 +233,26 @@ def discard_write_streams(config: ConnectorConfig, stream: str, names: Iterable[
 
 
 def release_rows(
-    config: ConnectorConfig, stream: str, commit_timestamp: int, *, why: str, by: str | None = None
+    config: ConnectorConfig,
+    stream: str,
+    name: str,
+    *,
+    commit_timestamp: int | None = None,
+    why: str,
+    by: str | None = None,
 ) -> ReleaseRows:
     """Release the rows of a withheld release that are there, without those that were rejected.
 
     Ingest takes the request within ten seconds (90 in an object store), or when it runs again. A
     rejected row of the release that is replayed later never becomes visible. For example:
-    `release_rows(config, "orders", 1714500000000000, why="row 12 has no valid key")`.
+    `release_rows(config, "orders", "nightly/rows", why="row 12 has no valid key")`.
 
     Args:
         config: It has the stream.
         stream: The name or topic of the stream.
-        commit_timestamp: That of the release, in microseconds.
+        name: A write stream of the release, such as `job/rows`.
+        commit_timestamp: That of the release, in microseconds. None: the write stream has only one
+            such release.
         why: The reason. It is kept with the request.
         by: The person or program that asks. None: the user and the host of this process.
 
@@ -247,43 +260,52 @@ def release_rows(
         The request.
 
     Raises:
-        ConfigError: There is no such stream, or no release with this commit timestamp that is
-            withheld because rows were rejected, or an argument is not allowed.
+        ConfigError: There is no such stream, or no release of the write stream that is withheld
+            because rows were rejected, or several (`RELEASE_AMBIGUOUS`), or an argument is not
+            allowed.
         TableError: The warehouse cannot be read or written.
     """
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
     by = who() if by is None else by
+    (name,) = _names(name)
     _check_commit_timestamp(commit_timestamp)
     check_note("why", why)
     check_note("by", by)
     of = find_stream(config, stream)
     known = progress_of(warehouse_of(config), of.name).releases
-    _find_withheld(of.name, known, commit_timestamp, Withheld.ROWS)
-    request = ReleaseRows(known.requests_to + 1, of.name, commit_timestamp, why, now_us(), by)
+    found = find_withheld(of.name, known, name, commit_timestamp, Withheld.ROWS)
+    request = ReleaseRows(
+        known.requests_to + 1, of.name, found.commit_timestamp, why, now_us(), by, name
+    )
     Overrides(warehouse_of(config)).add_row_release(request)
     return request
 
 
-def release_again(config: ConnectorConfig, stream: str, commit_timestamp: int) -> int:
+def release_again(
+    config: ConnectorConfig, stream: str, name: str, *, commit_timestamp: int | None = None
+) -> int:
     """Give the rows of a release that was too late a new commit timestamp: the present time.
 
     It is for a release that is withheld because it is too late, and for a commit whose release
     became a dead letter for that reason. The rows then win over changes that are older than now.
-    For example: `release_again(config, "orders", 1714500000000000)`.
+    For example: `release_again(config, "orders", "nightly/rows")`.
 
     Args:
         config: It has the stream.
         stream: The name or topic of the stream.
-        commit_timestamp: That of the release, in microseconds.
+        name: A write stream of the release, such as `job/rows`. All write streams of the release
+            get the new commit timestamp.
+        commit_timestamp: That of the release, in microseconds. None: the write stream has only one
+            such release.
 
     Returns:
         The new commit timestamp (µs).
 
     Raises:
-        ConfigError: There is no such stream, or no release with this commit timestamp that is too
-            late.
+        ConfigError: There is no such stream, or no release of the write stream that is too late,
+            or several (`RELEASE_AMBIGUOUS`), or an argument is not allowed.
         TableError: The warehouse cannot be read.
         WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
             `commit_streams`.
@@ -291,57 +313,92 @@ def release_again(config: ConnectorConfig, stream: str, commit_timestamp: int) -
     from connector.kafka.write_streams import commit
     from connector.lake.state_reader import progress_of
 
+    (name,) = _names(name)
     _check_commit_timestamp(commit_timestamp)
     of = find_stream(config, stream)
     progress = progress_of(warehouse_of(config), of.name)
-    ranges = _rejected_commit(config, of, progress, commit_timestamp)
-    if not ranges:
-        found = _find_withheld(of.name, progress.releases, commit_timestamp, Withheld.TOO_LATE)
-        ranges = found
-    return commit.release_again(
-        config.kafka, of.topic, ranges, commit_timestamp, registry=config.registry
-    )
+    lost, at = _rejected_commit(config, of, progress, name, commit_timestamp)
+    if not lost:
+        found = find_withheld(of.name, progress.releases, name, commit_timestamp, Withheld.TOO_LATE)
+        lost, at = found.ranges, found.commit_timestamp
+    return commit.release_again(config.kafka, of.topic, lost, at, registry=config.registry)
 
 
-def _find_withheld(
-    stream: str, releases: ReleaseProgress, commit_timestamp: int, reason: Withheld
-) -> tuple[OffsetRange, ...]:
-    """Return the ranges of the releases that are withheld for a reason. Raises `ConfigError` for
-    a commit timestamp without one.
+def find_withheld(
+    stream: str,
+    releases: ReleaseProgress,
+    name: str,
+    commit_timestamp: int | None,
+    reason: Withheld,
+) -> OpenRelease:
+    """Return the release of a write stream that is withheld for a reason. Raises `ConfigError` if
+    the write stream has no such release, or several.
     """
     withheld = [one for one in releases.withheld if one.withheld is reason]
-    found = [one for one in withheld if one.commit_timestamp == commit_timestamp]
+    of_name = [one for one in withheld if name in one.write_streams]
+    found = [one for one in of_name if commit_timestamp in (None, one.commit_timestamp)]
+    if len(found) == 1:
+        return found[0]
+    times = {str(view_of_time(one.commit_timestamp)) for one in of_name}
     if found:
-        return tuple(dict.fromkeys(range_ for one in found for range_ in one.ranges))
-    times = {str(view_of_time(one.commit_timestamp)) for one in withheld}
-    asked = str(view_of_time(commit_timestamp))
+        raise ConfigError(
+            ErrorCode.RELEASE_AMBIGUOUS,
+            f"The write stream {name} of stream {stream} has {len(found)} such releases",
+            f"They are of these times: {one_of(times)}",
+            "Name the commit timestamp of one of them, too",
+            stream=stream,
+            write_stream=name,
+        )
     problem = "because rows were rejected" if reason is Withheld.ROWS else "because it is too late"
+    asked = "" if commit_timestamp is None else f" of {view_of_time(commit_timestamp)}"
+    names = {other for one in withheld for other in one.write_streams}
     raise ConfigError(
         ErrorCode.RELEASE_UNKNOWN,
-        f"Stream {stream} has no release of {asked} that is withheld {problem}",
-        f"Such releases are of these times: {one_of(times)}",
-        nearest(asked, times) or "List the write streams of the stream",
+        f"The write stream {name} of stream {stream} has no release{asked} that is withheld"
+        f" {problem}",
+        f"Such releases of it are of these times: {one_of(times)}"
+        if times
+        else f"Such releases are of these write streams: {one_of(names)}",
+        nearest(name, () if times else names) or "List the write streams of the stream",
         stream=stream,
+        write_stream=name,
     )
 
 
 def _rejected_commit(
-    config: ConnectorConfig, of: StreamConfig, progress: Progress, commit_timestamp: int
-) -> tuple[OffsetRange, ...]:
-    """Return the ranges of a commit whose release became a dead letter, because it was below the
-    horizon. Empty: there is no such commit.
+    config: ConnectorConfig,
+    of: StreamConfig,
+    progress: Progress,
+    name: str,
+    commit_timestamp: int | None,
+) -> tuple[tuple[OffsetRange, ...], int]:
+    """Return the ranges of the commit of a write stream, and its commit timestamp, if its release
+    became a dead letter because it was below the horizon. Without ranges: there is no such commit.
     """
-    if progress.horizon is None or commit_timestamp >= progress.horizon:
-        return ()
-    if any(one.commit_timestamp == commit_timestamp for one in progress.releases.open):
-        return ()
-    catalog = _catalog(config, of, is_complete=True)
-    committed = {
-        name: one
-        for name, one in sorted(catalog.streams.items())
-        if one.kind is StreamKind.PENDING and one.commit_timestamp == commit_timestamp
+    if progress.horizon is None or (commit_timestamp or 0) >= progress.horizon:
+        return (), 0
+    streams = _catalog(config, of, is_complete=True).streams
+    committed = committed_with(streams, name)
+    at = committed[name].commit_timestamp if committed else 0
+    is_open = any(
+        one.commit_timestamp == at and name in one.write_streams for one in progress.releases.open
+    )
+    if at >= progress.horizon or commit_timestamp not in (None, at) or is_open:
+        return (), 0
+    return lost_ranges(committed, progress.releases, now_us() - 2 * _retention(of)), at
+
+
+def committed_with(streams: Mapping[str, StreamEntry], name: str) -> dict[str, StreamEntry]:
+    """Return the pending write streams that were committed together with one, this one included,
+    sorted by name. Empty: it was not committed.
+
+    A commit is known by the names that were committed together (WRS-14), because two commits may
+    have one commit timestamp.
+    """
+    of_set = streams[name].commit_set if name in streams else ""
+    return {
+        other: one for other, one in sorted(streams.items()) if of_set and one.commit_set == of_set
     }
-    return lost_ranges(committed, progress.releases, now_us() - 2 * _retention(of))
 
 
 def lost_ranges(
@@ -383,6 +440,8 @@ def _retention(of: StreamConfig) -> int:
 
 
 def _check_commit_timestamp(commit_timestamp: object) -> None:
+    if commit_timestamp is None:
+        return
     if type(commit_timestamp) is not int or not 0 < commit_timestamp < 2**63:
         raise argument_invalid(
             "commit_timestamp", commit_timestamp, "the commit timestamp of a release (µs)"

@@ -185,7 +185,7 @@ def explained(what: str, *, table: str | None = None) -> Iterator[None]:
 
 def cause_of(error: BaseException) -> str:
     """The innermost cause on one line. Around it, Spark and Delta print plans and stacks."""
-    text = _text_of(error)
+    text = text_of(error)
     lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
     causes = [line for line in lines if line.startswith(_CAUSED_BY)]
     if causes:
@@ -201,13 +201,13 @@ def lost_executor(error: BaseException | None) -> str | None:
     """
     while error is not None:
         if isinstance(error, PySparkException | Py4JError):
-            text = _text_of(error)
+            text = text_of(error)
             return cause_of(error) if any(sign in text for sign in _EXECUTOR_LOST) else None
         error = error.__cause__
     return None
 
 
-def _text_of(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """The text of the error, and the causes in the JVM that it does not show."""
     text = str(error)
     with suppress(*GONE, Py4JError):

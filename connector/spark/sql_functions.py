@@ -63,7 +63,7 @@ _RECORD: Final = """
     THEN transaction.record_sequence END,
   CASE WHEN coalesce(transaction.server_transaction_id, '') = ''
     THEN struct(table, row_key, tie_breaker, change_type, source_cluster_id,
-      change_sequence_number, entries, row_image) END
+      change_sequence_number, entries, row_image, write_stream) END
 """
 
 _DATA: Final = """named_struct(

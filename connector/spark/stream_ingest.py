@@ -131,6 +131,7 @@ class StreamIngest:
 
     def _start(self, *, once: bool) -> None:
         self._ingest.recover()
+        self._ingest.check_topic()
         self.changelog.declare()
         newest = self.changelog.newest()
         # The changelog records what was read. Without it, a checkpoint would make the query skip

@@ -183,6 +183,9 @@ class StreamAudit:
 
     `write_streams` has the write streams whose offsets have doubles or gaps, as JSON values. They
     break no promise either: `warnings` has a sentence about each kind.
+
+    `faulty_tables` says for a table what is wrong with its newest commit, for example that another
+    program made it. Then it is not known what the table shows: `nothing_invented` is broken.
     """
 
     stream: str
@@ -192,6 +195,7 @@ class StreamAudit:
     incomplete: tuple[IncompleteTransaction, ...] = ()
     write_streams: tuple[Mapping[str, Any], ...] = ()
     warnings: tuple[str, ...] = ()
+    faulty_tables: Mapping[str, str] = field(default_factory=dict)
 
     def counted(self, name: str) -> int:
         """Return the sum of a field over all Kafka partitions. Ranges count as their number of
@@ -211,7 +215,7 @@ class StreamAudit:
         return self.fault() is None and not self.unverified
 
     def fault(self) -> AuditError | None:
-        """Return how `nothing_lost` is broken, or None. Unverified offsets do not break it."""
+        """Return which promise is broken and how, or None. Unverified offsets break none."""
         faults = [
             self._places(
                 "lost",
@@ -225,13 +229,16 @@ class StreamAudit:
             _letters(self.letters.missing, "missing in the dead-letter topic"),
             _letters(self.letters.altered, "different from the rejected record"),
         ]
-        if not any(faults):
+        broken = f"nothing_lost: {'; '.join(filter(None, faults))}" if any(faults) else ""
+        tables = f"nothing_invented: {'; '.join(self.faulty_tables.values())}"
+        if not broken and not self.faulty_tables:
             return None
         return AuditError(
             ErrorCode.AUDIT_FAILED,
-            f"Stream {self.stream} breaks nothing_lost: {'; '.join(filter(None, faults))}",
-            "Another program wrote to the changelog or to the dead-letter topic, or ingest skipped"
-            " records",
+            f"Stream {self.stream} breaks "
+            + "; ".join(filter(None, (broken, tables if self.faulty_tables else ""))),
+            "Another program wrote to the changelog, to a table or to the dead-letter topic, or"
+            " ingest skipped records",
             'Stop ingest, raise the retention of the topic, and read "A failed audit" in'
             " docs/howto/repair-what-stopped.md",
             stream=self.stream,
@@ -257,6 +264,7 @@ class StreamAudit:
             "letters": letters,
             "incomplete_transactions": [view_of_transaction(one) for one in self.incomplete],
             "write_streams": list(self.write_streams),
+            "faulty_tables": dict(self.faulty_tables),
         }
 
     def _places(self, name: str, what: str) -> str:

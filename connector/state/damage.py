@@ -1,5 +1,5 @@
-"""Errors for files of a warehouse that are missing, foreign or refused, and for a full disk
-(TBL-14).
+"""Errors for files of a warehouse that are damaged, missing, foreign or refused, and for a full
+disk (TBL-14).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from typing import Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, StorageError, TableError
+from connector.state.log_damage import LogDamage
 from connector.state.store_errors import store_error
 
 FULL: Final = (
@@ -22,7 +23,8 @@ TOO_LARGE: Final = "File too large"
 _REFUSED: Final = ("Permission denied", "Read-only file system", "Operation not permitted")
 _MISSING_FILE: Final = re.compile(r"Object at location (\S+\.parquet) not found")
 _NO_COLUMN: Final = "No field named"
-_OF_TABLE: Final = re.compile(r"/tables/([^/]+)/(?:data|tombstones[^/]*)/*$")
+_OF_TABLE: Final = re.compile(r"(.*/tables/([^/]+))/(?:data|tombstones[^/]*)/*$")
+_OF_STREAM: Final = re.compile(r"(.*/streams/[^/]+)/changelog/*$")
 _WITHOUT: Final = {
     places.overrides(""): "the bounds and paces of the configuration apply then",
     places.closed_partitions(""): "requests that ingest has not taken yet are then lost",
@@ -88,11 +90,69 @@ def data_file_missing(path: str, file: str) -> StorageError:
         ErrorCode.DATA_FILE_MISSING,
         f"A data file of {path} is missing",
         f"{file} does not exist, but the Delta log names it",
-        "Restore the file from a backup"
-        + (". Without a backup, rebuild the table from the changelog" if of_table else "")
-        + or_move_away(path),
+        _restored(path),
         path=path,
-        **({"table": of_table[1]} if of_table else {}),
+        **({"table": of_table[2]} if of_table else {}),
+    )
+
+
+def data_file_damaged(path: str, file: str, what: str) -> StorageError:
+    """The error for a table at `path` whose log names a `file` that is damaged."""
+    of_table = _OF_TABLE.search(path)
+    return StorageError(
+        ErrorCode.TABLE_DAMAGED,
+        f"A data file of {path} is damaged",
+        f"{file} {what}",
+        _restored(path),
+        path=path,
+        file=file,
+        **({"table": of_table[2]} if of_table else {}),
+    )
+
+
+def _restored(path: str) -> str:
+    """How a data file comes back."""
+    rebuild = ". Without a backup, rebuild the table from the changelog"
+    return (
+        "Restore the file from a backup"
+        + (rebuild if _OF_TABLE.search(path) else _begin_again(path))
+        + or_move_away(path)
+    )
+
+
+def log_damaged(path: str, damage: LogDamage) -> StorageError:
+    """The error for a table at `path` whose log is damaged."""
+    folder = f"{path.rstrip('/')}/_delta_log"
+    remedy = (
+        f"Move {' and '.join(damage.removable)} out of {folder}: the rest of the log says the same"
+        if damage.removable
+        else "Restore the file from a backup"
+    )
+    of_table = _OF_TABLE.search(path)
+    without = (
+        f". Without a backup, move the folder {of_table[1]} away: the pipeline makes the table"
+        " again from the changelog"
+        if of_table
+        else _begin_again(path)
+    )
+    return StorageError(
+        ErrorCode.TABLE_DAMAGED,
+        f"The Delta log of {path} is damaged",
+        f"{folder}/{damage.file} {damage.what}",
+        remedy + ("" if damage.removable else without + or_move_away(path)),
+        path=path,
+        file=f"{folder}/{damage.file}",
+    )
+
+
+def _begin_again(path: str) -> str:
+    """The end of a remedy for a changelog without a backup. It is empty for other tables."""
+    of_stream = _OF_STREAM.search(path)
+    if of_stream is None:
+        return ""
+    return (
+        f". Without a backup, move the folder {of_stream[1]} and those of the tables of this stream"
+        " away: ingest begins again with the oldest record that Kafka has"
     )
 
 
@@ -117,5 +177,17 @@ def log_missing(path: str) -> TableError:
         " another program",
         "Restore _delta_log from a backup"
         + (or_move_away(path) or f", or move the other files away.{again}"),
+        path=path,
+    )
+
+
+def tombstones_unusable(path: str, table: str, what: str) -> TableError:
+    """The error for the tombstone table of a `table`, at `path`. `what` is the matter with it."""
+    return TableError(
+        ErrorCode.TOMBSTONES_UNUSABLE,
+        f"The tombstone table of {table} {what}",
+        "It remembers the deleted rows. Without it, late changes would bring them back",
+        f"Restore {path} to its last state, or rebuild the table",
+        table=table,
         path=path,
     )

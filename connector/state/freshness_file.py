@@ -49,4 +49,5 @@ def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -
     if not is_newer or known.topic_id != stored["topic_id"]:
         return progress
     read_to = from_stored(dict[int, int], stored["end_offsets"])
-    return progress.renewed(read_to, EndOffsets(known.at, known.ends))
+    asked = EndOffsets(known.at, known.ends)
+    return progress.renewed(read_to, asked, progress.open_transactions)

@@ -58,7 +58,8 @@ class IncompleteTransaction(NamedTuple):
 class ReleaseTransaction:
     """An operator's request that nothing waits for an incomplete transaction any more.
 
-    In a warehouse, numbers increase in the order in which they were made.
+    `server_transaction_id` and `commit_timestamp` identify the transaction: a source may use an id
+    again. In a warehouse, numbers increase in the order in which they were made.
     """
 
     number: int
@@ -67,6 +68,8 @@ class ReleaseTransaction:
     reason: str
     made_at: int
     made_by: str
+    commit_timestamp: int | None = None
+    """None: a request of an earlier version, which is for all transactions with the id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,15 +194,17 @@ class TransactionCheck:
 
     def released(self, requests: Iterable[ReleaseTransaction]) -> TransactionCheck:
         """Return the result after an operator released transactions. A release counts for the
-        transactions with its id that are listed now.
+        transaction with its commit timestamp and id, if that is listed now.
         """
         requests = list(requests)
-        ids = {request.server_transaction_id for request in requests}
+        asked = {(request.commit_timestamp, request.server_transaction_id) for request in requests}
         return replace(
             self,
             released_to=max((self.released_to, *(request.number for request in requests))),
             incomplete=tuple(
-                one._replace(is_released=True) if one.server_transaction_id in ids else one
+                one._replace(is_released=True)
+                if one[:2] in asked or (None, one.server_transaction_id) in asked
+                else one
                 for one in self.incomplete
             ),
         )

@@ -37,12 +37,15 @@ class Ignored(StrEnum):
     - `ENDED`: the stream partition has ended.
     - `OLDER_ANNOUNCEMENT`: an announcement older than one that was read before in the Kafka
       partition, usually of an older producer (WMK-6).
+    - `LATER_START`: the start timestamp of a child, where another parent named an earlier one
+      (WMK-7).
     """
 
     IN_FUTURE = "in_future"
     BACKWARDS = "backwards"
     ENDED = "ended"
     OLDER_ANNOUNCEMENT = "older_announcement"
+    LATER_START = "later_start"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +221,8 @@ def ignored_claims(
 
     `in_future` counts those of the batch. For each Kafka partition, a batch counts at most one
     claim that goes backwards, and one of a stream partition that has ended. An announcement counts
-    if it is older than the newest one of the batches before.
+    if it is older than the newest one of the batches before. A record that ends a parent counts if
+    another one gives a child an earlier start timestamp.
     """
     found: dict[str, Counter[Ignored]] = {
         name: Counter({Ignored.IN_FUTURE: count}) for name, count in in_future.items() if count
@@ -234,18 +238,32 @@ def ignored_claims(
                 add(name, Ignored.ENDED)
             elif known is not None and 0 < claim < known.claims.get(k, 0):
                 add(name, Ignored.BACKWARDS)
+    newest = {
+        (root, k): start
+        for (root, start), one in sorted(before.announcements.items())
+        for k in one.read_in
+    }
+    starts = _starts_of_children(heard, before)
     for lineage in heard.lineage:
         record = lineage.record
         place = record.stream_partition, lineage.kafka_partition
-        newest = (
-            before.announcements[place][:2]
-            if place in before.announcements
-            else before.past_roots.get(place[0], (0, 0))
-        )
-        is_announcement = not any(child.parent_partition_tokens for child in record.children)
-        if is_announcement and (record.start_timestamp, record.record_sequence) < newest:
+        if any(child.parent_partition_tokens for child in record.children):
+            if any(record.start_timestamp != starts[child.token] for child in record.children):
+                add(record.stream_partition, Ignored.LATER_START)
+        elif record.start_timestamp < newest.get(place, before.past_roots.get(place[0], 0)):
             add(record.stream_partition, Ignored.OLDER_ANNOUNCEMENT)
     return {name: dict(counts) for name, counts in sorted(found.items())}
+
+
+def _starts_of_children(heard: BatchClaims, before: Frontier) -> dict[str, int]:
+    """Return the least start timestamp of each child that the ends of a batch name."""
+    starts = {name: one.start for name, one in before.partitions.items() if one.start}
+    for lineage in heard.lineage:
+        for child in lineage.record.children:
+            if child.parent_partition_tokens:
+                at = lineage.record.start_timestamp
+                starts[child.token] = min(at, starts.get(child.token, at))
+    return starts
 
 
 def _sum(one: Mapping[_Key, int], other: Mapping[_Key, int]) -> dict[_Key, int]:

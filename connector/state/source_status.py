@@ -18,6 +18,7 @@ _WHY_IGNORED: Final = {
     Ignored.BACKWARDS: "below an earlier claim",
     Ignored.ENDED: "of an ended stream partition",
     Ignored.OLDER_ANNOUNCEMENT: "announcements older than one before",
+    Ignored.LATER_START: "later start timestamps of a child than another parent named",
 }
 _WHAT_IMAGES_SAY: Final = {"DELETE": "a DELETE sets cells", "INSERT": "an INSERT sets no cell"}
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from connector.errors import ErrorCode, StaleTableError
 from connector.records.model import Release
 from connector.records.views import view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
+from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
 from connector.state.table_state import TableState
@@ -92,6 +93,7 @@ class Progress:
     - `external_dead_letters` counts the external dead letters that ingest has read (DLQ-7).
     - `checks` are the findings about the producers.
     - `transactions` is the result of the checks of transactions (ING-2).
+    - `open_transactions` are those that hid records when Kafka was last asked.
     - `staged` counts the staged rows of write streams, and `releases` is what is known of their
       releases (WRS-17).
     """
@@ -114,6 +116,7 @@ class Progress:
     transactions: TransactionCheck = NOT_CHECKED
     staged: int = 0
     releases: ReleaseProgress = NO_RELEASES
+    open_transactions: tuple[OpenTransaction, ...] = ()
     frontier: Frontier = UNKNOWN
 
     @property
@@ -220,6 +223,7 @@ class Progress:
             staged=self.staged + counts.staged,
             releases=releases,
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
+            open_transactions=not_passed(self.open_transactions, ends),
             frontier=frontier,
         )
 
@@ -291,13 +295,19 @@ class Progress:
             as_of=as_of,
         )
 
-    def renewed(self, ends: Mapping[int, int], asked: EndOffsets) -> Progress:
-        """Return the progress after Kafka was asked and had no new records. `ends` is the end of
-        the newest batch (TBL-16).
+    def renewed(
+        self,
+        ends: Mapping[int, int],
+        asked: EndOffsets,
+        open_transactions: Iterable[OpenTransaction] = (),
+    ) -> Progress:
+        """Return the progress after Kafka was asked and had no new records, except those that
+        `open_transactions` hide. `ends` is the end of the newest batch (TBL-16).
         """
         is_whole = not self.releases.is_waiting
         return replace(
             self,
+            open_transactions=tuple(open_transactions),
             freshness=self.freshness.after(self.ingest_batch, ends, asked, is_whole=is_whole),
         )
 
@@ -322,6 +332,8 @@ class Progress:
             del stored["checks"]
         if self.transactions == NOT_CHECKED:
             del stored["transactions"]
+        if not self.open_transactions:
+            del stored["open_transactions"]
         if self.releases == NO_RELEASES:
             del stored["releases"]
             if not self.staged:

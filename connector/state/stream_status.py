@@ -12,6 +12,7 @@ from connector.records.views import view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.jobs import Job
 from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.state.open_transactions import NORMAL_US, OpenTransaction
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks
 from connector.state.source_status import hints_of_checks, view_of_checks
 from connector.state.status_json import (
@@ -58,6 +59,7 @@ class StreamStatus:
     wait_s              how long tables wait for such a transaction; None: they do not
     staged              the number of staged rows of write streams that were ingested (WRS-17)
     releases            their releases, as ingest knows them (WRS-18)
+    open_transactions   the transactions in Kafka that hid records at `topic_read_at`
     """
 
     name: str
@@ -87,6 +89,7 @@ class StreamStatus:
     wait_s: int | None = None
     staged: int = 0
     releases: ReleaseProgress = NO_RELEASES
+    open_transactions: tuple[OpenTransaction, ...] = ()
 
     @property
     def low_watermark_age_s(self) -> float | None:
@@ -127,6 +130,11 @@ class StreamStatus:
                 f"no announcement names {summarize_names(self.undeclared)}: announce or close these"
                 " stream partitions"
             )
+        found += [
+            one.describe(self.now)
+            for one in self.open_transactions
+            if self.now - one.since >= NORMAL_US
+        ]
         found += self._stall_hints()
         found += hints_of_checks(self.checks, self.now)
         found += self._transaction_hints()
@@ -216,6 +224,9 @@ class StreamStatus:
             "without_key_range": list(self.without_key_range),
             "undefined_sources": list(self.undefined_sources),
             "maintenance": [view_of_job(job) for job in self.maintenance],
+            "open_transactions": [
+                one._asdict() | {"since": view_of_time(one.since)} for one in self.open_transactions
+            ],
             "hints": self.hints,
         }
 
@@ -281,7 +292,7 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
             waits_for=(
                 tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else ()
             ),
-            is_over=one.has_ended(k),
+            is_over=one.has_ended,
         )
         for name, one in frontier.partitions.items()
     ]
@@ -321,7 +332,7 @@ def stream_status(
         lag=None if topic_read_at is None else progress.freshness.behind,
         topic_read_at=topic_read_at,
         low_watermark=progress.low_watermark,
-        horizon=progress.horizon,
+        horizon=progress.horizon or None,  # at 0, no change is older
         lagging_partition=frontier.lagging_partition,
         stalled=tuple(frontier.stalls(now, stall_after)),
         stalls_unverified=topic_read_at is None
@@ -338,6 +349,7 @@ def stream_status(
         wait_s=wait_s,
         staged=progress.staged,
         releases=progress.releases,
+        open_transactions=progress.open_transactions,
     )
 
 

@@ -89,7 +89,7 @@ def release_status(release: OpenRelease) -> ReleaseStatus:
     return ReleaseStatus(
         release.commit_timestamp,
         release.stream_partition,
-        tuple(one.stream for one in release.ranges),
+        release.write_streams,
         sum(one.upto - one.first for one in release.ranges),
         release.since,
         release.since_batch,

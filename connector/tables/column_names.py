@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from connector.errors import ConfigError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 NAME_PATTERN: Final = r"[A-Za-z0-9](?:[-_A-Za-z0-9]{0,126}[A-Za-z0-9])?"
 """Names of tables and streams. They are names of folders, so dots and slashes are not allowed."""
@@ -53,9 +53,10 @@ def unmapped_cell(name: str) -> tuple[str, bytes]:
     return family, qualifier
 
 
-def check_column_name(what: str, name: str) -> None:
+def name_fault(what: str, name: str) -> ConfigError | None:
+    """Return what is wrong with the name of a column."""
     if name.startswith("_"):
-        raise ConfigError(
+        return ConfigError(
             ErrorCode.COLUMN_NAME_RESERVED,
             f"A {what} has the name {name}",
             "Names that begin with _ are reserved",
@@ -66,15 +67,17 @@ def check_column_name(what: str, name: str) -> None:
             "A column name has at most 300 ASCII characters. The first one is a letter, and the"
             " others are letters, digits or _"
         )
-        raise ConfigError(
+        return ConfigError(
             ErrorCode.COLUMN_NAME_INVALID,
             f"A {what} has the name {name!r}",
             cause,
             "Choose another name",
         )
+    return None
 
 
-def check_distinct(what: str, names: Iterable[str]) -> None:
+def repeated_names(what: str, names: Iterable[str]) -> Iterator[ConfigError]:
+    """Yield an error for each name that another one equals but for its case."""
     seen: dict[str, str] = {}
     for name in names:
         if (other := seen.get(name.lower())) is not None:
@@ -83,7 +86,7 @@ def check_distinct(what: str, names: Iterable[str]) -> None:
                 if name == other
                 else "Spark does not distinguish upper and lower case"
             )
-            raise ConfigError(
+            yield ConfigError(
                 ErrorCode.COLUMN_NAME_REPEATED,
                 f"Two {what} have the names {other} and {name}",
                 cause,

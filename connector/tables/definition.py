@@ -7,6 +7,7 @@ tables may have the same source table.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -18,9 +19,9 @@ from connector.records.ordering import OrderBy
 from connector.tables.column_names import (
     BOOKKEEPING,
     UNMAPPED,
-    check_column_name,
-    check_distinct,
     is_name,
+    name_fault,
+    repeated_names,
     unmapped_name,
 )
 from connector.tables.keys import Key
@@ -63,31 +64,10 @@ class Column:
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        check_column_name("column", self.name)
-        if not _is_family(self.family):
-            raise ConfigError(
-                ErrorCode.COLUMN_FAMILY_INVALID,
-                f"Column {self.name} has the family {self.family!r}",
-                "A family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
-                "Use the name that the family has in the source",
-            )
-        if len(self.qualifier) > MAX_QUALIFIER_BYTES:
-            cause = f"A qualifier has at most {MAX_QUALIFIER_BYTES} bytes"
-            problem = f"Column {self.name} has a qualifier of {len(self.qualifier)} bytes"
-            raise ConfigError(
-                ErrorCode.COLUMN_QUALIFIER_INVALID,
-                problem,
-                cause,
-                "Use the name that the qualifier has in the source",
-            )
-        if self.encoding is Encoding.BINARY and self.type in TEXT_ONLY:
-            remedy = 'Set encoding = "text", or type = "BYTES"'
-            raise ConfigError(
-                ErrorCode.COLUMN_ENCODING_INVALID,
-                f"Column {self.name} has the type {self.type} and a binary encoding",
-                f"{self.type} has no binary form",
-                remedy,
-            )
+        for fault in column_faults(
+            self.name, self.family, self.qualifier, self.type, self.encoding
+        ):
+            raise fault
 
     @property
     def cell(self) -> tuple[str, bytes]:
@@ -133,89 +113,153 @@ class TableDefinition:
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        for what, name in (
-            ("A table", self.name),
-            (f"The stream of tables.{self.name}", self.stream),
+        for fault in setting_faults(
+            self.name,
+            self.stream,
+            self.source,
+            self.max_staleness_s,
+            self.apply_every_s,
+            self.buckets,
         ):
-            if not is_name(name):
-                cause = (
-                    "Names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
-                    " digit at both ends"
-                )
-                raise ConfigError(
-                    ErrorCode.NAME_INVALID,
-                    f"{what} has the name {name!r}",
-                    cause,
-                    "Choose another name",
-                )
-        where = f"tables.{self.name}"
-        if not _is_table_name(self.source):
-            cause = "A source table has a name of 1 to 128 of the characters - _ . a-z A-Z 0-9"
-            raise ConfigError(
-                ErrorCode.SOURCE_TABLE_INVALID,
-                f"{where}.source is {self.source!r}",
-                cause,
-                "Use the name that the change records have",
-            )
-        if self.max_staleness_s is not None and self.max_staleness_s < 0:
-            cause = "A bound cannot be negative"
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"{where}.max_staleness is {self.max_staleness_s} s",
-                cause,
-                "Remove the setting, or set it to 10m, for example",
-            )
-        if self.apply_every_s is not None and self.apply_every_s < 1:
-            cause = "The shortest time between two applies is 1 s"
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"{where}.apply_every is {self.apply_every_s} s",
-                cause,
-                "Remove the setting, or set it to 1h, for example",
-            )
-        if not 1 <= self.buckets <= MAX_BUCKETS or self.buckets.bit_count() != 1:
-            cause = f"The number must be a power of two from 1 to {MAX_BUCKETS}"
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"{where}.buckets is {self.buckets}",
-                cause,
-                "Remove the setting for a table below 256 MB. 16 buckets fit a few gigabytes",
-            )
-        count = len(self.key.parts) + len(self.columns)
-        if count > MAX_COLUMNS:
-            cause = f"A table has at most {MAX_COLUMNS} columns, including key columns"
-            raise ConfigError(
-                ErrorCode.COLUMNS_TOO_MANY,
-                f"{where} has {count} columns",
-                cause,
-                "Remove some columns. Their cells are then kept unmapped",
-            )
-        check_distinct(
-            f"columns of {where}",
-            (*(part.name for part in self.key.parts), *(column.name for column in self.columns)),
-        )
-        if not self.columns and not self.keep_unmapped:
-            cause = "Such a table never has a row"
-            raise ConfigError(
-                ErrorCode.COLUMNS_MISSING,
-                f"{where} has no columns and keep_unmapped = false",
-                cause,
-                "Declare columns, or remove keep_unmapped",
-            )
-        self._check_cells(where)
+            raise fault
+        names = [column.name for column in self.columns]
+        cells = [(column.name, *column.cell) for column in self.columns]
+        key_names = [part.name for part in self.key.parts]
+        for fault in columns_faults(self.name, key_names, names, cells, self.keep_unmapped):
+            raise fault
 
-    def _check_cells(self, where: str) -> None:
-        shown_by: dict[tuple[str, bytes], str] = {}
-        for column in self.columns:
-            if column.cell in shown_by:
-                raise ConfigError(
-                    ErrorCode.COLUMN_REPEATED,
-                    f"{where}.columns: {shown_by[column.cell]} and {column.name} both show the cell"
-                    f" {unmapped_name(*column.cell)}",
-                    "Only one column can show a cell",
-                    "Remove one of them, or declare a second table on the same source",
-                )
-            shown_by[column.cell] = column.name
+
+def column_faults(
+    name: str | None,
+    family: str | None,
+    qualifier: bytes,
+    type_: DataType | None,
+    encoding: Encoding | None,
+) -> Iterator[ConfigError]:
+    """Yield what is wrong with a column (TBL-8). None: it is not known."""
+    if name is not None and (fault := name_fault("column", name)):
+        yield fault
+    if family is not None and not _is_family(family):
+        yield ConfigError(
+            ErrorCode.COLUMN_FAMILY_INVALID,
+            f"Column {name} has the family {family!r}",
+            "A family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
+            "Use the name that the family has in the source",
+        )
+    if len(qualifier) > MAX_QUALIFIER_BYTES:
+        yield ConfigError(
+            ErrorCode.COLUMN_QUALIFIER_INVALID,
+            f"Column {name} has a qualifier of {len(qualifier)} bytes",
+            f"A qualifier has at most {MAX_QUALIFIER_BYTES} bytes",
+            "Use the name that the qualifier has in the source",
+        )
+    if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
+        yield ConfigError(
+            ErrorCode.COLUMN_ENCODING_INVALID,
+            f"Column {name} has the type {type_} and a binary encoding",
+            f"{type_} has no binary form",
+            'Set encoding = "text", or type = "BYTES"',
+        )
+
+
+def setting_faults(
+    table: str,
+    stream: str | None,
+    source: str,
+    max_staleness_s: int | None,
+    apply_every_s: int | None,
+    buckets: int,
+) -> Iterator[ConfigError]:
+    """Yield what is wrong with the settings of a table that are not about columns (TBL-8)."""
+    where = f"tables.{table}"
+    for what, name in (("A table", table), (f"The stream of {where}", stream)):
+        if name is not None and not is_name(name):
+            cause = (
+                "Names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
+                " digit at both ends"
+            )
+            yield ConfigError(
+                ErrorCode.NAME_INVALID,
+                f"{what} has the name {name!r}",
+                cause,
+                "Choose another name",
+            )
+    if not _is_table_name(source):
+        yield ConfigError(
+            ErrorCode.SOURCE_TABLE_INVALID,
+            f"{where}.source is {source!r}",
+            "A source table has a name of 1 to 128 of the characters - _ . a-z A-Z 0-9",
+            "Use the name that the change records have",
+        )
+    if max_staleness_s is not None and max_staleness_s < 0:
+        yield ConfigError(
+            ErrorCode.SETTING_INVALID,
+            f"{where}.max_staleness is {max_staleness_s} s",
+            "A bound cannot be negative",
+            "Remove the setting, or set it to 10m, for example",
+        )
+    if apply_every_s is not None and apply_every_s < 1:
+        yield ConfigError(
+            ErrorCode.SETTING_INVALID,
+            f"{where}.apply_every is {apply_every_s} s",
+            "The shortest time between two applies is 1 s",
+            "Remove the setting, or set it to 1h, for example",
+        )
+    if not 1 <= buckets <= MAX_BUCKETS or buckets.bit_count() != 1:
+        yield ConfigError(
+            ErrorCode.SETTING_INVALID,
+            f"{where}.buckets is {buckets}",
+            f"The number must be a power of two from 1 to {MAX_BUCKETS}",
+            "Remove the setting for a table below 256 MB. 16 buckets fit a few gigabytes",
+        )
+
+
+def columns_faults(
+    table: str,
+    key_names: Sequence[str | None],
+    names: Sequence[str | None],
+    cells: Sequence[tuple[str, str, bytes]],
+    keep_unmapped: bool,
+) -> Iterator[ConfigError]:
+    """Yield what is wrong with the columns of a table together (TBL-8).
+
+    Args:
+        table: The table.
+        key_names: The names of its key columns. None: it is not known.
+        names: The names of the other columns. None: it is not known.
+        cells: The column, the family and the qualifier of each cell that is shown.
+        keep_unmapped: Whether the table keeps cells that no column shows.
+    """
+    where = f"tables.{table}"
+    count = len(key_names) + len(names)
+    if count > MAX_COLUMNS:
+        yield ConfigError(
+            ErrorCode.COLUMNS_TOO_MANY,
+            f"{where} has {count} columns",
+            f"A table has at most {MAX_COLUMNS} columns, including key columns",
+            "Remove some columns. Their cells are then kept unmapped"
+            if keep_unmapped
+            else "Remove some columns",
+        )
+    yield from repeated_names(f"columns of {where}", filter(None, (*key_names, *names)))
+    if not names and not keep_unmapped:
+        yield ConfigError(
+            ErrorCode.COLUMNS_MISSING,
+            f"{where} has no columns and keep_unmapped = false",
+            "Such a table never has a row",
+            "Declare columns, or remove keep_unmapped",
+        )
+    shown_by: dict[tuple[str, bytes], str] = {}
+    for name, family, qualifier in cells:
+        if (other := shown_by.get((family, qualifier))) is not None:
+            yield ConfigError(
+                ErrorCode.COLUMN_REPEATED,
+                f"{where}.columns: {other} and {name} both show the cell"
+                f" {unmapped_name(family, qualifier)}",
+                "Only one column can show a cell",
+                "Remove one of them, or declare a second table on the same source",
+            )
+        shown_by[family, qualifier] = name
 
 
 def column_type(text: str) -> DataType:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from connector.records.model import DataChange, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
-from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join, lift, winners
+from connector.tables.merge import Cell, CellName, RowState, Tombstone, join, lift, winners
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -119,14 +119,6 @@ class _Write(NamedTuple):
     order: ChangeOrder
     entry: Entry
     state: RowState
-
-
-def state_of(deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions) -> RowState:
-    """Return the state of a row with these changes."""
-    state = EMPTY
-    for change, position in deliveries:
-        state = join(state, lift(change, position, order_by, versions))
-    return state
 
 
 def explain(

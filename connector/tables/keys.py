@@ -7,6 +7,7 @@ table.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -14,7 +15,7 @@ from typing import Final
 from connector.errors import ConfigError, ErrorCode, InvalidChangeError
 from connector.records.field_types import check_arguments
 from connector.records.model import MAX_ROW_KEY_BYTES, Rule
-from connector.tables.column_names import check_column_name, check_distinct
+from connector.tables.column_names import name_fault, repeated_names
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
 from connector.tables.values import (
     CANONICAL_PATTERN,
@@ -32,7 +33,13 @@ _canonical = {
     type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in CANONICAL_PATTERN.items()
 }
 
-_NOT_IN_A_KEY: Final = frozenset({DataType.FLOAT64, DataType.JSON})
+KEY_TYPES: Final = tuple(
+    type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)
+)
+"""The types of key columns. Equal values of the others can have different texts."""
+ROW_KEY_TYPES: Final = (DataType.STRING, DataType.BYTES)
+"""The types of a key column that is the row key."""
+
 _LETTERS: Final = {
     DataType.BOOL: "truefals",
     DataType.INT64: "-0123456789",
@@ -62,88 +69,35 @@ class KeyPart:
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        check_column_name("key column", self.name)
+        if fault := name_fault("key column", self.name):
+            raise fault
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
     """The key columns of a table, and their form in the row key.
 
-    - `ROW_KEY`: one part, BYTES or STRING. It is the row key.
+    - `ORDERED`: bytes with the same order as the key columns (`connector.tables.ordered_key`). A
+      part can have any value. One text without NUL characters is its UTF-8 bytes.
     - `DELIMITED`: each part in its canonical text, with the delimiter between the parts. The
       delimiter must not occur inside a part. For example, `7#2024-04-30`.
-    - `ORDERED`: bytes with the same order as the key columns (`connector.tables.ordered_key`).
+    - `ROW_KEY`: one part, BYTES or STRING. It is the row key.
 
     Raises:
         ConfigError: The number of parts, a type or the delimiter is not allowed (TBL-8).
     """
 
     parts: tuple[KeyPart, ...]
-    form: KeyForm = KeyForm.ROW_KEY
+    form: KeyForm = KeyForm.ORDERED
     delimiter: str = DEFAULT_DELIMITER
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        if not 1 <= len(self.parts) <= MAX_KEY_COLUMNS:
-            cause = f"A key has 1 to {MAX_KEY_COLUMNS} columns"
-            raise ConfigError(
-                ErrorCode.KEY_INVALID,
-                f"The key has {len(self.parts)} columns",
-                cause,
-                "Join some of the columns in the source",
-            )
-        for part in self.parts:
-            if part.type in _NOT_IN_A_KEY:
-                raise ConfigError(
-                    ErrorCode.KEY_INVALID,
-                    f"Key column {part.name} has the type {part.type}",
-                    "Equal values of this type can have different texts, so the column cannot"
-                    " identify a row",
-                    "Declare the column as STRING, BYTES, BOOL, INT64, NUMERIC, DATE or TIMESTAMP",
-                )
-        check_distinct("key columns", (part.name for part in self.parts))
-        if self.form is KeyForm.ROW_KEY:
-            self._check_row_key()
-        elif self.form is KeyForm.DELIMITED:
-            self._check_delimiter()
-        elif self.delimiter != DEFAULT_DELIMITER:
-            cause = "The form ordered has no delimiter: it marks the end of each part"
-            raise ConfigError(
-                ErrorCode.KEY_DELIMITER_INVALID,
-                f"The delimiter of the key is {self.delimiter!r}",
-                cause,
-                'Remove the delimiter, or set form = "delimited"',
-            )
-
-    def _check_row_key(self) -> None:
-        if len(self.parts) != 1 or self.parts[0].type not in (DataType.BYTES, DataType.STRING):
-            declared = ", ".join(f"{part.name} {part.type}" for part in self.parts)
-            raise ConfigError(
-                ErrorCode.KEY_INVALID,
-                f"The row key is declared as {declared}",
-                "Without a form, the row key is one column of the type BYTES or STRING",
-                'Set form = "delimited" or "ordered"',
-            )
-
-    def _check_delimiter(self) -> None:
-        delimiter = self.delimiter
-        if not (1 <= len(delimiter) <= MAX_DELIMITER_LENGTH and delimiter.isascii()):
-            limit = f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters"
-            raise ConfigError(
-                ErrorCode.KEY_DELIMITER_INVALID,
-                f"The delimiter of the key is {delimiter!r}",
-                limit,
-                'Remove the setting to use "#"',
-            )
-        for part in self.parts:
-            if set(delimiter) <= set(_LETTERS.get(part.type, "")):
-                cause = f"The values of {part.name}, which has the type {part.type}, may contain it"
-                raise ConfigError(
-                    ErrorCode.KEY_DELIMITER_INVALID,
-                    f"The delimiter of the key is {delimiter!r}",
-                    cause,
-                    'Choose another delimiter, for example "#"',
-                )
+        types = [(part.name, part.type) for part in self.parts]
+        for fault in key_faults(types, self.form, self.delimiter):
+            raise fault
+        for fault in repeated_names("key columns", (part.name for part in self.parts)):
+            raise fault
 
     def read_key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
         """Split a row key into the values of the key columns. Never raises.
@@ -210,6 +164,97 @@ class Key:
                 values,
             )
         return row_key
+
+
+def key_faults(
+    columns: Sequence[tuple[str, DataType | None]], form: KeyForm, delimiter: str
+) -> Iterator[ConfigError]:
+    """Yield what is wrong with a key (TBL-8). A remedy leads to no other fault.
+
+    Args:
+        columns: The names of the key columns, and their types. None: the type is not known.
+        form: The form.
+        delimiter: The delimiter.
+    """
+    if not 1 <= len(columns) <= MAX_KEY_COLUMNS:
+        yield ConfigError(
+            ErrorCode.KEY_INVALID,
+            f"The key has {len(columns)} columns",
+            f"A key has 1 to {MAX_KEY_COLUMNS} columns",
+            "Join some of the columns in the source" if columns else "Declare a key column",
+        )
+    types = key_types(form, delimiter)
+    for name, type_ in columns:
+        if type_ is not None and type_ not in KEY_TYPES:
+            yield ConfigError(
+                ErrorCode.KEY_INVALID,
+                f"Key column {name} has the type {type_}",
+                "Equal values of this type can have different texts, so the column cannot"
+                " identify a row",
+                f"Declare the column as {', '.join(types[:-1])} or {types[-1]}",
+            )
+    known = [(name, type_) for name, type_ in columns if type_ in KEY_TYPES]
+    is_row_key = len(columns) == 1 and all(type_ in ROW_KEY_TYPES for _, type_ in known)
+    if form is KeyForm.ROW_KEY and columns and not is_row_key:
+        declared = ", ".join(f"{name} {type_ or '(unknown)'}" for name, type_ in columns)
+        yield ConfigError(
+            ErrorCode.KEY_INVALID,
+            f"The row key is declared as {declared}",
+            "In the form row_key, the key is one column of the type BYTES or STRING",
+            f"Set form = {_forms_for(known, delimiter)}",
+        )
+    if form is not KeyForm.DELIMITED and delimiter != DEFAULT_DELIMITER:
+        is_delimiter = _delimiter_fault(known, delimiter) is None
+        yield ConfigError(
+            ErrorCode.KEY_DELIMITER_INVALID,
+            f"The delimiter of the key is {delimiter!r}",
+            f"The form {form} has no delimiter",
+            "Remove the delimiter" + (', or set form = "delimited"' if is_delimiter else ""),
+        )
+    if form is KeyForm.DELIMITED and (fault := _delimiter_fault(known, delimiter)):
+        yield fault
+
+
+def key_types(form: KeyForm, delimiter: str) -> Sequence[DataType]:
+    """Return the types that a key column can have in a form with this delimiter."""
+    if form is KeyForm.ROW_KEY:
+        return ROW_KEY_TYPES
+    if form is KeyForm.ORDERED or not _is_delimiter(delimiter):
+        return KEY_TYPES
+    return [type_ for type_ in KEY_TYPES if not set(delimiter) <= set(_LETTERS.get(type_, ""))]
+
+
+def _is_delimiter(text: str) -> bool:
+    return 1 <= len(text) <= MAX_DELIMITER_LENGTH and text.isascii()
+
+
+def _forms_for(columns: Sequence[tuple[str, DataType | None]], delimiter: str) -> str:
+    forms = [KeyForm.ORDERED] if delimiter == DEFAULT_DELIMITER else []
+    if _delimiter_fault(columns, delimiter) is None:
+        forms.append(KeyForm.DELIMITED)
+    return " or ".join(f'"{form}"' for form in forms) or '"ordered", without a delimiter'
+
+
+def _delimiter_fault(
+    columns: Sequence[tuple[str, DataType | None]], delimiter: str
+) -> ConfigError | None:
+    """Return why a delimiter cannot join key columns."""
+    if not _is_delimiter(delimiter):
+        return ConfigError(
+            ErrorCode.KEY_DELIMITER_INVALID,
+            f"The delimiter of the key is {delimiter!r}",
+            f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters",
+            'Set delimiter = "#"',
+        )
+    for name, type_ in columns:
+        if type_ is not None and type_ not in key_types(KeyForm.DELIMITED, delimiter):
+            return ConfigError(
+                ErrorCode.KEY_DELIMITER_INVALID,
+                f"The delimiter of the key is {delimiter!r}",
+                f"The values of {name}, which has the type {type_}, may contain it",
+                'Choose another delimiter, for example "#"',
+            )
+    return None
 
 
 def _read_canonical(type_: DataType, piece: bytes) -> object | Unreadable:

@@ -23,22 +23,30 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
 from connector.stored import from_stored, to_stored
-from connector.watermarks.stream_partition import UNBOUNDED, KeyRange, StreamPartition
+from connector.watermarks.stream_partition import (
+    KeyRange,
+    StreamPartition,
+    is_read_everywhere,
+    least,
+)
 
-_Name = TypeVar("_Name", str, tuple[str, int])
-_Said = TypeVar("_Said", "tuple[int, int]", "Announcement", "LastAdvance")
+_Said = TypeVar("_Said", int, "LastAdvance")
 
 
 class Announcement(NamedTuple):
-    """The newest announcement of a root in a Kafka partition.
+    """An announcement of a root, as far as its parts were read (WMK-6).
 
-    It has its time, its number of Kafka partitions, and the live stream partitions in sorted order.
+    - `live` are the stream partitions that its parts name.
+    - `read_in` has, for each Kafka partition where a part was read, the number of Kafka partitions
+      that it was sent to.
     """
 
-    start_timestamp: int
-    record_sequence: int
-    kafka_partitions: int
-    live: tuple[str, ...]
+    live: frozenset[str]
+    read_in: Mapping[int, int]
+
+    def join(self, other: Announcement) -> Announcement:
+        """Combine the parts of both."""
+        return Announcement(self.live | other.live, least(self.read_in, other.read_in))
 
 
 class Ended(NamedTuple):
@@ -112,9 +120,10 @@ class Frontier:
     - `partitions` are the stream partitions that have not ended: the live ones, those that wait for
       their parents, and known parents without records.
     - `ended` are the other ones, until their end is older than the horizon.
-    - `announcements` has the newest ones of roots that still have descendants in `partitions`.
-    - `past_roots` has the newest (start timestamp, record sequence) of each other root, until it is
-      older than the horizon.
+    - `announcements` has those of roots that still have descendants in `partitions`, by root and
+      start timestamp. For each Kafka partition, it has the two newest of a root.
+    - `past_roots` has the newest start timestamp of each other root, until it is older than the
+      horizon.
     - `last_advance` has an entry for each of `partitions` after `advance`.
     - `low_watermark` is `None` until it is known (WMK-6). It got its value at `low_advanced_at`.
     """
@@ -123,7 +132,7 @@ class Frontier:
     partitions: Mapping[str, StreamPartition] = field(default_factory=dict)
     ended: Mapping[str, Ended] = field(default_factory=dict)
     announcements: Mapping[tuple[str, int], Announcement] = field(default_factory=dict)
-    past_roots: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    past_roots: Mapping[str, int] = field(default_factory=dict)
     last_advance: Mapping[str, LastAdvance] = field(default_factory=dict)
     low_watermark: int | None = None
     low_advanced_at: int = 0
@@ -133,11 +142,7 @@ class Frontier:
         """The stream partitions that wait for a parent. Until the parent has ended, it delays the
         low watermark.
         """
-        unended = {
-            name
-            for name, partition in self.partitions.items()
-            if not partition.has_ended(self.kafka_partitions)
-        }
+        unended = {name for name, partition in self.partitions.items() if not partition.has_ended}
         return frozenset(
             name
             for name, partition in self.partitions.items()
@@ -156,8 +161,7 @@ class Frontier:
         return {
             name: partition
             for name, partition in self.partitions.items()
-            if name not in waiting
-            and (not partition.has_ended(self.kafka_partitions) or name in awaited)
+            if name not in waiting and (not partition.has_ended or name in awaited)
         }
 
     @property
@@ -221,7 +225,7 @@ class Frontier:
         """Convert to JSON values. `from_json` is the inverse."""
         stored: dict[str, Any] = to_stored(replace(self, announcements={}))
         stored["announcements"] = [
-            [root, k, *to_stored(newest)] for (root, k), newest in self.announcements.items()
+            [root, start, *to_stored(one)] for (root, start), one in self.announcements.items()
         ]
         for name, partition in self.partitions.items():
             if (keys := partition.key_range) is not None:
@@ -237,14 +241,9 @@ class Frontier:
             name: {**one, "key_range": _bytes_of(one["key_range"])}
             for name, one in stored["partitions"].items()
         }
-        # A frontier of an older version has only the time of an ended stream partition.
-        ended = {
-            name: [one] if isinstance(one, int) else one for name, one in stored["ended"].items()
-        }
-        announcements = {(root, k): newest for root, k, *newest in stored["announcements"]}
+        announcements = {(root, start): one for root, start, *one in stored["announcements"]}
         return from_stored(
-            Frontier,
-            {**stored, "partitions": partitions, "ended": ended, "announcements": announcements},
+            Frontier, {**stored, "partitions": partitions, "announcements": announcements}
         )
 
 
@@ -275,9 +274,11 @@ def advance(
         ends: The stream partitions that an operator closes (WMK-8).
     """
     said = Frontier(kafka_partitions=heard.kafka_partitions)
-    for lineage in heard.lineage:
-        if not _parents_in(lineage.record):
-            said = join(said, _said_by_announcement(lineage, frontier))
+    if heard.lineage:
+        known_since = _second_newest(frontier.announcements)
+        for lineage in heard.lineage:
+            if not _parents_in(lineage.record):
+                said = join(said, _said_by_announcement(lineage, frontier.past_roots, known_since))
     spoke = {
         name: StreamPartition(claims, roots=roots & {name}, epochs=heard.epochs.get(name, {}))
         for name, claims in heard.claims.items()
@@ -315,9 +316,11 @@ def join(one: Frontier, other: Frontier) -> Frontier:
         },
         ended=ended,
         announcements={
-            place: announcement
-            for place, announcement in _greatest(one.announcements, other.announcements).items()
-            if announcement[:2] > past_roots.get(place[0], _NEVER)
+            (root, start): announcement
+            for (root, start), announcement in _joined(
+                one.announcements, other.announcements
+            ).items()
+            if start > past_roots.get(root, 0)
         },
         past_roots=past_roots,
         last_advance=_greatest(one.last_advance, other.last_advance),
@@ -338,8 +341,6 @@ def is_claim(watermark: int, arrival: int, max_clock_skew: int) -> bool:
 
 
 _NOTHING: Final = StreamPartition()
-_NEVER: Final = (-1, -1)
-_NO_ANNOUNCEMENT: Final = Announcement(*_NEVER, 0, ())
 
 
 def _with_epochs(
@@ -361,28 +362,41 @@ def _parents_in(record: ChildPartitions) -> set[str]:
     return {parent for child in record.children for parent in child.parent_partition_tokens}
 
 
-def _said_by_announcement(lineage: LineageRecord, before: Frontier) -> Frontier:
-    record, place = lineage.record, (lineage.record.stream_partition, lineage.kafka_partition)
-    live = tuple(sorted({child.token for child in record.children}))
-    announcement = Announcement(
-        record.start_timestamp, record.record_sequence, lineage.kafka_partitions, live
-    )
-    newest = (
-        before.announcements[place][:2]
-        if place in before.announcements
-        else before.past_roots.get(place[0], _NEVER)
-    )
-    if announcement[:2] <= newest:
+def _second_newest(
+    announcements: Mapping[tuple[str, int], Announcement],
+) -> dict[tuple[str, int], int]:
+    """Return the start timestamp of the second newest announcement of each root in each Kafka
+    partition, or 0.
+    """
+    found: dict[tuple[str, int], int] = {}
+    newest: dict[tuple[str, int], int] = {}
+    for (root, start), one in sorted(announcements.items(), reverse=True):
+        for k in one.read_in:
+            if newest.setdefault((root, k), start) != start:
+                found.setdefault((root, k), start)
+    return found
+
+
+def _said_by_announcement(
+    lineage: LineageRecord,
+    past_roots: Mapping[str, int],
+    known_since: Mapping[tuple[str, int], int],
+) -> Frontier:
+    """Return the facts of an announcement. One that is older than the two newest of its root says
+    nothing: both have omitted the stream partitions that have ended since.
+    """
+    record, k = lineage.record, lineage.kafka_partition
+    root, start = record.stream_partition, record.start_timestamp
+    if start <= past_roots.get(root, 0) or start < known_since.get((root, k), 0):
         return UNKNOWN
     children = {
         child.token: StreamPartition(
-            roots=frozenset([record.stream_partition]),
-            introduced_by=announcement[:2],
-            key_range=_key_range(child),
+            roots=frozenset([root]), introduced_at=start, key_range=_key_range(child)
         )
         for child in record.children
     }
-    return Frontier(partitions=children, announcements={place: announcement})
+    announcement = Announcement(frozenset(children), {k: lineage.kafka_partitions})
+    return Frontier(partitions=children, announcements={(root, start): announcement})
 
 
 def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | None) -> Frontier:
@@ -414,27 +428,24 @@ def _said_by_end(lineage: LineageRecord, known: set[str]) -> Frontier:
     stream partition reports it, the report ends all parents that it names.
     """
     record, start = lineage.record, lineage.record.start_timestamp
-    introduced_by = (start, UNBOUNDED)
     children = {
         child.token: StreamPartition(
             start=start,
-            introduced_by=introduced_by,
+            introduced_at=start,
             key_range=_key_range(child),
             parents=frozenset(child.parent_partition_tokens),
         )
         for child in record.children
     }
     end = StreamPartition(
-        introduced_by=introduced_by,
-        ended_in=frozenset([lineage.kafka_partition]),
-        end_expected_in=lineage.kafka_partitions,
+        introduced_at=start,
+        ended_in={lineage.kafka_partition: lineage.kafka_partitions},
         ends_at=start,
     )
     parents = _parents_in(record)
     ends = {record.stream_partition} & parents or parents
     named = {
-        parent: end if parent in ends else StreamPartition(introduced_by=introduced_by)
-        for parent in known
+        parent: end if parent in ends else StreamPartition(introduced_at=start) for parent in known
     }
     return Frontier(partitions={**children, **named})
 
@@ -471,32 +482,63 @@ def _with_roots(frontier: Frontier) -> Frontier:
 
 
 def _without_omitted(frontier: Frontier, roots: frozenset[str]) -> Frontier:
-    """End each descendant that later announcements omit, in the Kafka partition where they were
-    read (WMK-6).
+    """End each descendant that announcements omit, in the Kafka partitions where they were read
+    (WMK-6).
 
     If it has several roots, the announcements of all its roots must omit it. If reading started in
     the middle of the topic, its roots may be unknown. Then all roots of the configuration must omit
     it.
     """
+    said: dict[str, list[tuple[int, Announcement]]] = {}
+    for (root, start), announcement in sorted(frontier.announcements.items(), reverse=True):
+        said.setdefault(root, []).append((start, announcement))
     partitions = dict(frontier.partitions)
-    for k in range(frontier.kafka_partitions):
-        by_root = {
-            root: (said, frozenset(said.live))
-            for (root, read_in), said in frontier.announcements.items()
-            if read_in == k
-        }
-        for name, one in frontier.partitions.items():
-            speakers = one.roots or roots
-            said_of = [by_root[root] for root in speakers & by_root.keys()]
-            if (
-                speakers
-                and len(said_of) == len(speakers)
-                and all(name not in live and one.introduced_by < said[:2] for said, live in said_of)
-            ):
-                said = max(said for said, _ in said_of)
-                end = StreamPartition(ended_in=frozenset([k]), ends_at=said.start_timestamp)
-                partitions[name] = partitions[name].join(end)
+    for name, one in frontier.partitions.items():
+        omitted = [
+            _omitted_in(name, one.introduced_at, said.get(root, ())) for root in one.roots or roots
+        ]
+        if not omitted or not (places := set(omitted[0]).intersection(*omitted)):
+            continue
+        end = StreamPartition(
+            ended_in={k: max(of_one[k].sent_to for of_one in omitted) for k in places},
+            ends_at=max(of_one[k].at for of_one in omitted for k in places),
+        )
+        partitions[name] = one.join(end)
     return replace(frontier, partitions=partitions)
+
+
+class _Omission(NamedTuple):
+    """The time of an announcement that omits a stream partition, and the number of Kafka partitions
+    that it was sent to.
+    """
+
+    at: int
+    sent_to: int
+
+
+def _omitted_in(
+    name: str, introduced_at: int, newest_first: Iterable[tuple[int, Announcement]]
+) -> dict[int, _Omission]:
+    """Return the Kafka partitions in which the announcements of a root end a stream partition.
+
+    An announcement that omits it ends it once a later one that omits it, too, was read in the Kafka
+    partition: until then, it may be named in a part that is still to come. An announcement without
+    stream partitions ends it at once.
+    """
+    found: dict[int, _Omission] = {}
+    named_in, omitted_in = set[int](), set[int]()
+    for start, announcement in newest_first:
+        places = announcement.read_in.keys() - named_in
+        if name in announcement.live or start <= introduced_at:
+            named_in |= places
+            continue
+        found |= {
+            k: _Omission(start, announcement.read_in[k])
+            for k in places
+            if k in omitted_in or not announcement.live
+        }
+        omitted_in |= places
+    return found
 
 
 def _ended(frontier: Frontier, name: str) -> Frontier:
@@ -518,8 +560,8 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         if name not in live and name not in waiting
     }
     partitions = {name: one for name, one in facts.partitions.items() if name not in over}
-    past = _past_roots(facts, partitions, roots, is_known=low is not None)
-    return replace(
+    past = _past_roots(facts, partitions, roots)
+    settled = replace(
         facts,
         partitions=partitions,
         ended={
@@ -527,15 +569,17 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
             for name, one in {**facts.ended, **over}.items()
             if horizon is None or one.at >= horizon
         },
-        announcements={
-            place: announcement
-            for place, announcement in facts.announcements.items()
-            if place[0] not in past
-        },
+        announcements=_newest_two(
+            {
+                (root, start): announcement
+                for (root, start), announcement in facts.announcements.items()
+                if root not in past
+            }
+        ),
         past_roots={
             root: newest
             for root, newest in {**facts.past_roots, **past}.items()
-            if horizon is None or newest[0] >= horizon
+            if horizon is None or newest >= horizon
         },
         last_advance={
             name: _moved(
@@ -546,39 +590,104 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         low_watermark=low,
         low_advanced_at=facts.low_advanced_at if low == facts.low_watermark else now,
     )
+    return settled if horizon is None else _without_old_roots(settled, horizon, roots)
+
+
+def _newest_two(
+    announcements: Mapping[tuple[str, int], Announcement],
+) -> dict[tuple[str, int], Announcement]:
+    """Keep the two newest announcements of each root in each Kafka partition."""
+    since, kept = _second_newest(announcements), {}
+    for (root, start), one in sorted(announcements.items()):
+        read_in = {k: n for k, n in one.read_in.items() if start >= since.get((root, k), 0)}
+        if read_in:
+            kept[root, start] = one._replace(read_in=read_in)
+    return kept
 
 
 def _past_roots(
-    facts: Frontier,
-    partitions: Mapping[str, StreamPartition],
-    roots: frozenset[str],
-    *,
-    is_known: bool,
-) -> dict[str, tuple[int, int]]:
-    """Return the newest announcement of each root that has no descendants in `partitions` and is
+    facts: Frontier, partitions: Mapping[str, StreamPartition], roots: frozenset[str]
+) -> dict[str, int]:
+    """Return the newest start timestamp of each root that has no descendants in `partitions` and is
     not in the configuration.
 
-    It must be read in every Kafka partition that it was sent to. Until the low watermark
-    `is_known`, it must be read in all Kafka partitions (WMK-6). Otherwise, another Kafka partition
-    may still have an older announcement with other names.
+    The newest announcement must be read in every Kafka partition that it was sent to. Otherwise,
+    another Kafka partition may still have an older announcement with other names.
     """
     current = roots.union(*(one.roots for one in partitions.values()))
-    newest: dict[str, Announcement] = {}
-    for (root, _), announcement in facts.announcements.items():
-        if root not in current and announcement[:2] > newest.get(root, _NO_ANNOUNCEMENT)[:2]:
-            newest[root] = announcement
+    newest = _newest(facts)
+    return {
+        root: start
+        for root, start in newest.items()
+        if root not in current and is_read_everywhere(facts.announcements[root, start].read_in)
+    }
 
-    def is_read(root: str, last: Announcement) -> bool:
-        places = range(
-            last.kafka_partitions
-            if is_known
-            else max(last.kafka_partitions, facts.kafka_partitions)
-        )
-        return all(
-            facts.announcements.get((root, k), _NO_ANNOUNCEMENT)[:2] == last[:2] for k in places
-        )
 
-    return {root: last[:2] for root, last in newest.items() if is_read(root, last)}
+def _newest(facts: Frontier) -> dict[str, int]:
+    """Return the start timestamp of the newest announcement of each root."""
+    return dict(sorted(facts.announcements))
+
+
+def _without_old_roots(facts: Frontier, horizon: int, roots: frozenset[str]) -> Frontier:
+    """Forget the roots below the horizon that no stream partition needs (WMK-9).
+
+    A stream partition needs the youngest of its roots whose announcement was read everywhere, and
+    each younger one. Stream partitions with key ranges share a key space if they share a root, so a
+    root that connects them is kept, too.
+    """
+    newest = _newest(facts)
+    old = {root for root, start in newest.items() if start < horizon and root not in roots}
+    if not old:
+        return facts
+    declared = _declared(facts)
+    known: list[Ended | StreamPartition] = [*facts.partitions.values(), *facts.ended.values()]
+    for one in known:
+        age = {root: (newest[root], root) for root in one.roots & newest.keys()}
+        youngest = max((age[root] for root in age.keys() & declared), default=(0, ""))
+        old -= {root for root in age if age[root] >= youngest}
+    old -= _connecting(facts.partitions, old, newest)
+    return replace(
+        facts,
+        partitions={
+            name: replace(one, roots=one.roots - old) for name, one in facts.partitions.items()
+        },
+        ended={name: one._replace(roots=one.roots - old) for name, one in facts.ended.items()},
+        announcements={
+            (root, start): one
+            for (root, start), one in facts.announcements.items()
+            if root not in old
+        },
+    )
+
+
+def _connecting(
+    partitions: Mapping[str, StreamPartition], old: set[str], newest: Mapping[str, int]
+) -> set[str]:
+    """Return those of the `old` roots without which stream partitions with key ranges would not
+    share a key space any more, the youngest where several would do.
+    """
+    below: dict[str, list[str]] = {}
+    for name, one in partitions.items():
+        if one.key_range is not None:
+            for root in one.roots:
+                below.setdefault(root, []).append(name)
+    joined_to = {name: name for names in below.values() for name in names}
+
+    def space_of(name: str) -> str:
+        while joined_to[name] != name:
+            name = joined_to[name]
+        return name
+
+    found = set[str]()
+    youngest_first = sorted(
+        below, key=lambda root: (root not in old, newest.get(root, 0), root), reverse=True
+    )
+    for root in youngest_first:
+        spaces = {space_of(name) for name in below[root]}
+        joined_to |= dict.fromkeys(spaces, min(spaces))
+        if len(spaces) > 1 and root in old:
+            found.add(root)
+    return found
 
 
 def _low_watermark(
@@ -601,29 +710,34 @@ def _is_declared(
     """Return whether the descendants of all necessary roots are known in every Kafka partition.
 
     The necessary roots are those of the configuration, and at least one root of each live stream
-    partition. The descendants are known from an announcement, or because a root of the
-    configuration sent records itself.
+    partition. The descendants are known from announcements, or because a root of the configuration
+    sent records itself.
 
     An announcement in one Kafka partition is not enough if reading started in the middle of the
     topic. Another Kafka partition may have changes of a stream partition that the announcement no
     longer names.
     """
     spoke = {
-        (name, k) for name in roots & facts.partitions.keys() for k in facts.partitions[name].claims
+        name: dict.fromkeys(facts.partitions[name].claims, facts.kafka_partitions)
+        for name in roots & facts.partitions.keys()
     }
-    read_in = {*facts.announcements, *spoke}
-    declared = {
-        root
-        for root, _ in read_in
-        if read_in.issuperset((root, k) for k in range(facts.kafka_partitions))
-    }
-    declared |= facts.past_roots.keys()
+    declared = _declared(facts, spoke) | facts.past_roots.keys()
     named = roots - facts.ended.keys()
     return (
         bool(declared)
         and named <= declared
         and all(one.roots & declared for one in live.values() if one.roots)
     )
+
+
+def _declared(facts: Frontier, spoke: Mapping[str, Mapping[int, int]] | None = None) -> set[str]:
+    """Return the roots whose announcements were read in every Kafka partition that they were sent
+    to. Those that `spoke` need none in the Kafka partitions where they did.
+    """
+    read_in = dict(spoke or {})
+    for (root, _), announcement in facts.announcements.items():
+        read_in[root] = least(read_in.get(root, {}), announcement.read_in)
+    return {root for root, places in read_in.items() if is_read_everywhere(places)}
 
 
 def _moved(before: LastAdvance | None, watermark: int, now: int) -> LastAdvance:
@@ -665,7 +779,14 @@ def _key_range(child: ChildPartition) -> KeyRange | None:
     )
 
 
-def _greatest(one: Mapping[_Name, _Said], other: Mapping[_Name, _Said]) -> dict[_Name, _Said]:
+def _joined(
+    one: Mapping[tuple[str, int], Announcement], other: Mapping[tuple[str, int], Announcement]
+) -> dict[tuple[str, int], Announcement]:
+    both = {said: one[said].join(other[said]) for said in one.keys() & other.keys()}
+    return {**one, **other, **both}
+
+
+def _greatest(one: Mapping[str, _Said], other: Mapping[str, _Said]) -> dict[str, _Said]:
     """Return the greater value of both maps for each name."""
     both = {name: max(one[name], other[name]) for name in one.keys() & other.keys()}
     return {**one, **other, **both}

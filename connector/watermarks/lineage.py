@@ -19,6 +19,7 @@ producer. All other times are of the source.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -45,7 +46,8 @@ class _Announced(NamedTuple):
     """The newest announcement of a root.
 
     `empty_since` is the time (clock of the producer) since when it names no live stream partition,
-    or 0. `is_current` means that all named stream partitions are live.
+    or 0. `is_current` means that all named stream partitions are live. `omitted` are the other live
+    descendants of the root: they may be in a part that is still to come, or have ended.
     """
 
     start_timestamp: int
@@ -53,6 +55,7 @@ class _Announced(NamedTuple):
     live: frozenset[str]
     empty_since: int
     is_current: bool = True
+    omitted: frozenset[str] = frozenset()
 
 
 class _End(NamedTuple):
@@ -98,6 +101,7 @@ class Announcements:
         if lived > now:
             lived = 0
         for name in speakers:
+            self._end_omitted_by_roots_of(name, now)
             known = self._lived.get(name)
             if known is None:
                 announcements.append(self._first(name, lived, now))
@@ -107,39 +111,53 @@ class Announcements:
 
     def ended_by(self, record: ChildPartitions) -> set[str]:
         """Return the stream partitions that `record` ends: its parents, or those that an
-        announcement omits.
+        announcement omits. The next part of the announcement may still name the latter.
 
         Each parent of a merge reports the merge, and the report ends only this parent.
         """
-        parents = {parent for child in record.children for parent in child.parent_partition_tokens}
+        parents = _parents_in(record)
         if parents:
             return {record.stream_partition} & parents or parents
-        left_out = self._below(record.stream_partition) - {child.token for child in record.children}
-        if not left_out or not self._is_news(record):
+        root, one = record.stream_partition, self._newest.get(record.stream_partition)
+        if one is None or record.start_timestamp <= one.start_timestamp:
             return set()
-        return left_out.difference(
-            *(self._below(root) for root in self._newest if root != record.stream_partition)
+        born_before = {
+            name
+            for name in self._below(root) | one.omitted
+            if self._born.get(name, 0) < record.start_timestamp
+        }
+        named = {child.token for child in record.children}
+        return born_before.difference(
+            named, *(self._below(other) for other in self._newest if other != root)
         )
 
     def sent(self, record: ChildPartitions, now: int) -> None:
         """Learn from child partitions that are sent."""
-        is_announcement = not any(child.parent_partition_tokens for child in record.children)
-        if is_announcement and not self._is_news(record):
+        root, at = record.stream_partition, record.start_timestamp
+        one = self._newest.get(root)
+        is_announcement = not _parents_in(record)
+        if is_announcement and one is not None and at < one.start_timestamp:
             return
-        for name in self.ended_by(record):
-            self._ended.setdefault(name, _End(record.start_timestamp, now))
+        ended, omitted = self.ended_by(record), frozenset[str]()
+        if is_announcement and record.children:
+            # A later announcement omits them, too.
+            omitted, ended = frozenset(ended), ended & one.omitted if one else set()
+            omitted -= ended
+        self._end(ended, at, now)
         for child in record.children:
             for parent in child.parent_partition_tokens:
                 self._children[parent] = self._children.get(parent, frozenset()) | {child.token}
-                self._born[child.token] = record.start_timestamp
-            self._lived[child.token] = max(self._lived.get(child.token, 0), record.start_timestamp)
+                self._born[child.token] = at
+            self._lived[child.token] = max(self._lived.get(child.token, 0), at)
             if child.start_key is not None or child.end_key is not None:
                 self._keys[child.token] = child.start_key, child.end_key
         if is_announcement:
             live = frozenset(child.token for child in record.children)
-            self._newest[record.stream_partition] = _Announced(
-                record.start_timestamp, record.record_sequence, live, 0 if live else now
-            )
+            sequence = record.record_sequence
+            if one is not None and at == one.start_timestamp:  # another part of it
+                omitted, live = one.omitted - live, one.live | live
+                sequence = max(sequence, one.record_sequence)
+            self._newest[root] = _Announced(at, sequence, live, 0 if live else now, omitted=omitted)
 
     def knows(self, stream_partition: str) -> bool:
         """Return whether a record or an announcement has named the stream partition."""
@@ -175,6 +193,19 @@ class Announcements:
             self._catch_up_at,
         )
 
+    def _end(self, names: Iterable[str], at: int, now: int) -> None:
+        for name in names:
+            self._ended.setdefault(name, _End(at, now))
+
+    def _end_omitted_by_roots_of(self, name: str, now: int) -> None:
+        """End the stream partitions that the newest announcements omit, because a stream partition
+        that they name sends a record: all parts of an announcement are sent before it.
+        """
+        for root, one in self._newest.items():
+            if one.omitted and name in self._descended(root):
+                self._end(one.omitted, one.start_timestamp, now)
+                self._newest[root] = one._replace(omitted=frozenset())
+
     def _first(self, name: str, lived: int, now: int) -> ChildPartitions:
         self._lived[name] = max(1, lived)
         # A caller may have announced a root with this name. Then include its descendants.
@@ -197,7 +228,8 @@ class Announcements:
                 continue
             live = self._below(root)
             lived = min((self._lived[name] for name in live), default=0)
-            start = max(one.start_timestamp, min(lived, now))
+            # A later one would end those that a part that is still to come may name.
+            start = max(one.start_timestamp, 0 if one.omitted else min(lived, now))
             sequence = one.record_sequence if start == one.start_timestamp else 0
             named = self._below(root, start)
             self._newest[root] = _Announced(
@@ -206,6 +238,7 @@ class Announcements:
                 frozenset(named),
                 0 if live else one.empty_since or now,
                 named == live,
+                one.omitted,
             )
             announcements.append(self._announcement(root, start, sequence, named))
         is_current = all(one.is_current for one in self._newest.values())
@@ -265,6 +298,6 @@ class Announcements:
                 ways.extend(self._children.get(name, ()))
         return found & self._lived.keys()
 
-    def _is_news(self, announcement: ChildPartitions) -> bool:
-        one = self._newest.get(announcement.stream_partition)
-        return one is None or (announcement.start_timestamp, announcement.record_sequence) > one[:2]
+
+def _parents_in(record: ChildPartitions) -> set[str]:
+    return {parent for child in record.children for parent in child.parent_partition_tokens}

@@ -31,16 +31,13 @@ class StreamPartition:
 
     - `claims` has the greatest claim for each Kafka partition. It is 0 if records were read, but no
       claim.
-    - `start`: none of its changes is older (µs).
+    - `start`: none of its changes is older (µs). If its parents name several, this is the least.
     - `roots` are the roots that it descends from. Without roots, it is undeclared (WMK-8).
-    - `introduced_by` is the announcement that first named it, as (start timestamp, record
-      sequence), or the end of its parents. Only a later announcement can end it by omitting it.
+    - `introduced_at` is the start timestamp of the announcement that first named it, or of the end
+      of its parents. Only a later announcement can end it by omitting it.
     - `parents`: it waits for those that have not ended (WMK-7).
-    - `ended_in` are the Kafka partitions in which its end was read, and `ends_at` is the time of
-      the end (µs).
-    - `end_expected_in`: the end must be read in the first so many Kafka partitions. The record of
-      the end has this number. It is 0 if the end is only known from announcements that omit the
-      stream partition.
+    - `ended_in` has, for each Kafka partition in which its end was read, the number of Kafka
+      partitions that the end was sent to. `ends_at` is the time of the end (µs).
     - `epochs` has the newest epoch of its producers for each Kafka partition (PUB-4). A Kafka
       partition without an epoch is left out.
     """
@@ -48,22 +45,17 @@ class StreamPartition:
     claims: Mapping[int, int] = field(default_factory=dict)
     start: int = 0
     roots: frozenset[str] = frozenset()
-    introduced_by: tuple[int, int] = (UNBOUNDED, 0)
+    introduced_at: int = UNBOUNDED
     key_range: KeyRange | None = None
     parents: frozenset[str] = frozenset()
-    ended_in: frozenset[int] = frozenset()
-    end_expected_in: int = 0
+    ended_in: Mapping[int, int] = field(default_factory=dict)
     ends_at: int = 0
     epochs: Mapping[int, int] = field(default_factory=dict)
 
-    def has_ended(self, kafka_partitions: int) -> bool:
-        """Return whether its end was read in every Kafka partition that it may have written to.
-
-        These are the first `end_expected_in` Kafka partitions, or all.
-        """
-        return bool(self.ended_in) and self.ended_in.issuperset(
-            range(self.end_expected_in or kafka_partitions)
-        )
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end was read in every Kafka partition that it may have written to."""
+        return is_read_everywhere(self.ended_in)
 
     def watermark(self, kafka_partition: int) -> int:
         """W[p, k]: the watermark in one Kafka partition. It is 0 if it is not known."""
@@ -78,7 +70,7 @@ class StreamPartition:
         """The least watermark of all Kafka partitions. If it has ended, the time of its end."""
         return (
             max(self.start, self.ends_at)
-            if self.has_ended(kafka_partitions)
+            if self.has_ended
             else self.watermark(self.lagging_partition(kafka_partitions))
         )
 
@@ -87,16 +79,35 @@ class StreamPartition:
         ranges = sorted(filter(None, (self.key_range, other.key_range)), key=repr)
         return StreamPartition(
             claims=_greatest(self.claims, other.claims),
-            start=max(self.start, other.start),
+            start=min(filter(None, (self.start, other.start)), default=0),
             roots=self.roots | other.roots,
-            introduced_by=min(self.introduced_by, other.introduced_by),
+            introduced_at=min(self.introduced_at, other.introduced_at),
             key_range=ranges[-1] if ranges else None,
             parents=self.parents | other.parents,
-            ended_in=self.ended_in | other.ended_in,
-            end_expected_in=max(self.end_expected_in, other.end_expected_in),
+            ended_in=least(self.ended_in, other.ended_in),
             ends_at=max(self.ends_at, other.ends_at),
             epochs=_greatest(self.epochs, other.epochs),
         )
+
+
+def is_read_everywhere(read_in: Mapping[int, int]) -> bool:
+    """Return whether a control record was read in every Kafka partition that it was sent to.
+
+    `read_in` has, for each Kafka partition where it was read, the number of Kafka partitions that
+    it was sent to. Those that were added since do not count (WMK-7).
+    """
+    count = 1
+    while all(k in read_in for k in range(count)):
+        sent_to = max(read_in[k] for k in range(count))
+        if sent_to <= count:
+            return True
+        count = sent_to
+    return False
+
+
+def least(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    """Return the lesser value of both maps for each key."""
+    return {k: min(said[k] for said in (one, other) if k in said) for k in sorted({*one, *other})}
 
 
 def _greatest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:

@@ -480,7 +480,7 @@ def _id_of(change: DataChange | Release) -> str:
 
 def _content(change: DataChange | Release) -> Hashable:
     """The content of a release, or of a change without a transaction. A copy that was sent again
-    has the same.
+    has the same. Two rows of a write stream never have the same, because their offsets differ.
     """
     if isinstance(change, Release):
         return change.ranges
@@ -493,4 +493,5 @@ def _content(change: DataChange | Release) -> Hashable:
         change.change_sequence_number,
         change.entries,
         change.row_image,
+        change.write_stream,
     )

@@ -74,14 +74,20 @@ class OpenRelease:
         """It is equal for all copies of a release."""
         return self.commit_timestamp, self.ranges
 
+    @property
+    def write_streams(self) -> tuple[str, ...]:
+        """The names of its write streams, each once."""
+        return tuple(one.stream for one in self.ranges)
+
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRows:
     """An operator's request to release the rows of a withheld release that are there, without those
     that were rejected (WRS-18).
 
-    `commit_timestamp` (µs) identifies the release in its `stream`. In a warehouse, numbers increase
-    in the order in which they were made. `made_at` is in microseconds.
+    `write_stream` and `commit_timestamp` (µs) identify the release in its `stream`: several
+    releases may have one commit timestamp, and several may have rows of one write stream. In a
+    warehouse, numbers increase in the order in which they were made. `made_at` is in microseconds.
     """
 
     number: int
@@ -90,6 +96,8 @@ class ReleaseRows:
     reason: str
     made_at: int
     made_by: str
+    write_stream: str | None = None
+    """None: a request of an earlier version, which has no effect."""
 
 
 class ReleasedRange(NamedTuple):
@@ -153,17 +161,18 @@ class ReleaseProgress:
         return replace(self, streams=left, expired=self.expired + expired)
 
     def requested(self, requests: Iterable[ReleaseRows]) -> ReleaseProgress:
-        """Return the progress with the requests of operators. A request counts for the releases
-        that are withheld now.
+        """Return the progress with the requests of operators. A request counts for the release of
+        its write stream and commit timestamp, if that is withheld now.
         """
         requests = list(requests)
-        times = {request.commit_timestamp for request in requests}
+        asked = {(request.commit_timestamp, request.write_stream) for request in requests}
         return replace(
             self,
             requests_to=max((self.requests_to, *(request.number for request in requests))),
             open=tuple(
                 replace(one, without_rejected=True)
-                if one.commit_timestamp in times and one.withheld is Withheld.ROWS
+                if one.withheld is Withheld.ROWS
+                and any((one.commit_timestamp, name) in asked for name in one.write_streams)
                 else one
                 for one in self.open
             ),

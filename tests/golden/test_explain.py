@@ -191,7 +191,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "connector.toml").write_text(
         f'warehouse = "{FOLDER}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n'
         '[streams.s]\ntopic = "orders"\n[tables.accounts]\nstream = "s"\nsource = "t"\n'
-        '[tables.accounts.key]\ncolumns = [{ name = "id", type = "STRING" }]\n'
+        '[tables.accounts.key]\nform = "row_key"\ncolumns = [{ name = "id", type = "STRING" }]\n'
     )
     return
 

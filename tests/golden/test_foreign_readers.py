@@ -118,3 +118,13 @@ def test_a_reader_without_deletion_vectors_refuses_the_table(path: Path) -> None
     """SCL-9: it does not show rows that were deleted."""
     with pytest.raises(DeltaProtocolError, match="deletionVectors"):
         DeltaTable(path).to_pyarrow_table()
+
+
+@pytest.mark.parametrize("path", [FOLDER, DELTA_TABLE], ids=["typed", "files"])
+def test_a_count_by_metadata_has_deleted_rows_and_a_query_has_not(path: Path) -> None:
+    """SCL-9: as docs/howto/read-a-table.md says."""
+    rows = len(list(by_polars(path)))
+    query = QueryBuilder().register("t", DeltaTable(path)).execute("SELECT count(*) FROM t")
+    assert query.read_all().column(0).to_pylist() == [rows]
+    assert pl.scan_delta(str(path)).select(pl.len()).collect().item() == rows
+    assert DeltaTable(path).count() > rows

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import MISSING, fields, is_dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,33 @@ from connector.dead_letters.ledger import (
     totals_from_json,
     totals_to_json,
 )
-from connector.state.stream_progress import Progress
+from connector.records.model import (
+    SERVER_TIME,
+    ChangeType,
+    ChildPartition,
+    ColumnType,
+    DataChange,
+    DeleteCells,
+    OldCell,
+    RowImage,
+    SetCell,
+    Transaction,
+)
+from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
+from connector.state.maintenance_schedule import CommitCount
+from connector.state.open_dead_letters import OpenLetters
+from connector.state.source_checks import KeyPlacement, SourceChecks
+from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.table_state import TableState
+from connector.state.write_stream_audit import WriteStreamAudit
 from connector.watermarks.frontier import UNKNOWN, Frontier
+from connector.write_streams.model import LastAppend, SessionEntry, StreamEntry, StreamState
+from connector.write_streams.releases import (
+    OpenRelease,
+    ReleaseProgress,
+    ReleaseRows,
+    StagedStream,
+)
 
 LINES = (Path(__file__).parent / "stored_forms.v1.tsv").read_text("utf-8").splitlines()
 EXAMPLES = dict(line.split("\t") for line in LINES)
@@ -73,3 +97,60 @@ def test_what_is_stored_has_the_types_of_json(name: str) -> None:
         "frontier": lambda: Frontier.from_json(stored).to_json(),
     }
     assert written[name]() == stored
+
+
+EMPTY: dict[type, dict[str, object]] = {
+    BatchCounts: {},
+    CommitCount: {},
+    DataChange: {"change_type": ChangeType.USER, "source_cluster_id": "default"},
+    ColumnType: {},
+    ChildPartition: {},
+    DeleteCells: {},
+    IncompleteTransaction: {},
+    KeyPlacement: {},
+    LastAppend: {},
+    OldCell: {},
+    OpenLetters: {"is_known": True},
+    OpenRelease: {},
+    Progress: {},
+    ReleaseProgress: {},
+    ReleaseRows: {},
+    RowImage: {},
+    SessionEntry: {"number": 1},
+    SetCell: {"cell_timestamp": SERVER_TIME},
+    SourceChecks: {},
+    StagedStream: {},
+    StreamEntry: {"state": StreamState.OPEN},
+    TableState: {},
+    Transaction: {
+        "number_of_records_in_transaction": 1,
+        "number_of_partitions_in_transaction": 1,
+    },
+    TransactionCheck: {},
+    WriteStreamAudit: {"is_whole": True},
+}
+"""The values of absent keys that are not the empty ones of their types: 0, false, an empty text, an
+empty list or map, null, and objects without keys.
+"""
+
+
+@pytest.mark.parametrize("type_", EMPTY, ids=lambda type_: type_.__name__)
+def test_an_absent_key_has_the_value_of_nothing(type_: type) -> None:
+    """TBL-5: readers use the default of a key that is absent. So does a new stream or table."""
+    if issubclass(type_, tuple):
+        defaults = dict(type_._field_defaults)  # type: ignore[attr-defined]
+    else:
+        defaults = {
+            field.name: field.default_factory()
+            if callable(field.default_factory)
+            else field.default
+            for field in fields(type_)
+        }
+    given = {name: one for name, one in defaults.items() if one is not MISSING}
+    assert {name: one for name, one in given.items() if not is_empty(one)} == EMPTY[type_]
+
+
+def is_empty(value: object) -> bool:
+    if is_dataclass(value):
+        return all(is_empty(getattr(value, field.name)) for field in fields(value))
+    return not value

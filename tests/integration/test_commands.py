@@ -188,6 +188,38 @@ def test_validate_names_a_record_of_the_ledger_that_cannot_be_read(
     assert "is not the history of a dead letter" in shell.err
 
 
+def test_validate_looks_at_the_newest_records(shell: Shell, topic: str, kafka: KafkaConfig) -> None:
+    """OPS-1, REC-11: records of another program are a fault, a few bad ones are not. It stores no
+    position, and markers of transactions are no records.
+    """
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions()
+
+    def send(*values: bytes | None, partition: int) -> None:
+        producer.begin_transaction()
+        for value in values:
+            producer.produce(topic, value, b"key", partition=partition)
+        producer.commit_transaction()
+
+    assert shell.run("validate") == 0
+    assert f"topic {topic} has no new records" in shell.out
+    for bad in (b'{"id": 1}', b"", None, b"\0\0\0\0\x07abc", b"\xc3\x01not a fingerprint"):
+        send(bad, bad, partition=0)
+        send(bad, partition=1)
+        assert shell.run("validate") == 1
+        assert f"newest records of topic {topic} are not those of lowmark" in shell.err
+        assert "1 fault\n" in shell.err
+        assert "dead letter" in shell.err
+    assert shell.run("publish", stdin=json.dumps(LINES[2]).encode()) == 0
+    assert shell.run("validate") == 0
+    assert f"newest records of topic {topic} cannot be read, for example that at" in shell.err
+    for _ in range(4):
+        assert shell.run("publish", stdin=json.dumps(LINES[2]).encode()) == 0
+    assert shell.run("validate") == 0
+    assert "newest records can be read" in shell.out
+    assert shell.run("validate") == 0, "it changed nothing"
+
+
 def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
     """OPR-5, TBL-15: `changelog_retention` lets go what all tables of the stream have applied;
     without a table it does nothing.
@@ -288,3 +320,5 @@ def test_a_topic_that_exists_is_left_as_it_is(shell: Shell, topic: str) -> None:
     """REC-2."""
     assert shell.run("topic", "create", "s", "--kafka-partitions", "9") == 1
     assert f"The topic {topic} exists with other properties" in shell.err
+    assert "another name" in shell.err
+    assert "delete" not in shell.err, "it may be the topic of another program"

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 import random
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
-from connector.config.settings import KafkaConfig
-from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, source_letter, to_headers
+from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.dead_letters.envelope import (
+    DeadLetter,
+    dead_letter_topic,
+    ledger_topic,
+    source_letter,
+    to_headers,
+)
 from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
-from connector.errors import BrokerError, DeliveryError, TopicError
+from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
 from connector.kafka import DeadLetterPublisher, read_letters, topics
 from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.records.rejection import Position, Reason
+from connector.services import validate_config
+from connector.services.run import ports_of
 from tests.broker import NewTopic
 from tests.integration.changes import send_raw
 
@@ -145,6 +160,28 @@ def test_the_largest_record_fits_with_its_headers(kafka: KafkaConfig, new_topic:
     ((found, _),) = read_letters(kafka, facts.topic)
     assert found == sent
     assert found.value == value
+
+
+def test_a_topic_without_room_is_refused_before_the_first_dead_letter(
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """DLQ-1, OPS-1: by `validate`, and where `run` starts. Other findings still come."""
+    facts = new_topic()
+    name = dead_letter_topic(facts.topic)
+    size = ConfigEntry(
+        "max.message.bytes",
+        str(facts.max_message_bytes),
+        incremental_operation=AlterConfigOpType.SET,
+    )
+    resource = ConfigResource(ConfigResource.Type.TOPIC, name, incremental_configs=[size])
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    stream = StreamConfig(name="s", topic=facts.topic)
+    config = ConnectorConfig(str(tmp_path), kafka, streams={"s": stream})
+    found = [one.error.code for one in validate_config(config) if one.error is not None]
+    assert found == [ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL]
+    assert any(ledger_topic(facts.topic) in one.text for one in validate_config(config))
+    with ExitStack() as stack, pytest.raises(TopicError, match="bytes per message"):
+        ports_of(config, stream, stack)
 
 
 def test_a_missing_dead_letter_topic_is_created(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +18,7 @@ from connector.services import validate_config
 from tests import machine
 from tests.apicurio import running_apicurio, set_compatibility
 from tests.broker import NewTopic
+from tests.golden.registry_conversation import Exchange, recorded, recorder, serving, talk
 from tests.integration.changes import change
 from tests.integration.test_write_streams import rows
 
@@ -64,6 +67,18 @@ def test_records_are_framed_with_the_ids_of_the_registry(
         assert client.schema(999_999) is None
     framing = b"\x00" + schema_id.to_bytes(4, "big")
     assert {one.source.value[:5] for one in found} == {framing}  # type: ignore[union-attr,index]
+
+
+def test_the_recorded_conversation_is_what_the_registry_says(tmp_path: Path) -> None:
+    """SEC-4: a test without a registry replays it. Times and the like may differ."""
+    kept = list[Exchange]()
+    with running_apicurio(tmp_path) as url, serving(recorder(url, kept)) as address:
+        talk(RegistryConfig(address, timeout_s=30))
+    assert [(one.request, one.body, one.status) for one in kept] == [
+        (one.request, one.body, one.status) for one in recorded()
+    ]
+    for found, expected in zip(kept, recorded(), strict=True):
+        assert json.loads(found.answer).keys() == json.loads(expected.answer).keys()
 
 
 def test_the_second_version_is_compatible_with_the_first(

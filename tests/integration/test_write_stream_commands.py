@@ -176,14 +176,14 @@ def test_a_release_that_is_too_late_gets_a_new_commit_timestamp(
     old = commit_write_streams(config, "s", ["w1/rows"])
     known, ranges = NO_RELEASES, (OffsetRange("w1/rows", 0, 5),)
     with pytest.raises(ConfigError) as too_soon:
-        release_again(config, "s", old)
+        release_again(config, "s", "w1/rows")
     assert too_soon.value.code == ErrorCode.RELEASE_UNKNOWN
     if not is_dead_letter:
         known = known.logged(1, old, ("w1/rows",), (Release("p", old, ranges),), {0: 1}, None)
         known, _ = known.completed(1, {0: 5}, {0: 1}, old + 1)
     progress = Progress(ingest_batch=1, horizon=old + 1, releases=known)
     log_progress(tmp_path / "w", "s", progress)
-    new = release_again(config, "s", old)
+    new = release_again(config, "s", "w1/rows")
     assert old < new <= now_us()
     assert read_catalog(kafka, topic).streams["w1/rows"].commit_timestamp == new
     for of_partition in of_kind(read(kafka, topic), Release):
@@ -192,4 +192,29 @@ def test_a_release_that_is_too_late_gets_a_new_commit_timestamp(
         ] == [(old, ranges), (new, ranges)]
     assert commit_write_streams(config, "s", ["w1/rows"]) == new
     if not is_dead_letter:
-        assert release_again(config, "s", old) == new, "nothing is sent again"
+        assert release_again(config, "s", "w1/rows") == new, "nothing is sent again"
+
+
+def test_two_loads_of_one_time_are_released_again_one_by_one(
+    kafka: KafkaConfig, topic: str, tmp_path: Path
+) -> None:
+    """WRS-20: a commit is known by its write streams. Both releases became dead letters."""
+    config, as_of = load_config(), now_us() - 1_000_000
+    for name in ("w1", "w2"):
+        lost(kafka, topic, name).stream("rows", kind="pending").finalize()
+        assert commit_write_streams(config, "s", [f"{name}/rows"], as_of=as_of) == as_of
+    log_progress(tmp_path / "w", "s", Progress(ingest_batch=1, horizon=as_of + 1))
+    new = release_again(config, "s", "w1/rows")
+    times = {name: one.commit_timestamp for name, one in read_catalog(kafka, topic).streams.items()}
+    assert times == {"w1/rows": new, "w2/rows": as_of}
+    with pytest.raises(ConfigError) as unknown:
+        release_again(config, "s", "w2/rows", commit_timestamp=as_of - 1)
+    assert unknown.value.code == ErrorCode.RELEASE_UNKNOWN
+    other = release_again(config, "s", "w2/rows", commit_timestamp=as_of)
+    assert other > new
+    for of_partition in of_kind(read(kafka, topic), Release):
+        released = [one for one in of_partition if isinstance(one, Release)]
+        assert [(one.commit_timestamp, one.ranges[0].stream) for one in released] == [
+            *((as_of, "w1/rows"), (as_of, "w2/rows")),
+            *((new, "w1/rows"), (other, "w2/rows")),
+        ]

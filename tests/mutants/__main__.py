@@ -4,12 +4,13 @@ against the tests of its module.
 make mutants                                        300 changes of all modules, drawn from a new
 seed, which is printed make mutants MODULES="tables/merge dead_letters/ledger" SAMPLE=50 SEED=7
 
-The pure core is what lies at the root of connector/ and in its pure packages. The tests of
-connector/PACKAGE/MODULE.py are the files of tests/unit/PACKAGE that import it, and the files of
-tests/property and tests/golden that import it. They run in copies of the working tree, in a
-temporary folder, two at a time. Each run is a fork of this process, which has imported what all
-tests need. Hypothesis draws the same examples each time, and does not shrink what it finds. A
-change is noticed if a test fails, or if the tests take several times what they take otherwise.
+The pure core is what lies at the root of connector/ and in its pure packages. Of the others, only
+the readers of `kafka/consume` have quick tests. The tests of connector/PACKAGE/MODULE.py are the
+files of tests/unit/PACKAGE that import it, and the files of tests/property and tests/golden that
+import it. They run in copies of the working tree, in a temporary folder, two at a time. Each run is
+a fork of this process, which has imported what all tests need. Hypothesis draws the same examples
+each time, and does not shrink what it finds. A change is noticed if a test fails, or if the tests
+take several times what they take otherwise.
 
 Why not a library: mutmut 3.8 changes neither properties nor what stands outside functions, leaves
 out no statement and changes every string; cosmic-ray 8.7 starts pytest anew for each change, leaves
@@ -49,7 +50,11 @@ AT_ONCE = 2
 MEMORY = 8 * 2**30
 # What waits, and does not compute, is ended by the clock; far off, since a busy machine is slow.
 LONGEST_S = 900
+# Of tests that wait for a mock cluster. They take 30 s on an idle machine.
+LONGEST_MOCKED_S = 240
 PURE = ("records", "tables", "watermarks", "dead_letters", "write_streams", "state", "config")
+# Not pure, and yet with quick tests, against librdkafka's mock cluster.
+MOCKED = {"kafka/consume": ("tests/unit/kafka/test_change_consumer.py",)}
 LAWS = ("tests/property", "tests/golden")
 COPIED = ("connector", "tests", "schemas", "docs")
 PYTEST = (
@@ -149,7 +154,12 @@ def tests_of(root: Path, module: str) -> list[str]:
         for path in sorted((root / suite).glob("test_*.py"))
         if _imports(path, names)
     ]
-    return [str(path.relative_to(root)) for path in [*own, *laws]]
+    found = [str(path.relative_to(root)) for path in [*own, *laws]]
+    return [*found, *MOCKED.get(_package(module), ())]
+
+
+def _package(module: str) -> str:
+    return str(Path(module).parent)
 
 
 def _imports(path: Path, modules: set[str]) -> bool:
@@ -174,7 +184,7 @@ def core_of(root: Path) -> list[str]:
     package = root / "connector"
     found = [
         path
-        for place in (package, *(package / name for name in PURE))
+        for place in (package, *(package / name for name in (*PURE, *MOCKED)))
         for path in place.glob("*.py")
     ]
     return sorted(
@@ -196,7 +206,9 @@ def forked(runs: Iterable[Run], copies: Sequence[Path]) -> Iterator[Ended]:
                 _put(run.mutant, copy, is_mutated=True)
                 if (pid := os.fork()) == 0:
                     _become(run, copy)
-                live[pid] = (run, copy, time.monotonic() + LONGEST_S)
+                is_mocked = run.mutant is not None and _package(run.mutant.module) in MOCKED
+                longest_s = LONGEST_MOCKED_S if is_mocked else LONGEST_S
+                live[pid] = (run, copy, time.monotonic() + longest_s)
             if not live:
                 return
             pid, status, usage = os.wait4(-1, os.WNOHANG)

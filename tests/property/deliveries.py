@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import count, pairwise
 from random import Random
 
@@ -72,10 +73,18 @@ def _control(root: str, kafka_partitions: int) -> Producer:
 class World:
     """`logs` are the Kafka partitions. `step` makes one event. `finish` brings all records to
     Kafka, with a last heartbeat of each stream partition.
+
+    An announcement has several parts, in any order and some of them twice. Between two parts, there
+    may be other records. Some roots are announced once, write one change, and end; others are not
+    announced any more after others announce their stream partitions. All this is not so in a
+    `steady` world, because who reads from the middle may not learn of it.
     """
 
-    def __init__(self, rng: Random, *, roots: int = 1) -> None:
+    def __init__(self, rng: Random, *, roots: int = 1, steady: bool = False) -> None:
         self.rng = rng
+        self._steady = steady
+        self._ranged = rng.random() < 0.5
+        self.loads: list[Producer] = []
         self.clock = rng.randint(1, 5)
         self.logs: list[list[Sent]] = [[] for _ in range(rng.randint(1, 3))]
         self._sequence = count()
@@ -101,21 +110,26 @@ class World:
                 self._beat,
                 self._split,
                 self._merge,
+                self._move,
                 self._tick,
                 self._grow,
                 self._learn,
                 self._announce_again,
+                self._load,
+                self._retire,
             ],
-            [8, 12, 4, 1, 1, 4, 0.3, 1, 1],
+            [8, 12, 4, 1, 1, 0.5, 4, 0.3, 1, 1, 0.3, 0.5],
         )[0]
         what()
 
     def finish(self) -> None:
         self.clock += 1
-        for producer in [*self.producers, *self.controls]:
+        for producer in [*self.producers, *self.controls, *self.loads]:
             self._flush(producer)
             producer.kafka_partitions = len(self.logs)
-        for control in self.controls:
+        # Of those that a reader knows from an announcement only, the first one after their end may
+        # have parts that are still to come. So their end is certain with the second one.
+        for control in [*self.controls, *self.controls]:
             self._announce_first(control)
         for producer in self._live():
             producer.send_everywhere(
@@ -154,12 +168,14 @@ class World:
     def _deliver(self) -> None:
         waiting = [
             (producer, k)
-            for producer in [*self.producers, *self.controls]
+            for producer in [*self.producers, *self.controls, *self.loads]
             for k, queue in producer.unacknowledged.items()
             if queue
         ]
         if waiting:
             producer, k = self.rng.choice(waiting)
+            if producer in self.controls and self.rng.random() < 0.7:
+                return  # a part waits longer than what is sent beside it
             self.logs[k].append(producer.unacknowledged[k].popleft())
 
     def _flush(self, producer: Producer) -> None:
@@ -196,18 +212,24 @@ class World:
             one, other = self.rng.choice(pairs)
             self._continue([one, other], [KeyRange(one.keys.start, other.keys.end)])
 
+    def _move(self) -> None:
+        parent = self.rng.choice(self._live())
+        self._continue([parent], [parent.keys])
+
     def _continue(self, parents: list[Producer], ranges: list[KeyRange]) -> None:
         self.clock += 1
         tokens = tuple(parent.name for parent in parents)
         children = [self._begin(parents[0].roots, keys, self.clock) for keys in ranges]
-        said = tuple(
-            ChildPartition(child.name, tokens, child.keys.start, child.keys.end)
-            for child in children
-        )
+        said = tuple(self._child(child, tokens) for child in children)
+        parts = self._parts(said)
         for parent in parents:
-            lineage = ChildPartitions(parent.name, self.clock, next(self._sequence), said)
-            parent.send_everywhere(Sent(parent.name, parent.kafka_partitions, lineage=lineage))
+            for part in parts:
+                lineage = ChildPartitions(parent.name, self.clock, next(self._sequence), part)
+                parent.send_everywhere(Sent(parent.name, parent.kafka_partitions, lineage=lineage))
             parent.has_ended = True
+            if len(parts) > 1:
+                # The children send nothing before all parts are acknowledged.
+                self._flush(parent)
         self.producers += children
         if self.rng.random() < 0.3:
             self._hand_over(children[0])
@@ -220,6 +242,30 @@ class World:
         child.roots |= control.roots
         self.controls.append(control)
         self._announce_first(control)
+
+    def _load(self) -> None:
+        """A stream partition begins, sends one change, and ends, as that of a commit does."""
+        if self._steady:
+            return
+        self.clock += 2
+        load = _control(next(self._names), len(self.logs))
+        self.loads.append(load)
+        begin = ChildPartitions(load.name, self.clock - 1, 0, (ChildPartition(load.name),))
+        load.send_everywhere(Sent(load.name, load.kafka_partitions, lineage=begin))
+        self._flush(load)
+        k = self.rng.randrange(load.kafka_partitions)
+        load.send(Sent(load.name, load.kafka_partitions, self.clock), k)
+        end = ChildPartitions(load.name, self.clock + 1, 0, ())
+        load.send_everywhere(Sent(load.name, load.kafka_partitions, lineage=end))
+
+    def _retire(self) -> None:
+        """A root is not announced any more. Others announce its live stream partitions."""
+        control = self.rng.choice(self.controls)
+        others = {one.name for one in self.controls} - {control.name}
+        below = [one for one in self.producers if control.name in one.roots and not one.is_over]
+        if others and not self._steady and all(one.roots & others for one in below):
+            self._flush(control)
+            self.controls.remove(control)
 
     def _announce_first(self, control: Producer) -> None:
         """Announce. The announcement is acknowledged before other records are sent."""
@@ -236,17 +282,54 @@ class World:
             for producer in self.producers
             if control.name in producer.roots and not producer.is_over
         ]
-        said = tuple(ChildPartition(one.name, (), one.keys.start, one.keys.end) for one in live)
-        lineage = ChildPartitions(control.name, self.clock, next(self._sequence), said)
-        control.send_everywhere(Sent(control.name, control.kafka_partitions, lineage=lineage))
+        # It counts for the Kafka partitions that its descendants write to.
+        control.kafka_partitions = max(
+            control.kafka_partitions,
+            *(one.kafka_partitions for one in self.producers if control.name in one.roots),
+        )
+        said = tuple(self._child(one) for one in live)
+        for part in self._parts(said):
+            lineage = ChildPartitions(control.name, self.clock, next(self._sequence), part)
+            control.send_everywhere(Sent(control.name, control.kafka_partitions, lineage=lineage))
+        if self._steady:
+            self._flush(control)
+
+    def _child(self, one: Producer, parents: tuple[str, ...] = ()) -> ChildPartition:
+        keys = (one.keys.start, one.keys.end) if self._ranged else (None, None)
+        return ChildPartition(one.name, parents, *keys)
+
+    def _parts(self, children: tuple[ChildPartition, ...]) -> list[tuple[ChildPartition, ...]]:
+        """Divide what a record says into several, in any order and some of them twice."""
+        parts: list[list[ChildPartition]] = [[] for _ in range(self.rng.randint(1, 3))]
+        for child in children:
+            self.rng.choice(parts).append(child)
+        said = [tuple(part) for part in parts if part]
+        again = [part for part in said if self.rng.random() < 0.2]
+        return self.rng.sample([*said, *again], len(said) + len(again)) or [()]
 
 
 @dataclass
 class Reader:
-    """Reads a few records of some Kafka partitions at a time, from `positions` on."""
+    """Reads a few records of some Kafka partitions at a time, from `positions` on.
+
+    `keeps_parts`: it never stops between the parts of an announcement.
+    """
 
     world: World
     positions: dict[int, int] = field(default_factory=dict)
+    keeps_parts: bool = False
+
+    def begin_in_the_middle(self) -> None:
+        self.keeps_parts = True
+        self.positions = {
+            k: self._end(log, self.world.rng.randint(0, len(log)))
+            for k, log in enumerate(self.world.logs)
+        }
+
+    def _end(self, log: list[Sent], end: int) -> int:
+        while self.keeps_parts and 0 < end < len(log) and _are_parts(log[end - 1], log[end]):
+            end += 1
+        return end
 
     def batch(self, *, everything: bool = False) -> tuple[list[Sent], BatchClaims]:
         """The new changes of a batch, and its claims about watermarks."""
@@ -257,12 +340,21 @@ class Reader:
             end = (
                 len(log)
                 if everything
-                else self.world.rng.randint(start, min(len(log), start + most))
+                else self._end(log, self.world.rng.randint(start, min(len(log), start + most)))
             )
             read += [(k, record) for record in log[start:end]]
             self.positions[k] = end
         new = [record for _, record in read if record.commit_timestamp and not record.again]
         return new, heard(read, len(self.world.logs))
+
+
+def _are_parts(one: Sent, other: Sent) -> bool:
+    return (
+        one.lineage is not None
+        and other.lineage is not None
+        and one.stream_partition == other.stream_partition
+        and one.lineage.start_timestamp == other.lineage.start_timestamp
+    )
 
 
 def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> BatchClaims:
@@ -281,17 +373,24 @@ def heard(read: list[tuple[int, Sent]], kafka_partitions: int) -> BatchClaims:
     )
 
 
+class Begin(Enum):
+    """Where a reader begins: `GROWN` is at the beginning, after Kafka partitions were added."""
+
+    FIRST = "with the first record"
+    GROWN = "from the beginning, later"
+    MIDDLE = "from the middle"
+
+
 def batches(
-    rng: Random, world: World, *, steps: int = 300, late: bool = False
+    rng: Random, world: World, *, steps: int = 300, begin: Begin = Begin.FIRST
 ) -> Iterator[tuple[list[Sent], BatchClaims]]:
-    """The life of a world, batch by batch. The last batch has read everything. `late`: reading
-    begins somewhere in the middle.
-    """
+    """The life of a world, batch by batch. The last batch has read everything."""
     reader = Reader(world)
-    if late:
+    if begin is not Begin.FIRST:
         for _ in range(steps):
             world.step()
-        reader.positions = {k: rng.randint(0, len(log)) for k, log in enumerate(world.logs)}
+    if begin is Begin.MIDDLE:
+        reader.begin_in_the_middle()
     for _ in range(steps):
         world.step()
         if rng.random() < 0.3:

@@ -23,8 +23,9 @@ from connector.records.model import (
     SetCell,
     Transaction,
 )
-from connector.records.ordering import OrderPosition
-from connector.tables.definition import Column
+from connector.records.ordering import OrderBy, OrderPosition
+from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 
 ROWS = (b"r1", b"r2")
@@ -56,6 +57,14 @@ SEQUENCE_NUMBERS = (
 )
 
 T = TypeVar("T")
+
+
+def table(order_by: OrderBy, versions: Versions) -> TableDefinition:
+    """A table without columns: the bytes of its cells are their values."""
+    key = Key((KeyPart("id", DataType.BYTES),), form=KeyForm.DELIMITED)
+    return TableDefinition(
+        name="t", stream="s", source="t", key=key, columns=(), order=order_by, versions=versions
+    )
 
 
 @dataclass(frozen=True)

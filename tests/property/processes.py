@@ -83,6 +83,7 @@ class ProcessWorld(World):
         self.queues: dict[int, deque[tuple[Sent, Told | None]]] = {}
         self.announcements = Announcements(RETENTION)
         super().__init__(rng)
+        self._ranged = True
 
     @property
     def named(self) -> frozenset[str]:
@@ -160,10 +161,14 @@ class ProcessWorld(World):
         self._deliver_all()
 
     def _tell_who_lives(self, clock: int, live: tuple[Producer, ...], sequence: int) -> None:
+        """The process goes on when all parts are acknowledged."""
         children = tuple(ChildPartition(one.name, (), one.keys.start, one.keys.end) for one in live)
-        announcement = ChildPartitions(ROOT, clock, sequence, children)
-        self.announcements.sent(announcement, self._now)
-        self._announce([announcement])
+        for part in self._parts(children):
+            announcement = ChildPartitions(ROOT, clock, sequence, part)
+            self.announcements.sent(announcement, self._now)
+            self._announce([announcement])
+            sequence += 1
+        self._deliver_all()
 
     def _announce_again(self) -> None:
         """The process dies instead. Announcements are repeated by default."""
@@ -204,6 +209,12 @@ class ProcessWorld(World):
             self._send(told)
 
     def _hand_over(self, child: Producer) -> None:
+        pass
+
+    def _load(self) -> None:
+        pass
+
+    def _retire(self) -> None:
         pass
 
     def _deliver(self) -> None:

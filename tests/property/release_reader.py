@@ -179,7 +179,7 @@ class Reader:
                     case Heartbeat(name, at):
                         claims[name][k] = max(claims[name].get(k, 0), at + 1)
                     case ChildPartitions() as record:
-                        lineage.append(LineageRecord(k, width, record))
+                        lineage.append(LineageRecord(k, sent.sent_to, record))
         return BatchCounts(
             heard=BatchClaims(width, claims, tuple(lineage)),
             staged=staged,
@@ -310,7 +310,9 @@ class Reader:
                 assert one.withheld is Withheld.ROWS, f"{one} still waits"
                 rows = [row for range_ in one.ranges for row in rows_of(range_)]
                 assert not self.forgotten.isdisjoint(rows), f"{one} has all its rows"
-        assert progress.consistent_to == progress.low_watermark == self.world.last_heartbeat + 1
+        reached = self.world.last_heartbeat + 1
+        assert progress.low_watermark == reached, f"{progress.frontier} does not reach {reached}"
+        assert progress.consistent_to == progress.low_watermark
         assert progress.freshness.of(progress.ingest_batch) == progress.freshness.newest
         for _ in range(2):
             self.world.clock += 3 * STAGING_RETENTION

@@ -28,6 +28,8 @@ from connector.write_streams.rules import Fault, append_fault, commit_fault
 
 LIVE: Final = "live"
 """The live stream partition."""
+COMMIT: Final = "write-commit/"
+"""Before the name of the stream partition of a commit."""
 SECOND: Final = 1_000_000
 STAGING_RETENTION: Final = SECOND
 
@@ -60,12 +62,14 @@ class Transaction:
 class Sent(NamedTuple):
     """A record in a Kafka partition. Without `record` it is the marker that ends a transaction.
 
-    Ingest rejects a record that is not `valid`.
+    Ingest rejects a record that is not `valid`. A record `sent_to` several has one copy in each of
+    so many Kafka partitions.
     """
 
     record: Row | Release | Heartbeat | ChildPartitions | None
     transaction: Transaction | None = None
     valid: bool = True
+    sent_to: int = 1
 
     @property
     def is_open(self) -> bool:
@@ -308,10 +312,17 @@ class ReleaseWorld:
             at = max(self.clock, self.last_heartbeat + 1, self._last_release + 1)
             self._last_release = at
         self._used.add(at)
-        release = Release("late" if is_late else LIVE, at, tuple(ranges))
+        # A late one has a stream partition of its own, which begins and ends with it.
+        name = f"{COMMIT}{at}" if is_late else LIVE
+        release = Release(name, at, tuple(ranges))
         transaction = _begun(writer)
         transaction.releases.append(release)
-        self._send_everywhere(release, writer.kafka_partitions, transaction)
+        records: list[Release | ChildPartitions] = [release]
+        if is_late:
+            begin = ChildPartitions(name, at - 1, 0, (ChildPartition(name),))
+            records = [begin, release, ChildPartitions(name, at + 1, 0, ())]
+        for record in records:
+            self._send_everywhere(record, writer.kafka_partitions, transaction)
 
     def _end(self, writer: Writer) -> None:
         """The transaction of a writer is committed or aborted."""
@@ -382,7 +393,7 @@ class ReleaseWorld:
         transaction: Transaction | None = None,
     ) -> None:
         for k in range(kafka_partitions):
-            self._send(k, Sent(record, transaction))
+            self._send(k, Sent(record, transaction, sent_to=kafka_partitions))
 
     def _send(self, k: int, sent: Sent) -> None:
         if sent.transaction is None:

@@ -287,7 +287,7 @@ def dead_letters(draw: st.DrawFn) -> DeadLetter:
         detail=draw(st.one_of(TEXT, st.just("ü" * 3000))),
         attempt=draw(st.integers(0, 100)),
         first_failed_at=draw(TIMESTAMP),
-        record_timestamp=draw(TIMESTAMP),
+        record_timestamp=draw(TIMESTAMP | LONG.map(lambda ms: ms * 1000)),
         schema_id=draw(st.none() | st.sampled_from(["12", "47202a3011e1645b"])),
         ingest_batch=draw(NATURAL),
         order_position=draw(st.sampled_from(["7/0/123/0", "12/3/0/2"])),

@@ -18,13 +18,13 @@ from connector.records.codec import (
     VERSIONS,
     ChangeRecord,
     Schemas,
+    body_version,
     decode,
     encode,
     encode_with_fastavro,
     frame,
     framed,
     to_datum,
-    version_in,
 )
 from connector.records.model import Record
 from tests.property.strategies import (
@@ -107,8 +107,8 @@ def test_a_row_of_a_write_stream_and_a_release_are_written_in_version_2(
     assert version_of(record) == 2
     value = framed(record, kafka_partitions)
     assert SHIPPED[value[2:10]] == VERSIONS[2] == READER_SCHEMA
-    assert version_in(value, Schemas()) == 2
-    assert version_in(framed(record, 1, 7), Schemas({7: VERSIONS[2]})) == 2
+    assert body_version(value, Schemas()) == 2
+    assert body_version(framed(record, 1, 7), Schemas({7: VERSIONS[2]})) == 2
 
 
 @pytest.mark.parametrize("version", VERSIONS)

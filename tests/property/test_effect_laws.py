@@ -10,23 +10,14 @@ from hypothesis import given, settings
 from connector.dead_letters.effect import Effect, as_of_today, difference, effect
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.values import DataType
-from tests.property.histories import Delivery, histories, history
+from tests.property.histories import Delivery, histories, history, table
 
 TODAY = 10**12
 every_table = pytest.mark.parametrize(
     ("order_by", "versions"),
     [(order_by, versions) for order_by in OrderBy for versions in Versions],
 )
-
-
-def table(order_by: OrderBy, versions: Versions) -> TableDefinition:
-    key = Key((KeyPart("id", DataType.BYTES),), form=KeyForm.DELIMITED)
-    return TableDefinition(
-        name="t", stream="s", source="t", key=key, columns=(), order=order_by, versions=versions
-    )
 
 
 def same_today(of: TableDefinition, late: Delivery, others: list[Delivery]) -> None:

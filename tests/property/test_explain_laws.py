@@ -16,10 +16,11 @@ from connector.records.model import SetCell
 from connector.records.ordering import ChangeOrder, OrderBy
 from connector.tables import explain as explained
 from connector.tables.definition import Versions
-from connector.tables.explain import Explanation, Outcome, SetEntry, explain, state_of
+from connector.tables.explain import Explanation, Outcome, SetEntry, explain
 from connector.tables.merge import Cell, RowState, expire, join, visible
+from connector.tables.row import state_of
 from tests.property import model
-from tests.property.histories import Delivery, histories, history
+from tests.property.histories import Delivery, histories, history, table
 
 ROW = b"r1"
 every_table = pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def check(
     leaves no more than that one alone.
     """
     row = model.replay(deliveries, order_by, versions).get(ROW, {})
-    found = how(deliveries, state_of(of(deliveries), order_by, versions), order_by, versions)
+    found = how(deliveries, state_of(table(order_by, versions), of(deliveries)), order_by, versions)
     every = {entry.order: entry for column in found.columns for entry in column.entries}
     assert len(every) == sum(
         isinstance(entry, SetCell) for one in deliveries for entry in one.change.entries
@@ -126,13 +127,13 @@ def test_the_winners_are_those_of_the_table_also_if_the_changelog_lost_its_first
     """SUB-6: the state of the table decides; changes that left the changelog are winners without an
     entry.
     """
-    stored = expire(state_of(of(deliveries[:cut]), order_by, versions), horizon)
+    stored = expire(state_of(table(order_by, versions), of(deliveries[:cut])), horizon)
     later = [
         one
         for one in deliveries[cut:]
         if order_by is OrderBy.SEQUENCE_NUMBER or one.change.commit_timestamp >= horizon
     ]
-    state = join(stored, state_of(of(later), order_by, versions))
+    state = join(stored, state_of(table(order_by, versions), of(later)))
     found = usual(later, state, order_by, versions)
     assert {
         (column.family, column.qualifier): column.winner.value

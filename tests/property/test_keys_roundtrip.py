@@ -20,7 +20,7 @@ def keys(draw: st.DrawFn) -> Key:
     types = draw(st.lists(st.sampled_from(KEY_TYPES), min_size=1, max_size=5))
     parts = tuple(KeyPart(f"k{place}", type_) for place, type_ in enumerate(types))
     if len(types) == 1 and types[0] in (DataType.BYTES, DataType.STRING) and draw(st.booleans()):
-        return Key(parts)
+        return Key(parts, KeyForm.ROW_KEY)
     if draw(st.booleans()):
         return Key(parts, KeyForm.ORDERED)
     try:

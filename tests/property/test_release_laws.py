@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connector.watermarks import stream_partition
 from connector.write_streams.releases import ReleaseProgress, Withheld
 from tests.property.release_reader import (
     Changelog,
@@ -32,9 +33,16 @@ rngs = st.integers(0, 2**64 - 1).map(Random)
 
 
 def run(
-    world: ReleaseWorld, count: Count = count_rows, expiry: Expiry = expire_rows, steps: int = STEPS
+    world: ReleaseWorld,
+    count: Count = count_rows,
+    expiry: Expiry = expire_rows,
+    steps: int = STEPS,
+    before: int = 0,
 ) -> Reader:
+    """A reader begins after `before` steps."""
     reader, rng = Reader(world, count, expiry), world.rng
+    for _ in range(before):
+        world.step()
 
     def share() -> float:
         return rng.choice((0, 0, 1, rng.random()))
@@ -51,13 +59,17 @@ def run(
 
 @UNRELIABLE
 @settings(max_examples=150)
-@given(rng=rngs)
-def test_the_rows_of_a_release_become_visible_together(unreliable: float, rng: Random) -> None:
+@given(rng=rngs, before=st.sampled_from((0, 0, 60)))
+def test_the_rows_of_a_release_become_visible_together(
+    unreliable: float, rng: Random, before: int
+) -> None:
     """WRS-15, WRS-17, WRS-18, WRS-20, WRS-21: all of them or none, once, and no cut passes a
     release that is still to come. A batch that runs again has the same result. Rows that expire
-    before their release never become visible, and those that are visible stay so.
+    before their release never become visible, and those that are visible stay so. In the end, the
+    low watermark is where the heartbeats are, whatever commits ended before Kafka partitions were
+    added (WMK-7).
     """
-    run(ReleaseWorld(rng, unreliable=unreliable))
+    run(ReleaseWorld(rng, unreliable=unreliable), before=before)
 
 
 def test_the_worlds_have_what_the_laws_are_about(seed: int) -> None:
@@ -206,6 +218,16 @@ def test_a_count_of_rows_that_ingest_forgot_is_noticed(seed: int) -> None:
 def test_an_expiry_of_other_rows_is_noticed(expiry: Expiry, law: str, seed: int) -> None:
     """WRS-21: a canary."""
     assert is_noticed(law, seed, expiry=expiry, unreliable=0.05)
+
+
+def test_a_commit_that_is_waited_for_in_added_kafka_partitions_is_noticed(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WMK-7: a canary."""
+    monkeypatch.setattr(
+        stream_partition, "is_read_everywhere", lambda read_in: read_in.keys() >= set(range(4))
+    )
+    assert is_noticed("does not reach", seed)
 
 
 def test_a_heartbeat_that_does_not_wait_for_a_release_is_noticed(seed: int) -> None:

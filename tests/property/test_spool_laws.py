@@ -142,3 +142,13 @@ def test_a_change_counts_as_open_from_send_to_its_acknowledgement(times: list[in
     assert (delivery.oldest_open(), delivery.under_way) == (None, 0)
     heartbeat = Heartbeat("p", 5)
     assert spooled(heartbeat, CONTROL_KEY, b"", EVERYWHERE, []).time == 5
+
+
+def test_the_kinds_of_spooled_records_have_fixed_numbers() -> None:
+    """PUB-3: a spool of an earlier start has them."""
+    assert [(one.name, one.value) for one in Kind] == [
+        ("CHANGE", 0),
+        ("ANNOUNCEMENT", 1),
+        ("HEARTBEAT", 2),
+        ("CHILD_PARTITIONS", 3),
+    ]

@@ -113,8 +113,8 @@ def test_a_value_of_another_type_is_a_value_error(stored_value: Any) -> None:
         from_stored(ExternalDeadLetters, stored_value)
 
 
-def unsorted(value: frozenset[int]) -> list[int]:
-    return sorted(value, key=lambda number: -number)
+def unsorted(value: frozenset[str]) -> list[str]:
+    return sorted(value, reverse=True)
 
 
 def without_fields(value: Any) -> Any:
@@ -127,7 +127,7 @@ def test_the_checks_notice_a_broken_form(
 ) -> None:
     """The canary: sets in another order, and a last field that is forgotten."""
     frontier = replace(
-        UNKNOWN, partitions={"p": StreamPartition(ended_in=frozenset({1, 2}), epochs={0: 1})}
+        UNKNOWN, partitions={"p": StreamPartition(roots=frozenset({"a", "b"}), epochs={0: 1})}
     )
     before = frontier.to_json()
     monkeypatch.setattr(stored, name, broken, raising=False)

@@ -4,18 +4,21 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import product
+from itertools import count, pairwise, product
 from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.records.model import ChildPartitions, Record
+from connector.records.model import ChildPartition, ChildPartitions, Record
+from connector.watermarks import frontier
 from connector.watermarks.frontier import (
     UNKNOWN,
+    Announcement,
     BatchClaims,
     Frontier,
     LineageRecord,
@@ -23,11 +26,13 @@ from connector.watermarks.frontier import (
     join,
 )
 from connector.watermarks.lineage import Announcements
+from connector.watermarks.stream_partition import UNBOUNDED, least
 from tests.property import processes
-from tests.property.deliveries import World, batches
+from tests.property.deliveries import Begin, World, batches
 from tests.property.processes import ProcessWorld
 
 RETENTION = 20
+omitted_in = frontier._omitted_in
 LONG, SHORT = 300, 150
 """Steps of a world. Two short ones find more than a long one and take less time; some faults need
 many generations.
@@ -35,71 +40,75 @@ many generations.
 # A seed of it, since a generator whose every number Hypothesis draws is slow, and what it shrinks
 # to is no simpler to read.
 rngs = st.integers(0, 2**64 - 1).map(Random)
-from_where = pytest.mark.parametrize(
-    "late", [False, True], ids=["from the beginning", "from the middle"]
-)
+from_where = pytest.mark.parametrize("begin", Begin, ids=lambda begin: begin.value)
 
 
 def is_honest(
     world: World,
     *,
     named: frozenset[str] = frozenset(),
-    late: bool = False,
+    begin: Begin = Begin.FIRST,
     steps: int = SHORT,
     misheard: Callable[[BatchClaims], BatchClaims] = lambda heard: heard,
 ) -> None:
     """No change arrives below the low watermark of the batch before, which never goes back and
     reaches the end.
     """
-    frontier, horizon = UNKNOWN, None
-    for changes, heard in batches(world.rng, world, steps=steps, late=late):
-        low = frontier.low_watermark or 0
-        frontier = advance(frontier, misheard(heard), now=0, horizon=horizon, roots=named)
+    found, horizon = UNKNOWN, None
+    for changes, heard in batches(world.rng, world, steps=steps, begin=begin):
+        low = found.low_watermark or 0
+        found = advance(found, misheard(heard), now=0, horizon=horizon, roots=named)
         below = [change for change in changes if change.commit_timestamp < low]
         assert not below, f"{below} came below {low}"
-        assert (frontier.low_watermark or 0) >= low, "the low watermark went back"
-        horizon = None if frontier.low_watermark is None else frontier.low_watermark - RETENTION
-    assert frontier.low_watermark == world.clock + 1, f"{frontier} ends before {world.clock + 1}"
-    assert not frontier.undeclared
-    assert frontier.uncovered() is None
-    assert Frontier.from_json(frontier.to_json()) == frontier
+        assert (found.low_watermark or 0) >= low, "the low watermark went back"
+        horizon = None if found.low_watermark is None else found.low_watermark - RETENTION
+    assert found.low_watermark == world.clock + 1, f"{found} ends before {world.clock + 1}"
+    assert not found.undeclared, f"{found.undeclared} are undeclared"
+    assert found.uncovered() is None
+    assert Frontier.from_json(found.to_json()) == found
 
 
 @from_where
 @pytest.mark.parametrize("roots", [1, 2])
-def test_watermark_is_honest(roots: int, late: bool, seed: int) -> None:
-    """WMK-1 to WMK-9, WMK-13: whatever the interleaving of Kafka partitions, with splits, merges
-    and added Kafka partitions.
+def test_watermark_is_honest(roots: int, begin: Begin, seed: int) -> None:
+    """WMK-1 to WMK-9, WMK-13: whatever the interleaving of Kafka partitions, with splits, moves,
+    merges, announcements in several parts, and Kafka partitions that are added before and after a
+    reader begins.
     """
-    for number in range(40):
-        world = World(Random(f"{seed}/{number}"), roots=roots)
+    late = begin is Begin.MIDDLE
+    for number in range(24):
+        world = World(Random(f"{seed}/{number}"), roots=roots, steady=late)
         # One root that is read from the beginning need not be named.
         named = (
             frozenset(control.name for control in world.controls)
             if late or roots > 1
             else frozenset[str]()
         )
-        is_honest(world, named=named, late=late, steps=SHORT if number % 8 else LONG)
+        is_honest(world, named=named, begin=begin, steps=SHORT if number % 8 else LONG)
 
 
 @pytest.mark.parametrize(
-    ("is_told", "dies", "late"),
+    ("is_told", "dies", "begin"),
     # Not among them: who reads from the middle learns nothing of a root that no process knows of
     # any more (decision 0010).
-    [case for case in product([False, True], repeat=3) if case != (False, True, True)],
+    [
+        case
+        for case in product([False, True], [False, True], Begin)
+        if case != (False, True, Begin.MIDDLE)
+    ],
 )
 def test_watermark_is_honest_of_what_a_producer_announces(
-    is_told: bool, dies: bool, late: bool, seed: int
+    is_told: bool, dies: bool, begin: Begin, seed: int
 ) -> None:
     """WMK-6, REC-17: the low watermark becomes known, is honest and reaches the end, also where
     processes die and begin anew.
     """
-    for number in range(16):
+    for number in range(12):
         world = ProcessWorld(Random(f"{seed}/{number}"), is_told=is_told, dies=dies)
         is_honest(
             world,
-            named=world.named if late else frozenset(),
-            late=late,
+            named=world.named if begin is Begin.MIDDLE else frozenset(),
+            begin=begin,
             steps=SHORT if number % 8 else LONG,
         )
 
@@ -128,6 +137,16 @@ def overlooks_kafka_partitions(heard: BatchClaims) -> BatchClaims:
     return replace(heard, kafka_partitions=1)
 
 
+def waits_for_added_kafka_partitions(heard: BatchClaims) -> BatchClaims:
+    """An end counts when it was read in all Kafka partitions, however many it was sent to."""
+    return replace(
+        heard,
+        lineage=tuple(
+            replace(said, kafka_partitions=heard.kafka_partitions) for said in heard.lineage
+        ),
+    )
+
+
 def merges_at_one_report(heard: BatchClaims) -> BatchClaims:
     """The first parent that reports a merge ends them all."""
     return replace(
@@ -141,16 +160,53 @@ def _by_nobody(said: LineageRecord) -> ChildPartitions:
 
 
 @pytest.mark.parametrize(
-    "misheard",
-    [claims_everywhere, ends_everywhere, overlooks_kafka_partitions, merges_at_one_report],
+    ("misheard", "law"),
+    [
+        (claims_everywhere, "came below"),
+        (ends_everywhere, "came below"),
+        (overlooks_kafka_partitions, "came below"),
+        (merges_at_one_report, "came below"),
+        (waits_for_added_kafka_partitions, "ends before"),
+    ],
 )
 def test_the_world_notices_a_watermark_that_lies(
-    misheard: Callable[[BatchClaims], BatchClaims], seed: int
+    misheard: Callable[[BatchClaims], BatchClaims], law: str, seed: int
 ) -> None:
     """The check is tried itself: each way to get it wrong must be found."""
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match=law):
         for number in range(1000):
             is_honest(World(Random(f"{seed}/{number}")), misheard=misheard)
+
+
+def omitted_once(
+    name: str, introduced_at: int, newest_first: list[tuple[int, Announcement]]
+) -> object:
+    """A stream partition ends with the first part of an announcement that omits it."""
+    later = Announcement(frozenset(["nobody"]), dict.fromkeys(range(9), 9))
+    return omitted_in(name, introduced_at, [(UNBOUNDED, later), *newest_first])
+
+
+def last_part(one: Announcement, other: Announcement) -> Announcement:
+    """A part of an announcement takes the place of the others."""
+    return Announcement(other.live, least(one.read_in, other.read_in))
+
+
+@pytest.mark.parametrize(
+    ("of", "rule", "wrong"),
+    [(frontier, "_omitted_in", omitted_once), (Announcement, "join", last_part)],
+)
+def test_the_world_notices_a_wrong_rule_of_parts(
+    of: object,
+    rule: str,
+    wrong: Callable[..., object],
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """WMK-6: a canary."""
+    monkeypatch.setattr(of, rule, wrong)
+    with pytest.raises(AssertionError, match=r"came below|ends before"):
+        for number in range(1000):
+            is_honest(World(Random(f"{seed}/{number}")))
 
 
 class DatedByTheClock(Announcements):
@@ -182,6 +238,94 @@ def test_the_world_notices_an_announcement_that_lies(
     with pytest.raises(AssertionError):
         for number in range(1000):
             is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=False, dies=False))
+
+
+def does_not_grow(rng: Random, *, ranged: bool) -> None:
+    """Stream partitions split, move and merge between the lives of a producer. A life announces
+    some of the live ones as roots of their own, and those that nobody has announced.
+    """
+    found, live, k = UNKNOWN, [("n", 0, 256)], (0, 1, 2)
+    seen_at: dict[str, int] = {}
+
+    def child(name: str, first: int, end: int, *parents: str) -> ChildPartition:
+        keys = (bytes([first][:first]), bytes([end] if end < 256 else [])) if ranged else ()
+        return ChildPartition(name, parents, *keys)
+
+    def heard(claims: dict[str, int], records: list[ChildPartitions]) -> BatchClaims:
+        of_all = {name: dict.fromkeys(k, claim) for name, claim in claims.items()}
+        lineage = tuple(LineageRecord(one, len(k), record) for record in records for one in k)
+        return BatchClaims(len(k), of_all, lineage)
+
+    for life in range(40):
+        at, horizon = 100 * (life + 1), (found.low_watermark or 0) - 500
+        announced = [one for one in live if life == 0 or rng.random() < 0.7]
+        begins = [ChildPartitions(one[0], at, 0, (child(*one),)) for one in announced]
+        seen_at |= {name: at for name, _, _ in announced}
+        claims = {name: at + 50 for name, _, _ in live}
+        found = advance(found, heard(claims, begins), now=0, horizon=horizon)
+        assert found.low_watermark == at + 50, "the low watermark does not move"
+        assert not found.undeclared, "nobody has announced a live one"
+        left, live, ends, numbers = deque(live), [], list[ChildPartitions](), count()
+        while left:
+            parents = [left.popleft()]
+            what = rng.choice(("stay", "move", "split", "merge"))
+            if what == "merge" and left:
+                parents.append(left.popleft())
+            if what == "stay":
+                live += parents
+                continue
+            first, end = parents[0][1], parents[-1][2]
+            middle = (first + end) // 2
+            edges = [first, middle, end] if what == "split" and middle > first else [first, end]
+            children = [(f"{life}-{next(numbers)}", *keys) for keys in pairwise(edges)]
+            live += children
+            tokens = [name for name, _, _ in parents]
+            said = tuple(child(*one, *tokens) for one in children)
+            ends += [ChildPartitions(name, at + 60, 0, said) for name in tokens]
+            seen_at |= dict.fromkeys(tokens, at + 60)
+        found = advance(found, heard({}, ends), now=0, horizon=horizon)
+        recent = sum(at >= horizon for at in seen_at.values())
+        roots = {root for root, _ in found.announcements}
+        assert len(roots) <= recent + 2 * len(live), "roots are kept for ever"
+
+
+@pytest.mark.parametrize("ranged", [False, True])
+@settings(max_examples=10)
+@given(rng=rngs)
+def test_a_frontier_does_not_grow_with_the_lives_of_a_producer(ranged: bool, rng: Random) -> None:
+    """WMK-9, WMK-13: its size depends on the live stream partitions and those since the horizon."""
+    does_not_grow(rng, ranged=ranged)
+
+
+def without_all_old_roots(facts: Frontier, horizon: int, roots: frozenset[str]) -> Frontier:
+    gone = {root for root, start in dict(sorted(facts.announcements)).items() if start < horizon}
+    return replace(
+        facts,
+        partitions={
+            name: replace(one, roots=one.roots - gone) for name, one in facts.partitions.items()
+        },
+        announcements={
+            said: one for said, one in facts.announcements.items() if said[0] not in gone
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "wrong", "law"),
+    [
+        ("_without_old_roots", lambda facts, horizon, roots: facts, "kept for ever"),
+        ("_without_old_roots", without_all_old_roots, "nobody has announced"),
+        ("_connecting", lambda partitions, old, newest: set(), "does not move"),
+    ],
+)
+def test_roots_that_are_wrongly_kept_or_forgotten_are_noticed(
+    rule: str, wrong: Callable[..., object], law: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WMK-9: a canary."""
+    monkeypatch.setattr(frontier, rule, wrong)
+    with pytest.raises(AssertionError, match=law):
+        for number in range(100):
+            does_not_grow(Random(f"{seed}/{number}"), ranged=True)
 
 
 @settings(max_examples=50)

@@ -33,7 +33,7 @@ from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import RowState, join, lift, visible
 from connector.tables.row import read_change, row_of
 from connector.tables.values import DataType
@@ -47,7 +47,7 @@ timestamp timestamp, timestampType int,
 ARRIVAL = datetime(2024, 4, 30, 12, tzinfo=UTC)
 HEADERS = [("trace", b"\x00\xff"), ("empty", None)]
 
-KEY = Key((KeyPart("id", DataType.STRING),))
+KEY = Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY)
 COLUMNS = (
     Column("name", "f", b"name", DataType.STRING),
     Column("amount", "f", b"amount", DataType.INT64),

@@ -74,7 +74,9 @@ def tombstones(spark: SparkSession, stream: Stream, name: str = "accounts") -> s
 def nasty(name: str, **others: Any) -> TableDefinition:
     """For generated histories: bytes, some of them in columns."""
     columns = (Column("c0", "f", b"", DataType.BYTES), Column("c1", "f", b"q", DataType.BYTES))
-    return definition(name, key=Key((KeyPart("id", DataType.BYTES),)), columns=columns, **others)
+    return definition(
+        name, key=Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY), columns=columns, **others
+    )
 
 
 def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int) -> None:

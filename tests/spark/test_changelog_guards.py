@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.errors import StreamHaltedError, TableError, TopicError, WriterConflictError
+from connector.errors import (
+    ErrorCode,
+    StreamHaltedError,
+    TableError,
+    TopicError,
+    WriterConflictError,
+)
 from connector.records.rejection import Reason
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.offsets import BatchRange
@@ -34,6 +40,16 @@ def two_batches(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture
 def stream(two_batches: Stream, tmp_path: Path) -> Stream:
     return copied(two_batches, tmp_path / "copy")
+
+
+def test_a_topic_with_fewer_kafka_partitions_is_an_error(two_batches: Stream) -> None:
+    """REC-4: with cause and remedy. Spark says "you must specify all TopicPartitions"."""
+    topic = two_batches.topic
+    shorter = replace(two_batches, topic=replace(topic, records=topic.records[:1]))
+    with pytest.raises(TopicError, match=r"has 1 Kafka partitions, but .* from 2") as caught:
+        shorter.process().check_topic()
+    assert caught.value.code == ErrorCode.TOPIC_SHORTENED
+    two_batches.process().check_topic()
 
 
 RANGES = {

@@ -25,9 +25,8 @@ from connector.records.model import (
 )
 from connector.spark import read_changes, register_functions, stream_changes
 from connector.watermarks.transactions import WholeTransaction
-from tests.documents import ROOT, code_blocks
 from tests.property.transactions import Program, SentChange, TransactionWorld
-from tests.spark.streams import ARRIVAL, STREAM, Stream, account
+from tests.spark.streams import ARRIVAL, Stream, account
 
 BASE = int(ARRIVAL.timestamp()) * 1_000_000 - 3_600_000_000
 TICK = 400_000
@@ -362,24 +361,3 @@ def test_a_streaming_query_survives_trimming_and_compaction(
     assert caught.value.oldest is not None
     assert caught.value.oldest > at(1)
     assert keys(read_changes(spark, str(stream.folder), "s", complete=False)) == [b"e", b"f"]
-
-
-def test_the_examples_of_the_page_run(spark: SparkSession, tmp_path: Path) -> None:
-    """SUB-5: docs/howto/query-changes.md, on a warehouse with a stream `shop`."""
-    stream = Stream(spark, tmp_path / "warehouse", replace(STREAM, name="shop"))
-    start = 1_714_467_600_000_000
-    stream.topic.send_everywhere(ChildPartitions("p0", start - 1, 1, (ChildPartition("p0"),)))
-    stream.topic.send(
-        replace(account("a", start + 5, name="Ada"), table="orders", stream_partition="p0")
-    )
-    stream.topic.send_everywhere(Heartbeat("p0", start + 10))
-    stream.ingest()
-    page, names = ROOT / "docs/howto/query-changes.md", {"spark": spark}
-    for block in code_blocks(page, "python"):
-        exec(block.replace("/data", str(tmp_path)), names)
-    assert names["changes"].count() == 1
-    assert names["cells"].count() == 1
-    assert spark.read.format("delta").load(f"{tmp_path}/copy").count() == 1
-    records, changes = (spark.sql(query).collect() for query in code_blocks(page, "sql"))
-    assert [len(row[0][0].data_change_record) for row in records] == [1, 0]
-    assert [(row.id, row.kind) for row in changes] == [("a", ["SET_CELL"])]

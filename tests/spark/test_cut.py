@@ -16,7 +16,7 @@ from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, kafka_key
 from connector.spark.storage.offsets import BatchRange
 from connector.state.jobs import CutRecord
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.property.bank import TOTAL, BankWorld, Written
 from tests.property.processes import as_record
@@ -40,7 +40,9 @@ class Bank:
             Stream(spark, folder, STREAM),
         )
         self.stream.topic.records = []
-        self.table = self.stream.table(definition(key=Key((KeyPart("id", DataType.BYTES),))))
+        self.table = self.stream.table(
+            definition(key=Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY))
+        )
         self.cuts: list[CutRecord] = []
         self.ingest(everything=True)
 

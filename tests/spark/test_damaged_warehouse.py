@@ -1,5 +1,5 @@
-"""Spark refuses a changelog that a table was not made from, and small tables that are damaged
-(TBL-14, TBL-16, TBL-17, TBL-20).
+"""Spark refuses a changelog that a table was not made from, and files that are damaged (TBL-14,
+TBL-16, TBL-17, TBL-20).
 """
 
 from __future__ import annotations
@@ -8,20 +8,24 @@ import shutil
 from pathlib import Path
 
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from connector import warehouse as places
-from connector.errors import ErrorCode, TableError
+from connector.config.settings import ConnectorConfig, KafkaConfig
+from connector.errors import ErrorCode, StorageError, TableError
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.small_tables import as_arrow
 from connector.records.model import Heartbeat
+from connector.services import read
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.status_view import register_status_view
+from connector.spark.storage.delta_log import DeltaLog
 from connector.state.jobs import CutRecord
 from connector.state.overrides import StalenessOverride
-from tests.spark.streams import Stream, account, rows_by_key
+from tests.golden.make_warehouse import FOLDER, TABLE
+from tests.spark.streams import STREAM, Stream, account, rows_by_key
 from tests.spark.test_cut import ANNOUNCED
 
 
@@ -103,3 +107,93 @@ def test_a_snapshot_of_damaged_cuts_is_an_error_with_a_remedy(
     write_deltalake(path, as_arrow([{"x": "1"}], {"x": "string"}))
     with pytest.raises(TableError, match=r"is not one of lowmark.*snapshots can be read again"):
         read_snapshot(spark, warehouse, "accounts")
+
+
+CHANGELOG, DATA, TOMBSTONES = (
+    *("streams/s/changelog", "tables/accounts/data", "tables/accounts/tombstones"),
+)
+LOGS = {
+    "a commit of 0 bytes in the middle": (-2, lambda file: file.write_bytes(b"")),
+    "a newest commit of 0 bytes": (-1, lambda file: file.write_bytes(b"")),
+    "a newest commit that is cut": (-1, lambda file: file.write_bytes(file.read_bytes()[:99])),
+    "a newest commit that is missing": (-1, Path.unlink),
+}
+
+
+def merge(spark: SparkSession, warehouse: Path) -> None:
+    kafka = KafkaConfig("127.0.0.1:1")
+    config = ConnectorConfig(str(warehouse), kafka, None, {"s": STREAM}, {"accounts": TABLE})
+    with read(config, "accounts", spark=spark, max_staleness_s=0) as found:
+        assert len(list(found.rows)) == 7
+
+
+@pytest.mark.parametrize("what", LOGS)
+@pytest.mark.parametrize("path", [CHANGELOG, DATA])
+def test_a_merge_names_a_damaged_commit(
+    spark: SparkSession, tmp_path: Path, path: str, what: str
+) -> None:
+    """TBL-14: Spark reads an empty commit as one without changes, and begins at the one before a
+    missing one.
+    """
+    warehouse = tmp_path / "w"
+    shutil.copytree(FOLDER, warehouse)
+    at, damage = LOGS[what]
+    file = sorted((warehouse / path / "_delta_log").glob("*.json"))[at]
+    damage(file)
+    with pytest.raises(StorageError) as caught:
+        merge(spark, warehouse)
+    assert caught.value.code == ErrorCode.TABLE_DAMAGED
+    assert str(file) in caught.value.cause
+    if at == -1 and file.exists():
+        with pytest.raises(StorageError, match="is damaged") as caught:
+            DeltaLog(spark, str(warehouse / path)).newest()
+        assert str(file) in caught.value.cause
+
+
+@pytest.mark.parametrize("path", [CHANGELOG, DATA, TOMBSTONES])
+@pytest.mark.parametrize("is_empty", [True, False], ids=["0 bytes", "zeros"])
+def test_a_merge_names_a_damaged_data_file(
+    spark: SparkSession, tmp_path: Path, path: str, is_empty: bool
+) -> None:
+    """TBL-14."""
+    warehouse = tmp_path / "w"
+    shutil.copytree(FOLDER, warehouse)
+    files = list((warehouse / path).rglob("*.parquet"))
+    for file in files:
+        file.write_bytes(b"" if is_empty else bytes(file.stat().st_size))
+    with pytest.raises(StorageError) as caught:
+        merge(spark, warehouse)
+    assert caught.value.code == ErrorCode.TABLE_DAMAGED
+    assert any(str(file) in caught.value.cause for file in files)
+
+
+@pytest.mark.parametrize("what", ["cut", "missing", "0 bytes"])
+def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
+    spark: SparkSession, tmp_path: Path, what: str
+) -> None:
+    """TBL-14: the remedy of the error helps."""
+    warehouse = tmp_path / "w"
+    shutil.copytree(FOLDER, warehouse)
+    path = warehouse / CHANGELOG
+    DeltaTable(path, version=3).create_checkpoint()
+    (checkpoint,) = path.glob("_delta_log/*.checkpoint.parquet")
+    content = checkpoint.read_bytes()
+    checkpoint.unlink()
+    if what != "missing":
+        checkpoint.write_bytes(content[:99] if what == "cut" else b"")
+    with pytest.raises(StorageError) as caught:
+        merge(spark, warehouse)
+    assert str(checkpoint) in caught.value.cause
+    assert caught.value.remedy.startswith("Move ")
+    for file in (checkpoint, path / "_delta_log/_last_checkpoint"):
+        if file.name in caught.value.remedy:
+            file.rename(tmp_path / file.name)
+    merge(spark, warehouse)
+
+
+def test_a_damaged_hint_is_done_without(spark: SparkSession, tmp_path: Path) -> None:
+    warehouse = tmp_path / "w"
+    shutil.copytree(FOLDER, warehouse)
+    DeltaTable(warehouse / CHANGELOG, version=3).create_checkpoint()
+    (warehouse / CHANGELOG / "_delta_log/_last_checkpoint").write_bytes(b"")
+    merge(spark, warehouse)

@@ -5,6 +5,7 @@ says what `validate_record` says.
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,8 +43,10 @@ from connector.records.model import (
 from connector.records.rejection import Reason
 from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
 from connector.validation import Limits
+from tests.property import test_logical_types as logical_types
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types
+from tests.property.test_logical_types import RECORDS_OF_EACH_BRANCH, TIMES
 from tests.property.test_schema_resolution import _filled, writers
 from tests.spark.test_judge_agrees import (
     CHANGE,
@@ -62,6 +65,7 @@ from tests.spark.test_judge_agrees import (
 LATE_MS = 253402300799999
 """An arrival that no claim is ahead of."""
 
+MILLIS = "timestamp-millis"
 HEAD = len(frame(b"", None))
 EVIL = [
     *(
@@ -523,6 +527,55 @@ def test_other_writer_schemas_are_read_or_unknown_alike(spark: SparkSession, see
         Reason.UNDECODABLE,
         Reason.UNKNOWN_ENTRY,
     }
+
+
+def test_logical_types_are_converted_or_refused_alike(spark: SparkSession) -> None:
+    """REC-26: times in milliseconds and in other units, types of bytes and of lists, unions; and
+    numbers that no long has a thousand times.
+    """
+    times = {path: logical_types.with_logical_type(path, MILLIS, "type") for path in TIMES}
+    everywhere = json.loads(READER_SCHEMA.replace("timestamp-micros", MILLIS))
+    union = copy.deepcopy(times["heartbeat.timestamp"])
+    union["fields"][3]["type"][1]["fields"][0]["type"] = [{"type": "long", "logicalType": MILLIS}]
+    two_units = copy.deepcopy(union)
+    two_units["fields"][3]["type"][1]["fields"][0]["type"].append("int")
+    refused = {
+        "heartbeat.timestamp": "timestamp-nanos",
+        "data_change.commit_timestamp": "local-timestamp-micros",
+        "data_change.entries": "map",
+        "data_change.entries.value": "decimal",
+        "data_change.entries.cell_timestamp": MILLIS,
+        "data_change.row_key": "com.example.money",
+    }
+    schemas = [
+        *times.values(),
+        *(everywhere, union, two_units),
+        logical_types.with_logical_type("stream_partition", "uuid", "type"),
+        logical_types.with_logical_type("release.commit_timestamp", MILLIS, "field"),
+        *(logical_types.with_logical_type(path, type_, "type") for path, type_ in refused.items()),
+    ]
+    texts: dict[int, str | None] = {id_: json.dumps(one) for id_, one in enumerate(schemas)}
+    cases = []
+    for (id_, schema), record in itertools.product(
+        enumerate(schemas), (*RECORDS_OF_EACH_BRANCH.values(), STAGED)
+    ):
+        datum = to_datum(record, 4)
+        fitting = datum
+        for path in TIMES:
+            branch, field = path.split(".")
+            if datum[branch] is not None:
+                fitting = logical_types.in_milliseconds(fitting, path)
+                for number in (0, -1, 2**63 - 1, -(2**63), (2**63 - 1) // 1000 + 1):
+                    one = datum | {branch: datum[branch] | {field: number}}
+                    value = frame(logical_types.written(one, schema), id_)
+                    cases.append(case(f"{number} in {id_}", record, value))
+        for one in (datum, fitting):
+            value = frame(logical_types.written(one, schema), id_)
+            cases += [case(f"schema {id_}", record, value), case("cut", record, value[:-1])]
+            cases.append(Case("early", kafka_key(record), value, 1_714_475_000_000))
+    said = assert_agreement(spark, cases, schemas=Schemas(texts))
+    future = {Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE}
+    assert said >= {"GOOD", Reason.UNDECODABLE, Rule.LOGICAL_TYPE, Rule.COMMIT_TIMESTAMP} | future
 
 
 def test_schemas_that_differ_by_what_avro_allows_are_resolved_alike(

@@ -62,16 +62,25 @@ def test_a_commit_with_any_line_separator_in_a_key_is_read(
     assert json.loads(json.loads(added)["add"]["stats"])["maxValues"] == {"id": key}
 
 
-@pytest.mark.parametrize("content", ['{"commitInfo":{"tim', "rubbish", "5", '{"add":{}}'])
-def test_a_damaged_commit_is_named(spark: SparkSession, tmp_path: Path, content: str) -> None:
-    """TBL-14"""
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        *((content, ErrorCode.TABLE_DAMAGED) for content in ("", '{"commitInfo":{"tim', "x", "5")),
+        ('{"add":{}}', ErrorCode.COMMIT_UNREADABLE),
+    ],
+)
+def test_a_damaged_commit_is_named(
+    spark: SparkSession, tmp_path: Path, content: str, code: ErrorCode
+) -> None:
+    """TBL-14: it is not told as the commit of another program."""
     folder = tmp_path / "_delta_log"
     folder.mkdir()
-    (folder / f"{3:020}.json").write_text(content)
+    file = folder / f"{3:020}.json"
+    file.write_text(content)
     with pytest.raises(TableError) as caught:
         DeltaLog(spark, str(tmp_path)).newest()
-    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
-    assert caught.value.problem.startswith("Commit 3 of ")
+    assert caught.value.code == code
+    assert str(file) in caught.value.cause or "Commit 3 of " in caught.value.problem
 
 
 @pytest.mark.long

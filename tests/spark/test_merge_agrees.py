@@ -27,7 +27,7 @@ from connector.spark.apply.lww_merge import (
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
 from connector.tables.values import DataType
 from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
@@ -51,7 +51,7 @@ def definition(**others: Any) -> TableDefinition:
         name="t",
         stream="s",
         source="t",
-        key=Key((KeyPart("select", DataType.BYTES),)),
+        key=Key((KeyPart("select", DataType.BYTES),), KeyForm.ROW_KEY),
         columns=COLUMNS,
         **others,
     )

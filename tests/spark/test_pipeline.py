@@ -18,17 +18,20 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from confluent_kafka import TopicPartition
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 from confluent_kafka.cimpl import NewTopic as KafkaTopic
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector import cli
+from connector import cli, services
+from connector.clock import now_us
 from connector.config.settings import KafkaConfig
 from connector.errors import StorageError, TopicError
 from connector.lake.jobs import History
 from connector.lake.state_reader import table_state_of
+from connector.records import codec
+from connector.records.model import kafka_key
 from connector.services import tables
 from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.pools import Pool, in_pool
@@ -38,7 +41,14 @@ from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job
 from tests.broker import NewTopic
 from tests.spark.live import Live
-from tests.spark.streams import CrashError, account, crash_at, definition, job_count, versions
+from tests.spark.streams import (
+    CrashError,
+    account,
+    crash_at,
+    definition,
+    job_count,
+    versions,
+)
 from tests.spark.test_apply_steps import delete
 
 DONE = ("reduced the number of files", "files of old versions were deleted")
@@ -317,6 +327,19 @@ def test_each_table_is_applied_at_its_own_pace(live: Live) -> None:
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
 
+def test_a_run_gives_ingest_and_applies_their_pools(live: Live) -> None:
+    """JOB-3"""
+    pools = set[tuple[str, str | None]]()
+
+    def on_step(step: str) -> None:
+        pool = live.spark.sparkContext.getLocalProperty("spark.scheduler.pool")
+        pools.add((step.split()[0], pool))
+
+    live.publish(account("a", 1, name="Ada"))
+    live.pipeline(on_step).run_once()
+    assert pools == {("stream", "ingest"), ("table", "apply")}
+
+
 @pytest.mark.long
 def test_ingest_does_not_wait_for_a_long_apply(spark: SparkSession) -> None:
     """JOB-3: its tasks are the next to run, though an apply has many waiting."""
@@ -399,9 +422,50 @@ def test_a_batch_that_begins_after_the_stop_is_taken_at_the_next_start(live: Liv
     check(live)
 
 
-def test_a_topic_that_was_created_again_stops_the_pipeline(live: Live, admin: AdminClient) -> None:
-    """REC-4: also when the new topic has grown past what was read of the old one; the table is left
-    as it was.
+def test_an_open_transaction_of_another_producer_is_named(live: Live) -> None:
+    """OPS-5, OPS-4: acknowledged changes behind it are not ingested. `run --once` and the status
+    say so, with the age of the transaction and its stream partition, and the lag is not 0.
+    """
+    live.publish(account("a", 1, name="Ada"), at=0)
+    events: list[services.Event] = []
+    hidden = account("h", 2, name="hidden")
+    settings = {"transactional.id": f"{live.topic}-open", "transaction.timeout.ms": 600_000}
+    producer = Producer({"bootstrap.servers": live.kafka.bootstrap_servers, **settings})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce(live.topic, codec.framed(hidden, 2), kafka_key(hidden), 0)
+    assert producer.flush(30) == 0
+    live.publish(account("b", 3, name="Bob"), at=0)
+    live.publish(account("c", 4, name="Cy"), at=1)
+
+    def run() -> list[str]:
+        events.clear()
+        services.run(live.config, spark=live.spark, once=True, on_event=events.append)
+        return [event.text for event in events if event.code == "OPEN_TRANSACTION"]
+
+    text = "hides 2 offsets of Kafka partition 0: its first record, at offset 1"
+    for _ in range(2):  # also where nothing else is new
+        (told,) = run()
+        assert text in told
+        assert f"is of stream partition {hidden.stream_partition}" in told
+    status = services.status(live.config, now=now_us() + 61_000_000).streams["s"]
+    assert status.lag == 2
+    assert [hint for hint in status.hints if text in hint]
+    assert status.to_json()["open_transactions"][0]["kafka_partition"] == 0
+    assert set(live.table()) == {"a", "c"}
+    producer.abort_transaction(30)
+    assert run() == []
+    status = services.status(live.config).streams["s"]
+    assert (status.lag, status.open_transactions) == (0, ())
+    assert set(live.table()) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize("kafka_partitions", [1, 2])
+def test_a_topic_that_was_created_again_stops_the_pipeline(
+    live: Live, admin: AdminClient, kafka_partitions: int
+) -> None:
+    """REC-4: also when the new topic has grown past what was read of the old one, or has fewer
+    Kafka partitions; the table is left as it was.
     """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
@@ -410,7 +474,8 @@ def test_a_topic_that_was_created_again_stops_the_pipeline(live: Live, admin: Ad
     deadline = time.monotonic() + 30
     while live.topic in admin.list_topics(timeout=10).topics and time.monotonic() < deadline:
         time.sleep(0.05)
-    admin.create_topics([KafkaTopic(live.topic, num_partitions=2)])[live.topic].result(30)
+    again = KafkaTopic(live.topic, num_partitions=kafka_partitions)
+    admin.create_topics([again])[live.topic].result(30)
     live.publish(*(account(row, at, name="new") for at, row in enumerate("abcdef", start=5)))
     with pytest.raises(TopicError, match="created again"):
         live.pipeline().run(threading.Event())

@@ -14,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from connector import KafkaConfig
-from tests.broker import NewTopic
+from connector.jars import fetch
+from connector.spark.session import JVM_OPTIONS as SPARK_OPTIONS
+from tests.broker import NewTopic, jar_store
+from tests.spark.cluster import HOME
 from tests.spark.conftest import QUICK_PROCESS
 
 TIMEOUT_S = 120
@@ -179,3 +182,51 @@ def test_the_jvm_ends_with_a_process_that_is_killed(
         readable, _, _ = select.select([jvm], [], [], TIMEOUT_S)
         os.close(jvm)
     assert readable, "the JVM goes on"
+
+
+SUBMITTED = """
+import sys
+from pathlib import Path
+from connector.cli import terminal
+from connector.services.events import info
+from connector.spark.session import start_session
+
+spark = start_session([], scratch=Path(sys.argv[1]))
+assert spark.range(3).count() == 3
+terminal.tell(info("RUN", "a line of ours"))
+spark.stop()
+"""
+
+
+@pytest.mark.parametrize("of_the_user", [False, True], ids=["ours", "a file of the user"])
+def test_spark_submit_shows_our_lines_and_those_that_the_user_asked_for(
+    of_the_user: bool, tmp_path: Path
+) -> None:
+    """SCL-8: a session under `spark-submit`, on this machine. Spark's INFO lines are left out, and
+    standard output has our lines only. A configuration file that the user names stays as it is.
+    """
+    program, logging = tmp_path / "program.py", tmp_path / "log4j2.properties"
+    program.write_text(SUBMITTED)
+    logging.write_text(
+        "rootLogger.level = info\nrootLogger.appenderRef.console.ref = console\n"
+        "appender.console.type = Console\nappender.console.name = console\n"
+        "appender.console.target = SYSTEM_ERR\nappender.console.layout.type = PatternLayout\n"
+        "appender.console.layout.pattern = the user's %p %m%n\n"
+    )
+    named = f"-Dlog4j2.configurationFile={logging.as_uri()}" if of_the_user else ""
+    done = subprocess.run(
+        [
+            *(HOME / "bin" / "spark-submit", "--master", "local[1]"),
+            *("--driver-memory", "1g", "--driver-java-options", f"{SPARK_OPTIONS} {named}"),
+            *("--jars", ",".join(map(str, fetch("spark", jar_store()))), program, tmp_path),
+        ],
+        # Without the options of `QUICK_PROCESS`: of them, the JVM warns on standard output.
+        env=os.environ | {"PYTHONPATH": os.getcwd(), "PYSPARK_DRIVER_PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=2 * TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.splitlines() == ["a line of ours"]
+    assert ("the user's INFO" in done.stderr) is of_the_user
+    assert of_the_user or " INFO " not in done.stderr, done.stderr

@@ -25,7 +25,7 @@ from connector.spark.reader import read_table
 from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.property.histories import history
 from tests.spark.streams import CrashError, Stream, crash_at, definition, rows_by_key, shown
@@ -180,7 +180,7 @@ def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(
     """
     rng = Random(f"{seed}/cuts at once")
     bank, cuts = Bank(spark, tmp_path, rng), list[CutRecord]()
-    key = Key((KeyPart("id", DataType.BYTES),))
+    key = Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY)
     tables = (definition(key=key), definition("copy", key=key))
     for turn in range(4):
         bank.world.turn()

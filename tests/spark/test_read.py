@@ -143,7 +143,7 @@ def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: 
 ANYTHING = definition(
     "anything",
     # Names that a merge might want for itself.
-    key=Key((KeyPart("changes", DataType.BYTES),)),
+    key=Key((KeyPart("changes", DataType.BYTES),), KeyForm.ROW_KEY),
     columns=(
         Column("count", "f", b"", DataType.BYTES),
         Column("highest", "g", b"q", DataType.BYTES),

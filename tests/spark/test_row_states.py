@@ -19,7 +19,7 @@ from connector.tables.values import DataType
 from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
 
-BYTES = Key((KeyPart("id", DataType.BYTES),))
+BYTES = Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY)
 COLUMNS = (
     Column("q", "f", b"q", DataType.BYTES),
     Column("e", "f", b"", DataType.BYTES),

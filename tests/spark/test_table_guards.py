@@ -107,8 +107,8 @@ def test_what_is_not_ours_is_left_alone(spark: SparkSession, tmp_path: Path) -> 
 
 BINARY_AMOUNT = Column("amount", "f", b"amount", DataType.INT64, Encoding.BINARY)
 CHANGED = {
-    "key": definition(key=Key((KeyPart("id", DataType.BYTES),))),
-    "key name": definition(key=Key((KeyPart("row", DataType.STRING),))),
+    "key": definition(key=Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY)),
+    "key name": definition(key=Key((KeyPart("row", DataType.STRING),), KeyForm.ROW_KEY)),
     "source": definition(source="other"),
     "stream": definition(stream="other"),
     "a column's cell": definition(columns=(replace(COLUMNS[0], qualifier=b"other"), COLUMNS[1])),

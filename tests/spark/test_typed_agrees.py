@@ -465,8 +465,8 @@ def fixed_keys() -> list[Key]:
     )
     named = tuple(KeyPart(f"k{n}", type_) for n, type_ in enumerate(parts))
     return [
-        Key((KeyPart("k", DataType.BYTES),)),
-        Key((KeyPart("k", DataType.STRING),)),
+        Key((KeyPart("k", DataType.BYTES),), KeyForm.ROW_KEY),
+        Key((KeyPart("k", DataType.STRING),), KeyForm.ROW_KEY),
         *(Key((part,), KeyForm.DELIMITED) for part in named),
         *(
             Key(named[:count], KeyForm.DELIMITED, delimiter)

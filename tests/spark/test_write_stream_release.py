@@ -60,7 +60,7 @@ def test_a_commit_is_withheld_for_a_rejected_row_and_released_without_it(
             found = status(config)
             assert found.streams["s"].dead_letters.withheld == 1
             assert not found.tables["accounts"].is_complete
-            request = release_rows(config, "s", release.commit_timestamp, why="a misspelt table")
+            request = release_rows(config, "s", "w1/p", why="a misspelt table")
             committed = commit_write_streams(config, "s", ["w1/p"], wait=True, timeout_s=120)
             assert committed == release.commit_timestamp == request.commit_timestamp
         finally:

@@ -18,14 +18,16 @@ class RegistryStub:
 
     def __init__(self) -> None:
         self.schemas: dict[int, str] = {}
+        self.more: dict[int, dict[str, object]] = {}
         self.subjects: dict[str, list[int]] = {}
         self.requests: list[str] = []
         self.failures: list[tuple[int, str]] = []
         self.authorization: str | None = None
         self.url = ""
 
-    def add(self, schema: str, schema_id: int) -> None:
-        self.schemas[schema_id] = schema
+    def add(self, schema: str, schema_id: int, **more: object) -> None:
+        """Add a schema. `more` is in the answers with it, for example its references."""
+        self.schemas[schema_id], self.more[schema_id] = schema, more
 
     def require(self, user: str, password: str) -> None:
         self.authorization = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -42,10 +44,20 @@ class RegistryStub:
         match (method, *parts):
             case ("GET", "schemas", "ids", number):
                 if int(number) in self.schemas:
-                    return 200, json.dumps({"schema": self.schemas[int(number)]})
+                    number = int(number)
+                    return 200, json.dumps(
+                        {"schema": self.schemas[number]} | self.more.get(number, {})
+                    )
                 return 404, json.dumps(
                     {"error_code": 40403, "message": f"Schema {number} not found"}
                 )
+            case ("GET", "subjects", subject, "versions", version):
+                ids = dict(enumerate(self.subjects.get(subject, []), start=1))
+                found = ids.get(int(version.partition("?")[0]))
+                if found is None:
+                    return 404, json.dumps({"error_code": 40402, "message": "not found"})
+                more = self.more.get(found, {})
+                return 200, json.dumps({"id": found, "schema": self.schemas[found]} | more)
             case ("POST", "subjects", subject):
                 for schema_id in self.subjects.get(subject, []):
                     if self.schemas[schema_id] == body["schema"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from benchmarks import cluster
 from benchmarks.__main__ import MISSED, NAMES, page
 from benchmarks.report import Figure, figures
 from tests.documents import ROOT
@@ -55,3 +56,28 @@ def test_figures_are_the_last_lines() -> None:
         "quick_s",
         "unjudged",
     ]
+
+
+def test_the_benchmark_of_a_cluster_compares_executors_and_local_cores() -> None:
+    """SCL-10: the best round of ingest and of apply counts, and the page has each figure."""
+    cases = {
+        "1_executor": cluster.Rates([90, 100], [10]),
+        "2_executors": cluster.Rates([150, 120], [30]),
+        "local": cluster.Rates([300, 200], [40]),
+    }
+    assert cases.keys() == cluster.CASES.keys()
+    found = {figure.name: figure.value for figure in cluster.figures_of(cases)}
+    assert found == {
+        "ingest_1_executor_changes_per_s": 100,
+        "ingest_2_executors_changes_per_s": 150,
+        "ingest_local_changes_per_s": 300,
+        "ingest_gain_of_second_executor": 1.5,
+        "ingest_cluster_to_local": 0.5,
+        "apply_1_executor_changes_per_s": 10,
+        "apply_2_executors_changes_per_s": 30,
+        "apply_local_changes_per_s": 40,
+        "apply_gain_of_second_executor": 3,
+        "apply_cluster_to_local": 0.75,
+    }
+    kept = (ROOT / "docs/reference/performance.md").read_text("utf-8")
+    assert [name for name in found if f"| `{name}` |" not in kept] == []

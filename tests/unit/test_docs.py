@@ -31,13 +31,26 @@ from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.incomplete_transactions import TransactionCheck
+from connector.state.open_transactions import OpenTransaction
 from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
 from connector.write_streams.releases import ReleaseProgress
-from tests.documents import API, DEAD_LETTERS, PAGES, ROOT, api_page, code_blocks, with_reasons
+from tests.documents import (
+    API,
+    DEAD_LETTERS,
+    PAGES,
+    ROOT,
+    TUTORIAL,
+    api_page,
+    code_blocks,
+    examples,
+    pages,
+    promises,
+    with_reasons,
+)
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
 COMMANDS = ROOT / "docs/reference/commands.md"
@@ -83,33 +96,23 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
     assert {*PAGES, *PROJECT_PAGES} <= reached
 
 
-def _promises() -> list[tuple[str, str, str]]:
-    """Each promise of the README, whether it is kept, and its tests."""
-    return re.findall(
-        r"^\| `(\w+)` \|[^|]*\|([^|]*)\|([^|]*)\|$",
-        (ROOT / "README.md").read_text("utf-8"),
-        re.MULTILINE,
-    )
-
-
 def test_promises_name_tests_that_name_them() -> None:
-    """The overview's rule: a promise without a test named after it is not made."""
-    rows = _promises()
+    """The overview's rule: a promise without a test named after it is not made. See also
+    test_requirements.py.
+    """
+    rows = promises()
     assert len(rows) == 12
     for promise, kept, proof in rows:
         tests = re.findall(r"`([^`]+)`", proof)
         assert bool(tests) == kept.strip().startswith("kept"), promise
-        assert not tests or any(promise in (ROOT / test).read_text("utf-8") for test in tests), (
-            promise
-        )
 
 
 def test_guarantees_are_the_promises_with_the_same_tests() -> None:
     sections = re.findall(
         r"^## (\w+)\n(.*?)(?=^## |\Z)", GUARANTEES.read_text("utf-8"), re.MULTILINE | re.DOTALL
     )
-    assert [name for name, _ in sections] == [promise for promise, _, _ in _promises()]
-    for (name, body), (_, _, tests) in zip(sections, _promises(), strict=True):
+    assert [name for name, _ in sections] == [promise for promise, _, _ in promises()]
+    for (name, body), (_, _, tests) in zip(sections, promises(), strict=True):
         parts = dict(
             re.findall(r"^\*\*(\w+)\.\*\*(.*?)(?=^\*\*|\Z)", body, re.MULTILINE | re.DOTALL)
         )
@@ -210,6 +213,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
         transactions=checked,
         staged=1,
         releases=ReleaseProgress(late=1),
+        open_transactions=(OpenTransaction(0, 1, 1, 1),),
     ).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
     assert _first_cells("Keys of the progress") == set(progress)
@@ -432,11 +436,50 @@ def test_examples_can_be_read(page: Path) -> None:
     """OPS-1, REC-22: settings as settings, records as records, Python as Python."""
     for text in code_blocks(page, "toml"):
         document = tomllib.loads(text)
-        parse({"warehouse": "w", "kafka": MINIMAL["kafka"], **document}, {})
+        shop = {"warehouse": "w", "kafka": MINIMAL["kafka"], "streams": {"shop": {}}}
+        parse({**shop, **document}, {})
     for text in code_blocks(page, "json"):
         assert [from_json(line) for line in text.splitlines()]
     for text in code_blocks(page, "python"):
         compile(text, page.name, "exec")
+
+
+NOTES = re.compile("not run: [a-z].+|runs until you stop it|while `connector run` works|the output")
+LANGUAGES = {"console", "json", "python", "sql", "text", "toml"}
+DEPLOYMENT = re.compile(
+    r"in the\s+folder\s+of\s+the\s+\[tutorial\]\([./]*(docs/)?tutorial/first-table.md"
+)
+
+
+@each_page
+def test_each_example_is_run_or_says_why_not(page: Path) -> None:
+    """tests/e2e/test_pages.py runs each code block whose comment does not say `not run: …`, on the
+    deployment that the page names. It finds each block by its language, at the start of a line.
+    """
+    text, found = page.read_text("utf-8"), list(examples(page))
+    fences = re.findall(r"^ *(?:```|~~~).*$", text, re.MULTILINE)
+    assert len(fences) == 2 * len(found), "a fence that is indented, or has no language"
+    assert {example.language for example in found} <= LANGUAGES
+    notes = [example.note for example in found if example.note]
+    assert [note for note in notes if not NOTES.fullmatch(note)] == []
+    assert len(notes) == text.count("<!-- example:"), "a comment that is not above its block"
+    for path in re.findall(r"tests/[\w/]+\.py", " ".join(notes)):
+        assert (ROOT / path).exists(), path
+    outside = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    indented = re.findall(r"\n\n    (?:connector|python|import|from|SELECT) .*", outside)
+    assert indented == [], "an example without a fence"
+    run = [
+        example
+        for example in found
+        if example.language in ("console", "python", "sql")
+        and not example.note.startswith("not run: ")
+    ]
+    assert not run or page == TUTORIAL or DEPLOYMENT.search(text), "names no deployment"
+
+
+def test_each_page_with_examples_is_in_the_navigation() -> None:
+    """tests/e2e/pages.py takes the pages from there."""
+    assert {page for page in [*PAGES, *PROJECT_PAGES] if any(examples(page))} <= {*pages()}
 
 
 def test_reasons_and_rules_are_documented_in_the_codes_words() -> None:

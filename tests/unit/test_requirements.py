@@ -1,5 +1,6 @@
 """docs/reference/requirements.md defines every id that code, tests and documents name, once, and a
-test names every id that it defines.
+test names every id that it defines: one that runs without `--long`. The same is true of the
+promises.
 """
 
 from __future__ import annotations
@@ -7,10 +8,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.documents import ROOT
+from tests.documents import ROOT, promises
 
 PAGE = ROOT / "docs/reference/requirements.md"
 PLACES = (
@@ -79,6 +81,91 @@ def texts(*places: str) -> list[str]:
 def test_every_id_that_is_named_is_defined_once_and_named_by_a_test() -> None:
     others = texts(*(place for place in PLACES if place not in ("connector", "tests")))
     assert faults(PAGE.read_text("utf-8"), texts("connector"), texts("tests"), others) == []
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What a file of tests says, divided by the tests that say it.
+
+    Attributes:
+        default: The tests that run without `--long`, and what belongs to no single test.
+        only_long: The tests that need `--long`.
+    """
+
+    default: str
+    only_long: str
+
+    def names(self, words: Callable[[str], set[str]]) -> set[str]:
+        """What a default test names. If a long test names what the head of the file names, then the
+        long test is the proof.
+        """
+        tests, _, rest = self.default.partition(_REST)
+        return words(tests) | (words(rest) - words(self.only_long))
+
+
+_REST = "\x00"
+_LONG = "pytest.mark.long"
+
+
+def proofs(source: str) -> Proofs:
+    """The proofs in a file. A test with a parameter that is not long runs without `--long`."""
+    module = ast.parse(source)
+    assigned = [
+        (ast.unparse(node.targets[0]), node.value)
+        for node in module.body
+        if isinstance(node, ast.Assign)
+    ]
+    long_names = {_LONG} | {name for name, value in assigned if ast.unparse(value) == _LONG}
+    is_long_file = any(
+        name == "pytestmark" and _LONG in map(ast.unparse, ast.walk(value))
+        for name, value in assigned
+    )
+    tests: dict[bool, list[str]] = {True: [], False: []}
+    lines = source.splitlines()
+    rest = list(lines)
+    for node in ast.walk(module):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            at = slice(node.lineno - 1, node.end_lineno)
+            is_long = any(ast.unparse(by) in long_names for by in node.decorator_list)
+            tests[is_long or is_long_file] += lines[at]
+            rest[at] = [""] * len(lines[at])
+    if is_long_file:
+        return Proofs(_REST, "\n".join([*tests[True], *rest]))
+    return Proofs("\n".join([*tests[False], _REST, *rest]), "\n".join(tests[True]))
+
+
+def test_each_id_is_named_by_a_test_that_runs_by_default() -> None:
+    files = [proofs(file.read_text("utf-8")) for file in (ROOT / "tests").rglob("test_*.py")]
+    found = set[str]().union(*(file.names(named) for file in files))
+    assert set(_DEFINED.findall(PAGE.read_text("utf-8"))) - found == set()
+
+
+def test_each_promise_names_files_with_tests_of_it_that_run_by_default() -> None:
+    """README and docs/reference/guarantees.md name the same files (test_docs.py)."""
+    rows = promises()
+    assert rows
+    for promise, _, tests in rows:
+        for file in re.findall(r"`([^`]+)`", tests):
+            found = proofs((ROOT / file).read_text("utf-8"))
+            assert found.names(lambda text, name=promise: {name} if name in text else set()), (
+                f"{file} has no test of {promise} that runs without --long"
+            )
+
+
+def test_what_only_long_tests_name_is_not_proved() -> None:
+    """A canary: made-up tests."""
+    head, short, long = (
+        '"""XYZ-1, XYZ-2"""\n',
+        'def test_a():\n    """XYZ-3"""\n',
+        '@pytest.mark.long\ndef test_b():\n    """XYZ-2, XYZ-4"""\n',
+    )
+    assert proofs(head + short + long).names(named) == {"XYZ-1", "XYZ-3"}
+    alias = f"SLOW = pytest.mark.long\n{long.replace('pytest.mark.long', 'SLOW')}"
+    assert proofs(alias).names(named) == set()
+    whole = "pytestmark = [pytest.mark.long]\n"
+    assert proofs(head + whole + short).names(named) == set()
+    some = '@pytest.mark.parametrize("n", [0, pytest.param(1, marks=pytest.mark.long)])\n'
+    assert proofs(some + short).names(named) == {"XYZ-3"}
 
 
 def test_all_places_are_looked_at() -> None:

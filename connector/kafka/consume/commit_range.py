@@ -131,7 +131,9 @@ def _check_age(
 def _first_arrivals(
     kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], numbers: Iterable[int]
 ) -> dict[int, int]:
-    """Return the record timestamp of the first record of each Kafka partition that has one."""
+    """Return the time of arrival of the first record of each Kafka partition whose record timestamp
+    is believed.
+    """
     found: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
@@ -139,8 +141,9 @@ def _first_arrivals(
         for number in numbers:
             ranges = {number: (first[number], ends[number])}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
-                found[number] = client.contents(message)[3]
-                break
+                if (arrived := client.arrival_of(message)) is not None:
+                    found[number] = arrived
+                    break
     return found
 
 
@@ -154,7 +157,8 @@ def _announced_places(
 ) -> dict[int, int]:
     """Return, by Kafka partition, the newest announcement before a place, or the first offset.
 
-    Each Kafka partition is read backwards, in growing windows.
+    Of an announcement in several parts (WMK-6), it is the first part in the window. Each Kafka
+    partition is read backwards, in growing windows.
     """
     found = {number: place for number, place in places.items() if place <= first[number]}
     ends = {number: place for number, place in places.items() if number not in found}
@@ -170,11 +174,14 @@ def _announced_places(
             kafka_partitions=starts,
             ends=ends,
         )
+        newest: dict[int, tuple[str, int]] = {}
         with closing(reader):
             while not reader.finished:
                 received = reader.poll(0.5)
-                if received is not None and _is_announcement(received.record):
-                    found[received.position.kafka_partition] = received.position.offset
+                if received is not None and (said := _announcement(received.record)) is not None:
+                    k, offset = received.position.kafka_partition, received.position.offset
+                    if newest.get(k) != said:
+                        newest[k], found[k] = said, offset
         found.update(
             {
                 number: start
@@ -187,7 +194,10 @@ def _announced_places(
     return {number: found[number] for number in places}
 
 
-def _is_announcement(record: object) -> bool:
-    return isinstance(record, ChildPartitions) and not any(
+def _announcement(record: object) -> tuple[str, int] | None:
+    """Return the root and the start timestamp of an announcement, which all its parts have."""
+    if not isinstance(record, ChildPartitions) or any(
         child.parent_partition_tokens for child in record.children
-    )
+    ):
+        return None
+    return record.stream_partition, record.start_timestamp

@@ -12,7 +12,7 @@ read.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, Literal, Self, TypeVar, Unpack, cast, overload
 
 from connector.clock import now_us
@@ -50,6 +50,8 @@ from connector.kafka.consume.stages import (
     WatermarkStage,
     transaction_stage,
 )
+from connector.kafka.consume.uncommitted import Uncommitted
+from connector.kafka.unclosed import watch
 from connector.records.model import MAX_LONG
 from connector.records.rejection import Position
 from connector.validation import Limits
@@ -121,8 +123,10 @@ class ChangeConsumer(Generic[Yielded]):
     `set_aside`. With `replays=True`, the replays of such records come, too, as soon as they are
     there. With `transactions=True`, they come as `Late` or `Rejected`.
 
-    Use it as a context manager. `finished` is True when the iteration has ended. `warnings` are
-    sentences about wrong settings of the topic.
+    Use it as a context manager. If the program ends without `commit` and `close`, standard error
+    says how many records the group reads again (PUB-8). `finished` is True when the iteration has
+    ended. `warnings` are sentences about wrong settings of the topic, and about a group without
+    stored positions whose `start` leaves out earlier records.
     """
 
     @overload
@@ -350,7 +354,7 @@ class ChangeConsumer(Generic[Yielded]):
         self._decoder = Decoder(registry, limits, tables)
         admin = client.admin(kafka)
         facts = topics.describe(kafka, topic, admin)
-        self.warnings = topics.check(facts)
+        self._topic_warnings = topics.check(facts)
         ends = topics.end_offsets(kafka, facts) if bounded else None
         beside = replays_of(kafka, topic, group) if replays and group is not None else None
         self._closed = False
@@ -364,7 +368,7 @@ class ChangeConsumer(Generic[Yielded]):
             if known is not None:
                 start = positions_of_state(known, kafka, facts)
             elif start_commit is not None:
-                self.warnings += create_time_warning(facts)
+                self._topic_warnings += create_time_warning(facts)
                 start = first_positions(
                     kafka,
                     facts,
@@ -422,6 +426,17 @@ class ChangeConsumer(Generic[Yielded]):
                     self._reader, tracker, self._copies, watermarks, commits if has_range else None
                 )
             )
+        self._unwatch: Callable[[], object] = lambda: None
+        if group is not None:
+            stage = self._stage
+            count = (
+                stage.unstored if isinstance(stage, TransactionStage) else self._reader.uncommitted
+            )
+            self._unwatch = watch(self, Uncommitted(topic, group, count))
+
+    @property
+    def warnings(self) -> list[str]:
+        return [*self._topic_warnings, *self._reader.warnings]
 
     @property
     def finished(self) -> bool:
@@ -571,10 +586,12 @@ class ChangeConsumer(Generic[Yielded]):
             stage = self._transactions
             count = self._reader.facts.kafka_partitions
             self._group_state.store(stage.state(), stage.oldest(), stage.replayed, count)
+            stage.stored()
 
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
         self._closed = True
+        self._unwatch()
         self._reader.close()
         self._set_aside.close()
         if self._group_state is not None:

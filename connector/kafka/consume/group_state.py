@@ -14,7 +14,6 @@ Since the group has no member, Kafka forgets the state `offsets.retention.minute
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +29,7 @@ from connector.errors import (
     WriterConflictError,
 )
 from connector.kafka import client, topics, transactions
+from connector.kafka.consume.group import committed
 from connector.watermarks.reader_state import ReaderState, from_pieces, to_pieces
 
 if TYPE_CHECKING:
@@ -37,14 +37,6 @@ if TYPE_CHECKING:
     from connector.kafka.topics import TopicFacts
 
 _MEMBER: Final = "group.instance.id"
-_PASSING: Final = (
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError._WAIT_COORD,
-    KafkaError.UNSTABLE_OFFSET_COMMIT,
-)
-"""Errors while the coordinator of the group changes, or a transaction ends."""
 
 
 class GroupState:
@@ -150,22 +142,7 @@ class GroupState:
 
     def _committed(self, facts: TopicFacts) -> list[TopicPartition]:
         asked = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]
-        deadline = time.monotonic() + transactions.START_TIMEOUT_S
-        while True:
-            try:
-                found = self._consumer.committed(asked, timeout=client.REACH_TIMEOUT_S)
-            except KafkaException as error:
-                cause = error.args[0]
-                if cause.code() in _PASSING and time.monotonic() < deadline:
-                    time.sleep(0.1)
-                    continue
-                raise BrokerError(
-                    ErrorCode.GROUP_UNAVAILABLE,
-                    f"The positions of the group {self._group} cannot be read",
-                    cause.str(),
-                    "Check the rights on the group",
-                ) from error
-            return [place for place in found if place.offset >= 0]
+        return committed(self._consumer, asked, self._group)
 
     def _fail(self, error: KafkaError | str) -> NoReturn:
         """Abort, and raise the error. After it, the state that the group has is unknown."""

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 from connector.clock import now_us
 from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode
 from connector.kafka import client, topics
+from connector.kafka.consume import group as group_events
 from connector.kafka.consume.decode import Decoder
 from connector.kafka.consume.places import check_numbers, first_places, records_gone
 from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord, Start
@@ -45,6 +46,7 @@ class RecordReader:
     - `replays` are those of the topic with the replays of the group, if it is read beside (SUB-4).
     - `is_whole_topic`: it reads all Kafka partitions of the topic, also new ones.
     - `finished` is True when all Kafka partitions have reached their end.
+    - `warnings` are sentences about records that the group leaves out.
     - `assignments` counts how often a group gave or took Kafka partitions.
     """
 
@@ -84,6 +86,8 @@ class RecordReader:
         self._open: set[int] = set()
         self._unjudged: Message | None = None
         self._trouble: Exception | None = None
+        self._is_fatal = False
+        self.warnings: list[str] = []
         self._errors = client.LastError()
         self._look_again_s = metadata_refresh_s
         self._heard_at = self._looked_at = time.monotonic()
@@ -181,6 +185,16 @@ class RecordReader:
         number = self._number(position.topic, position.kafka_partition)
         return position.offset < self._committed.get(number, 0)
 
+    def uncommitted(self) -> int:
+        """Return how many offsets `poll` has passed since the last `commit`, in the Kafka
+        partitions that it reads.
+        """
+        return sum(
+            max(0, following - max(first, self._committed.get(number, 0)))
+            for number, (first, following) in list(self._returned.items())
+            if number in self._next
+        )
+
     def commit(self) -> None:
         """Store the positions of all returned records for the group.
 
@@ -210,20 +224,15 @@ class RecordReader:
                 if place.error is not None:
                     raise KafkaException(place.error)
         except KafkaException as error:
-            raise BrokerError(
-                ErrorCode.POSITIONS_NOT_STORED,
-                f"The positions of the group {self._group} were not stored",
-                error.args[0].str(),
-                "You need not do anything: the reader reads the records after its last stored"
-                " positions again",
-            ) from error
+            raise group_events.not_stored(error.args[0], self._group) from error
         self._committed.update(
             {self._number(place.topic, place.partition): place.offset for place in places}
         )
 
     def close(self) -> None:
         """Leave the group, and close the client. Positions are not committed."""
-        self._client.close()
+        if not self._is_fatal:  # else the client's `close` would never return
+            self._client.close()
 
     def _number(self, topic: str | None, kafka_partition: int | None) -> int:
         assert kafka_partition is not None
@@ -254,20 +263,18 @@ class RecordReader:
     def _assign(self, given: list[TopicPartition]) -> None:
         numbers = [self._number(place.topic, place.partition) for place in given]
         committed: dict[int, int] = {}
-        for place in self._client.committed(given, timeout=client.REACH_TIMEOUT_S) if given else ():
-            if place.offset >= 0:
-                number = self._number(place.topic, place.partition)
-                if is_piece(place.metadata or ""):
-                    raise ConfigError(
-                        ErrorCode.READER_OPTION_INVALID,
-                        f"The group {self._group} stores the state of a reader of whole"
-                        " transactions",
-                        "A reader of records would replace it",
-                        "Use another group, or read with transactions=True",
-                    )
-                if place.metadata:
-                    topics.check_identity(place.metadata, self._facts_of(number))
-                committed[number] = place.offset
+        for place in group_events.committed(self._client, given, self._group):
+            number = self._number(place.topic, place.partition)
+            if is_piece(place.metadata or ""):
+                raise ConfigError(
+                    ErrorCode.READER_OPTION_INVALID,
+                    f"The group {self._group} stores the state of a reader of whole transactions",
+                    "A reader of records would replace it",
+                    "Use another group, or read with transactions=True",
+                )
+            if place.metadata:
+                topics.check_identity(place.metadata, self._facts_of(number))
+            committed[number] = place.offset
         if any(number >= self.facts.kafka_partitions for number in numbers):
             self.facts = topics.describe(self._kafka, self.facts.topic, self._admin)
         if self.replays is not None and any(
@@ -280,6 +287,7 @@ class RecordReader:
             if changes
             else {}
         )
+        self._warn_of_skipped(places, committed)
         places |= self._replay_places(numbers, committed)
         self._take(places)
         self.assignments += 1
@@ -288,6 +296,23 @@ class RecordReader:
             self._client.incremental_assign(chosen)
         else:
             self._client.assign(chosen)
+
+    def _warn_of_skipped(self, places: Mapping[int, int], committed: Mapping[int, int]) -> None:
+        """Say that a group without stored positions leaves out records. It may be a new one."""
+        fresh = [number for number in places if number not in committed]
+        if not fresh or self._start == "beginning" or isinstance(self._start, tuple):
+            return
+        first = topics.beginning_offsets(self._kafka, self.facts)
+        skipped = sum(places[number] > first[number] for number in fresh)
+        if not skipped:
+            return
+        warning = (
+            f"The group {self._group} has no stored position in {skipped} Kafka partitions of"
+            f" {self.facts.topic}, and reads from `start` on, without the records before. If it"
+            " had positions, Kafka has forgotten them (offsets.retention.minutes of the brokers)"
+        )
+        self.warnings = [warning]
+        client.log.warning("%s", warning)
 
     def _replay_places(
         self, numbers: Iterable[int], committed: Mapping[int, int]
@@ -325,12 +350,8 @@ class RecordReader:
         except ConnectorError as error:
             self._trouble = error
         except KafkaException as error:
-            self._trouble = BrokerError(
-                ErrorCode.GROUP_UNAVAILABLE,
-                f"The reader cannot join the group {self._group}",
-                error.args[0].str(),
-                "Check the rights on the group",
-            )
+            if error.args[0].code() not in group_events.PASSING:
+                self._trouble = group_events.unavailable(error.args[0], self._group)
 
     # Records.
 
@@ -395,13 +416,22 @@ class RecordReader:
             return
         if code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group is None:
             return  # a reader without a group needs no right to one
-        raise BrokerError(
-            ErrorCode.TOPIC_UNREADABLE,
-            f"{self.facts.topic} cannot be read",
-            error.str(),
-            "Check the rights on the topic and the group, and the brokers",
-            topic=self.facts.topic,
-        )
+        if code in group_events.PASSING:
+            group_events.log_passing(error, self._group)
+            return
+        if group_events.is_about_group(error):
+            trouble = group_events.unavailable(error, self._group)
+        else:
+            trouble = BrokerError(
+                ErrorCode.TOPIC_UNREADABLE,
+                f"{self.facts.topic} cannot be read",
+                error.str(),
+                client.REMEDIES.get(code, client.LOOK_UP),
+                topic=self.facts.topic,
+            )
+        if code == KafkaError._FATAL:  # the client reads nothing any more
+            self._is_fatal, self._trouble = True, trouble
+        raise trouble
 
     def _look_again(self) -> None:
         """Check whether the topic was replaced (REC-4), or has new Kafka partitions."""

@@ -40,5 +40,7 @@ class ConsumerRecord:
 
     @property
     def record_timestamp(self) -> int:
-        """The time of arrival in Kafka, in microseconds."""
+        """The time of arrival in Kafka, in microseconds. If the record timestamp is not possible,
+        it is the time of reading (REC-25).
+        """
         return self.source.record_timestamp

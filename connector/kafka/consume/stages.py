@@ -178,6 +178,7 @@ class TransactionStage(WatermarkStage):
         self._assembler = assembler
         self._replays: deque[tuple[int, Position]] = deque()
         self.replayed: dict[int, int] = {}
+        self._acknowledged = self._stored = 0
 
     def pop(self) -> Received | None:
         # A watermark comes after the transactions that it releases.
@@ -193,12 +194,21 @@ class TransactionStage(WatermarkStage):
 
     def acknowledge(self, item: Item) -> None:
         self._assembler.acknowledge(item)
+        self._acknowledged = max(self._acknowledged, item.number)
         while self._replays and self._replays[0][0] <= item.number:
             position = self._replays.popleft()[1]
             self.replayed[position.kafka_partition] = position.offset + 1
 
     def is_acknowledged(self, item: Item) -> bool:
         return self._assembler.is_acknowledged(item)
+
+    def stored(self) -> None:
+        """Take that `state` was stored."""
+        self._stored = self._acknowledged
+
+    def unstored(self) -> int:
+        """Return how many items were acknowledged since then."""
+        return self._acknowledged - self._stored
 
     def held_back(self) -> HeldBack | None:
         return self._assembler.held_back()

@@ -5,6 +5,7 @@ DLQ-6).
 from __future__ import annotations
 
 import time
+import weakref
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Self
@@ -15,11 +16,13 @@ from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_
 from connector.dead_letters.external import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
 from connector.kafka import client, topics
+from connector.kafka.arguments import headers_of
 from connector.kafka.bounded_read import messages_between
+from connector.kafka.unclosed import watch
 from connector.records.rejection import Position
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from confluent_kafka import Producer
 
@@ -39,8 +42,7 @@ class DeadLetterPublisher:
     """
 
     def __init__(self, kafka: KafkaConfig, topic: str, group: str | None = None) -> None:
-        """Create the publisher without a connection. A stream without dead letters needs no rights
-        on their topic.
+        """Create the publisher without a connection. It connects with the first dead letter.
 
         Args:
             kafka: The brokers and client settings.
@@ -55,6 +57,7 @@ class DeadLetterPublisher:
         self._client: Producer | None = None
         self._failures: Counter[str] = Counter()
         self._under_way = 0
+        self._unwatch: Callable[[], object] = lambda: None
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters, and wait until all replicas have them.
@@ -80,11 +83,7 @@ class DeadLetterPublisher:
             sent += 1
         if not sent:
             return 0
-        deadline = time.monotonic() + PUBLISH_TIMEOUT_S
-        while self._under_way and time.monotonic() < deadline and not self._failures:
-            self._serve(0.5)
-        if self._under_way or self._failures:
-            raise self._not_delivered("not acknowledged in time")
+        self._wait(PUBLISH_TIMEOUT_S)
         return sent
 
     def close(self) -> None:
@@ -98,9 +97,18 @@ class DeadLetterPublisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _wait(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (
+            self._under_way and not self._failures and (left_s := deadline - time.monotonic()) > 0
+        ):
+            self._serve(min(left_s, 0.5))
+        if self._under_way or self._failures:
+            raise self._not_delivered("not acknowledged in time")
+
     def _send(self, letter: DeadLetter) -> None:
         producer = self._client or self._connect()
-        headers: list[tuple[str, str | bytes | None]] = list(to_headers(letter))
+        headers = headers_of(to_headers(letter))
         deadline = time.monotonic() + PUBLISH_TIMEOUT_S
         while True:
             try:
@@ -132,21 +140,13 @@ class DeadLetterPublisher:
                 facts = topics.describe(self._kafka, self._topic)
         else:
             facts = topics.describe_of_group(self._kafka, self._source, self._topic, self._group)
-        if facts.max_message_bytes < source.max_message_bytes + topics.LETTER_HEADROOM_BYTES // 8:
-            raise TopicError(
-                ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
-                f"The topic {facts.topic} accepts {facts.max_message_bytes} bytes per message,"
-                f" but the change topic accepts {source.max_message_bytes}",
-                "The largest record would not fit with the headers of a dead letter",
-                f"Set max.message.bytes={source.max_message_bytes + topics.LETTER_HEADROOM_BYTES}"
-                f" on {facts.topic}",
-                topic=facts.topic,
-            )
+        topics.check_dead_letters(source, facts)
         # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
         # when it is not compressed.
         self._client = client.producer(
             self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM}
         )
+        self._unwatch = watch(self, _UnderWay(self))
         return self._client
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
@@ -182,12 +182,33 @@ class DeadLetterPublisher:
 
     def _drop(self) -> None:
         """Close this client and drop its messages. The next call creates a new client."""
+        self._unwatch()
         given_up, self._client = self._client, None
         if given_up is not None:
             with suppress(KafkaException, SystemError):
                 given_up.purge()
                 given_up.flush(1)
         self._errors, self._failures, self._under_way = client.LastError(), Counter(), 0
+
+
+class _UnderWay:
+    """The dead letters of a `publish` that did not return (PUB-8). The client keeps the publisher
+    until they have a result.
+    """
+
+    def __init__(self, publisher: DeadLetterPublisher) -> None:
+        self._publisher = weakref.ref(publisher)
+
+    def finish(self, timeout_s: float) -> str:
+        if (publisher := self._publisher()) is not None:
+            publisher._wait(timeout_s)
+        return ""
+
+    def dropped(self) -> bool:
+        return False
+
+    def is_finished(self) -> bool:
+        return True
 
 
 def read_letters(

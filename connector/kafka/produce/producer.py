@@ -18,18 +18,18 @@ can send a record twice without harm, because readers order changes by their con
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from connector.errors import ConnectorError, DeliveryError, ErrorCode
+from connector.errors import ConnectorError
 from connector.kafka import topics
 from connector.kafka.arguments import headers_of
 from connector.kafka.produce import resume
 from connector.kafka.produce.change_records import ChangeRecords
+from connector.kafka.produce.closing import Closing
 from connector.kafka.produce.control_records import ControlRecords
 from connector.kafka.produce.delivery_wait import DeliveryWait
 from connector.kafka.produce.heartbeats import AutomaticHeartbeats, Timer
@@ -51,6 +51,7 @@ from connector.kafka.produce.spool_file import Sync
 from connector.kafka.produce.spool_queue import SpoolQueue, WhenFull
 from connector.kafka.produce.turns import Turns
 from connector.kafka.topics import TopicFacts
+from connector.kafka.unclosed import watch
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
@@ -66,7 +67,9 @@ class ChangeProducer:
     ingest reports a second one (PUB-4). Not thread-safe. Do not use it in a process that was forked
     after it was made.
 
-    Use it as a context manager. At the end of the block, it flushes and closes.
+    Use it as a context manager. At the end of the block, it flushes and closes. If the program ends
+    without that, it is closed within 10 seconds. If records are lost, standard error says how many,
+    and the exit code is 1 (PUB-8).
 
     After the first call of `reached`, a thread of the producer sends heartbeats (PUB-1). It takes
     turns with your calls, and calls none of your functions.
@@ -171,7 +174,6 @@ class ChangeProducer:
             if spool_settings is None
             else open_spool(spool_settings, self._kafka, topic, queue_timeout_s=queue_timeout_s)
         )
-        self._closed = False
         self._registry, self._max_record_bytes = registry, max_record_bytes
         try:
             if self._spool is not None:
@@ -246,8 +248,11 @@ class ChangeProducer:
             self._transactions,
             Timer,
         )
+        self._closing = Closing(
+            self._turns, self._queue, self._results, self._wait, self._heartbeats, self._spool
+        )
+        self._unwatch = watch(self, self._closing)
         if self._spool is not None:
-            self._keep_locked = self._spool.unlock_without(self)
             self._spool.start(self._kafka)
 
     @property
@@ -563,7 +568,7 @@ class ChangeProducer:
                 acknowledgement are in the file. Or an automatic heartbeat was not delivered
                 (`HEARTBEAT_UNDELIVERED`).
         """
-        self._check_may_wait()
+        self._results.check_may_wait()
         if to_disk:
             assert isinstance(self._queue, SpoolQueue), "a flush to the disk needs a spool"
             self._wait.flush_to_disk(self._queue, timeout_s)
@@ -600,7 +605,11 @@ class ChangeProducer:
         """
         assert self._results.transaction is None, "a transaction is delivered as one, or not at all"
         with self._turns:
-            set_aside(changes, list(headers), self._kafka, self._bytes, self._results)
+            given = tuple(
+                (name, value.encode() if isinstance(value, str) else value)
+                for name, value in headers_of(headers)
+            )
+            set_aside(changes, given, self._kafka, self._bytes, self._results)
 
     def refresh_now(self) -> None:
         """Make the next control record check the number of Kafka partitions. Otherwise, it is
@@ -631,53 +640,12 @@ class ChangeProducer:
         if self._closed:
             return
         assert not self._results.is_telling, "on_delivery may send, and nothing else"
-        deadline = time.monotonic() + timeout_s
-        self._heartbeats.stop()
-        if self._spool is not None:
-            self._spool.stop()
-            self._keep_locked()
-        in_memory: DeliveryError | None = None
-        try:
-            self._finish(deadline)
-        except DeliveryError as error:
-            if self._spool is None or error.code != ErrorCode.RECORDS_UNDELIVERED:
-                raise
-            in_memory = error
-        finally:
-            with self._turns:
-                self._closed = True
-                self._queue.let_go(1, "the producer was closed before it was acknowledged")
-                self._results.tell()
-        if in_memory is not None:
-            self._check_moved(in_memory)
+        self._unwatch()
+        self._closing.close(timeout_s)
 
-    def _finish(self, deadline: float) -> None:
-        try:
-            self._check_may_wait()
-            self._wait.flush(deadline - time.monotonic())
-        except ConnectorError as error:
-            try:
-                self._heartbeats.send_last(deadline)
-            except ConnectorError as further:
-                error.add_note(f"in addition: {further}")
-            raise
-        self._heartbeats.send_last(deadline)
-
-    def _check_moved(self, before: DeliveryError) -> None:
-        """Raise what is true after the records in memory were moved to the spool."""
-        if not self._results.failed and not self._queue.backlog:  # they were acknowledged meanwhile
-            self._heartbeats.check_last()
-            return
-        error = self._results.not_delivered()
-        for note in getattr(before, "__notes__", ()):
-            error.add_note(note)
-        raise error
-
-    def _check_may_wait(self) -> None:
-        assert self._results.transaction is None, (
-            "what is sent in a transaction is delivered when it is committed"
-        )
-        assert not self._results.is_telling, "on_delivery may send, and nothing else"
+    @property
+    def _closed(self) -> bool:
+        return self._closing.is_closed
 
     def _is_free(self) -> bool:
         return self._results.transaction is None or self._heartbeats.is_stopped

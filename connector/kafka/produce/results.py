@@ -170,6 +170,12 @@ class Results:
             self.is_telling = False
         return due
 
+    def check_may_wait(self) -> None:
+        assert self.transaction is None, (
+            "what is sent in a transaction is delivered when it is committed"
+        )
+        assert not self.is_telling, "on_delivery may send, and nothing else"
+
     def undelivered(self) -> dict[Record, str]:
         """Return the records that are not acknowledged, with the reason. Changes come first."""
         found = {

@@ -56,7 +56,7 @@ def newest_token(
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
     found: dict[int, ConsumerRecord] = {}
     unread = list(ends) if in_transactions else [0]
-    window, epoch = WINDOW, 0
+    window, epoch, in_order = WINDOW, 0, facts.timestamp_type == "LogAppendTime"
     while unread:
         starts = {number: max(first[number], ends[number] - window) for number in unread}
         reached: dict[int, int] = {}
@@ -77,11 +77,10 @@ def newest_token(
                     epoch = max(epoch, epoch_of(received.source.headers))
                 if _order(received.record, stream_partition, in_transactions):
                     found[received.position.kafka_partition] = received
-        # A record that arrived before the newest known one cannot be newer.
-        newest = (
-            max((received.record_timestamp for received in found.values()), default=0)
-            - ARRIVAL_MARGIN_S * 1_000_000
-        )
+        # A record that arrived before the newest known one cannot be newer. The times of clients
+        # say nothing about the order of arrival (REC-25).
+        arrivals = [received.record_timestamp for received in found.values() if in_order]
+        newest = max(arrivals, default=0) - ARRIVAL_MARGIN_S * 1_000_000
         unread = [
             n
             for n in unread

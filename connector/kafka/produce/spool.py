@@ -191,14 +191,13 @@ class OpenSpool:
         """Stop to ask for the topic."""
         self._stopped.set()
 
-    def unlock_without(self, producer: object) -> Callable[[], object]:
-        """Unlock the spool when the producer is collected without `close`. `close` calls what this
-        returns.
+    def drop(self) -> None:
+        """Move what is in memory to the spool, and unlock it: the producer was collected without
+        `close`.
         """
+        self.stop()
         assert self._queue is not None
-        finalizer = weakref.finalize(producer, _dropped, self._queue, self._stopped)
-        finalizer.atexit = False  # the process ends: its locks are free, and its records are lost
-        return finalizer.detach
+        self._queue.drop()
 
 
 def open_spool(
@@ -249,11 +248,6 @@ def newest_of(
             raise
         return position
     return found if position is None else max(position, found)
-
-
-def _dropped(queue: SpoolQueue, stopped: threading.Event) -> None:
-    stopped.set()
-    queue.drop()
 
 
 def _verify(

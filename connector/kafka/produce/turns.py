@@ -58,11 +58,11 @@ class Turns:
             self._served.set()
 
     @contextmanager
-    def if_free(self) -> Iterator[bool]:
-        """A turn of another thread, if no call runs now. Otherwise the block has none, and gets
-        False.
+    def if_free(self, timeout_s: float = 0.0) -> Iterator[bool]:
+        """A turn of another thread, if no call runs within this time. Otherwise the block has none,
+        and gets False.
         """
-        is_free = self._lock.acquire(blocking=False)
+        is_free = self._lock.acquire(timeout=timeout_s)
         try:
             yield is_free
         finally:

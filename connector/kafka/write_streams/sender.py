@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from connector.errors import (
     BrokerError,
     ConnectorError,
+    DeliveryError,
     ErrorCode,
     NotSentError,
     OutcomeUnknownError,
@@ -111,10 +112,52 @@ class Sender:
     def start(self) -> None:
         self._thread.start()
 
-    def join(self, timeout_s: float) -> bool:
-        """Wait for the end of the thread. Return whether it has ended."""
+    def close(self, timeout_s: float, *, ends_partitions: bool) -> None:
+        """Send what is queued, and end the session. Raises as `WriteSession.close` does."""
+        with self._queue.changed:
+            self.ends_partitions = ends_partitions
+            self._queue.is_closing = True
+            self._queue.changed.notify_all()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        if self.ended is not None:
+            raise self.ended()
+        if self._thread.is_alive():
+            raise self.unanswered(timeout_s)
+
+    def unanswered(self, timeout_s: float) -> DeliveryError:
+        return DeliveryError(
+            ErrorCode.APPENDS_UNANSWERED,
+            f"{self._queue.in_flight} appends of the write session {self._session} have no result"
+            f" after {timeout_s:g} s",
+            "",
+            "Check the brokers. Open the session again, and continue at the next offset of each"
+            " write stream",
+            session=self._session,
+            undelivered=self._queue.rows,
+        )
+
+    # ── the end of a program ──────────────────────────────────────────────────────────────────────
+
+    def finish(self, timeout_s: float) -> str:
+        """As `close`. The source may not be delivered up to here: the stream partition goes on."""
+        rows = self._queue.rows
+        try:
+            self.close(timeout_s, ends_partitions=False)
+        except ConnectorError as error:
+            if rows:
+                error.problem = f"{rows} rows had no result. {error.problem}"
+            raise
+        return ""
+
+    def dropped(self) -> bool:
+        self.ends_partitions, self._queue.is_closing = False, True
+        if self._queue.changed.acquire(blocking=False):
+            self._queue.changed.notify_all()
+            self._queue.changed.release()
+        return True
+
+    def is_finished(self) -> bool:
+        return not self._thread.is_alive() and self.ended is None
 
     # ── the thread ────────────────────────────────────────────────────────────────────────────────
 

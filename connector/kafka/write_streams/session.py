@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Final, Self
 from connector.errors import (
     BrokerError,
     ConnectorError,
-    DeliveryError,
     ErrorCode,
     InvalidChangeError,
     WriterConflictError,
     argument_invalid,
 )
 from connector.kafka import topics
+from connector.kafka.client import LOOK_UP, REMEDIES
+from connector.kafka.unclosed import watch
 from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams.encoding import Encoding
 from connector.kafka.write_streams.partitions import SessionPartitions
@@ -59,6 +60,8 @@ class WriteSession:
 
     Use it as a context manager. Its methods may be called from several threads. A thread of the
     session sends the transactions. Do not use it in a process that was forked after it was opened.
+    If the program ends without `close`, the session is closed, and its stream partition goes on
+    (PUB-8).
 
     - `stream_partition` is that of the rows of its committed write streams. It ends with `close`,
       and the next session has another one.
@@ -166,6 +169,7 @@ class WriteSession:
             max_retry_s,
         )
         self._sender.start()
+        self._unwatch = watch(self, self._sender)
 
     @property
     def closed_to(self) -> int:
@@ -249,7 +253,7 @@ class WriteSession:
             while self._queue.in_flight:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
-                    raise self._unanswered(timeout_s or 0)
+                    raise self._sender.unanswered(timeout_s or 0)
                 self._queue.changed.wait(left_s)
             if self._sender.ended is not None:
                 raise self._sender.ended()
@@ -270,14 +274,8 @@ class WriteSession:
             return
         with self.calls, self._queue.changed:
             self._closed = True
-            self._sender.ends_partitions = ends_partition
-            self._queue.is_closing = True
-            self._queue.changed.notify_all()
-        is_over = self._sender.join(timeout_s)
-        if self._sender.ended is not None:
-            raise self._sender.ended()
-        if not is_over:
-            raise self._unanswered(timeout_s)
+        self._unwatch()
+        self._sender.close(timeout_s, ends_partitions=ends_partition)
 
     # ── for the write streams of the session ──────────────────────────────────────────────────────
 
@@ -338,8 +336,7 @@ class WriteSession:
                     ErrorCode.SESSION_NOT_OPENED,
                     f"The write session {self.name} of {self.topic} cannot be opened",
                     failure.cause,
-                    "Check the brokers, and the rights on the topic, its catalog and the"
-                    " transactional id",
+                    REMEDIES.get(failure.code, LOOK_UP),
                     topic=self.topic,
                     session=self.name,
                 )
@@ -357,18 +354,6 @@ class WriteSession:
             if self._catalog.open_staging() < MAX_OPEN_STREAMS:
                 return
         raise too_many_streams(self.topic, MAX_OPEN_STREAMS)
-
-    def _unanswered(self, timeout_s: float) -> DeliveryError:
-        return DeliveryError(
-            ErrorCode.APPENDS_UNANSWERED,
-            f"{self._queue.in_flight} appends of the write session {self.name} have no result after"
-            f" {timeout_s:g} s",
-            "",
-            "Check the brokers. Open the session again, and continue at the next offset of each"
-            " write stream",
-            session=self.name,
-            undelivered=self._queue.rows,
-        )
 
     def __enter__(self) -> Self:
         return self

@@ -55,6 +55,7 @@ class Failure:
     - `is_unknown`: it may have been committed. Otherwise it was not, and will not be.
     - `is_shut_out`: another client has the transactional id.
     - `is_permanent`: another attempt fails, too.
+    - `code`: that of Kafka's error, or 0.
     - `is_reading`: it is not the transaction that failed, but reading its outcome.
     """
 
@@ -63,6 +64,7 @@ class Failure:
     is_shut_out: bool = False
     is_permanent: bool = False
     is_reading: bool = False
+    code: int = 0
 
 
 class TransactionClient:
@@ -153,4 +155,5 @@ class TransactionClient:
             is_unknown=is_committing and not must_abort,
             is_shut_out=any(map(transactions.is_shut_out, heard)),
             is_permanent=any(one.code() in _PERMANENT for one in heard),
+            code=heard[-1].code() if heard else 0,
         )

@@ -19,8 +19,8 @@ from connector.records.sizes import size_of
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
-from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.row import read_change, row_of
+from connector.tables.merge import EMPTY, RowState, join, visible
+from connector.tables.row import read_change, row_of, state_of
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 2000
 AT_ONCE_BYTES: Final = 64 * 2**20
 """So many letters' rows are looked for together, of so many bytes."""
-_OF_OTHERS: Final = OrderPosition(2**62, 0, 0)
-"""The place of a letter that others wrote: behind all that is there, as ingest will place it."""
+_BEHIND_ALL: Final = 2**62
+"""The ingest batch of a letter that others wrote: behind all that is there, as ingest will place
+it.
+"""
 
 
 class Effects:
@@ -44,6 +46,7 @@ class Effects:
         self._warehouse, self._tables, self._low_watermark = warehouse, tables, low_watermark
         self._stored: dict[str, RowStates] = {}
         self._known: dict[tuple[str, bytes], RowState] = {}
+        self._forced = 0
 
     @staticmethod
     def of(
@@ -98,7 +101,7 @@ class Effects:
             return "the low watermark is not known"
         if any((name, change.row_key) not in self._known for name, _ in self._readable_in(change)):
             self._look([change])
-        position = _position(letter, letter.attempt + 1)
+        position = self._position(letter, letter.attempt + 1)
         wanted = {
             name: difference(table, self._known[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
@@ -120,17 +123,22 @@ class Effects:
             known = self._known[name, change.row_key]
             # With its own order: of two that are forced, the one that is newer at the source is
             # sent as the newer one.
-            self._known[name, change.row_key] = join(
-                known, lift(change, position, table.order, table.versions)
-            )
+            self._known[name, change.row_key] = join(known, state_of(table, [(change, position)]))
+        self._forced += 1
         return today
 
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
-        position = _position(decision.letter, decision.attempt)
+        position = self._position(decision.letter, decision.attempt)
         return {
             name: effect(table, self._known[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
         }
+
+    def _position(self, letter: DeadLetter, attempt: int) -> OrderPosition:
+        try:
+            return OrderPosition.parse(letter.order_position)._replace(attempt=attempt)
+        except ValueError:
+            return OrderPosition(_BEHIND_ALL, 0, self._forced)
 
     def _readable_in(self, change: DataChange) -> Iterator[tuple[str, TableDefinition]]:
         for name, table in self._tables.items():
@@ -166,10 +174,3 @@ def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:
         if isinstance(found, ChangeRecord) and isinstance(found.record, DataChange)
         else None
     )
-
-
-def _position(letter: DeadLetter, attempt: int) -> OrderPosition:
-    try:
-        return OrderPosition.parse(letter.order_position)._replace(attempt=attempt)
-    except ValueError:
-        return _OF_OTHERS

@@ -34,10 +34,10 @@ from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
-from connector.tables.explain import Delivery, Explanation, state_of
+from connector.tables.explain import Delivery, Explanation
 from connector.tables.explain import explain as explain_row
 from connector.tables.merge import RowState, visible
-from connector.tables.row import read_change, row_of
+from connector.tables.row import is_same_row, read_change, row_of, state_of
 from connector.tables.values import Unreadable
 from connector.watermarks.frontier import UNKNOWN
 
@@ -170,12 +170,12 @@ def explain(
     applied_rows = states.applied([row_key])
     stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
     deliveries = [Delivery(one.change, one.position) for one in accepted]
-    logged = state_of(deliveries, definition.order, definition.versions)
+    logged = state_of(definition, deliveries)
     row = _row(definition, row_key, stored)
     state, is_confirmed = stored, None
     if not log.trimmed_to:
         state = logged
-        is_confirmed = _comparable(row) == _comparable(_row(definition, row_key, logged))
+        is_confirmed = is_same_row(row, _row(definition, row_key, logged))
     else:
         not_looked_at.append(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
@@ -337,14 +337,3 @@ def _row(definition: TableDefinition, row_key: bytes, state: RowState) -> Row | 
     if isinstance(definition.key.read_key(row_key), Unreadable):
         return None
     return row_of(definition, row_key, visible(state))
-
-
-def _comparable(row: Row | None) -> str:
-    """A row as text: NaN is equal to itself, and cells without a column have no order."""
-    return repr(
-        row
-        and {
-            name: sorted(value.items()) if isinstance(value, Mapping) else value
-            for name, value in row.items()
-        }
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
+import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ MAX_LINE_BYTES: Final = 64 * 1024 * 1024
 _MAX_INTEGER_LENGTH: Final = 20
 _BLOCK_BYTES: Final = 1024 * 1024
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
+_written_fields = re.compile(r'("(?:[^"]|"")*"|[^,]*)(?:,|\Z)').finditer
 
 
 class FileFormat(StrEnum):
@@ -160,7 +162,7 @@ def placed(
 def csv_columns(file: RowFile) -> list[str]:
     """Return the column names in the first record of a CSV file."""
     with _opened(file) as opened:
-        _, header = next(_records(file, opened), (1, []))
+        header = next(_records(file, opened), _NO_RECORD).fields
     if not header:
         raise malformed(file.path, "line 1", "there are no column names")
     return header
@@ -169,38 +171,70 @@ def csv_columns(file: RowFile) -> list[str]:
 def csv_rows(
     file: RowFile, names: Sequence[str], key_names: Sequence[str], null: str
 ) -> Iterator[FileRow]:
-    """Yield the rows of a CSV file (RFC 4180) as text. A field that equals `null` has no value.
+    """Yield the rows of a CSV file (RFC 4180) as text. A field without quotes that equals `null`
+    has no value. A field in quotes is text, also the empty one, as in PostgreSQL's COPY.
 
     Raises `ConnectorError` at a record that is not CSV, not UTF-8, or has another number of fields
     than the header.
     """
     with _opened(file) as opened:
         records = _records(file, opened)
-        _, header = next(records, (1, []))
+        header = next(records, _NO_RECORD).fields
         places = placed(file.path, header, names, key_names)
         unmapped = header.index(UNMAPPED) if UNMAPPED in header else None
-        for number, fields in records:
-            if len(fields) != len(header):
-                cause = f"there are {len(fields)} fields, but the first line names {len(header)}"
-                raise malformed(file.path, f"line {number}", cause)
-            if unmapped is not None and fields[unmapped] != null:
-                yield FileRow(number, UNMAPPED_MISFIT)
-                continue
-            yield FileRow(
-                number,
-                [
-                    None if place is None or fields[place] == null else fields[place]
-                    for place in places
-                ],
-            )
+        for record in records:
+            if len(record.fields) != len(header):
+                cause = (
+                    f"there are {len(record.fields)} fields, but the first line names {len(header)}"
+                )
+                raise malformed(file.path, f"line {record.number}", cause)
+            found = _values(record, null)
+            if unmapped is not None and found[unmapped]:
+                yield FileRow(record.number, UNMAPPED_MISFIT)
+            else:
+                yield FileRow(
+                    record.number, [None if place is None else found[place] for place in places]
+                )
 
 
-def _records(file: RowFile, opened: IO[bytes]) -> Iterator[tuple[int, list[str]]]:
-    """The records of a CSV file that are not empty, with the numbers of their first lines."""
+class _Record(NamedTuple):
+    """A record of a CSV file: the number of its first line, its fields, and the text of all."""
+
+    number: int
+    fields: list[str]
+    text: str
+
+
+_NO_RECORD: Final = _Record(1, [], "")
+
+
+def _values(record: _Record, null: str) -> Sequence[str | None]:
+    """The fields of a record. None: the field equals `null` and has no quotes."""
+    if null not in record.fields:
+        return record.fields
+    if '"' not in record.text:
+        return [None if field == null else field for field in record.fields]
+    written = _written_fields(record.text.rstrip("\r\n"))
+    return [
+        None if field == null and not match[0].startswith('"') else field
+        for field, match in zip(record.fields, written, strict=False)
+    ]
+
+
+def _records(file: RowFile, opened: IO[bytes]) -> Iterator[_Record]:
+    """The records of a CSV file that are not empty."""
     csv.field_size_limit(MAX_LINE_BYTES)
-    reader = csv.reader((text for _, text in _lines(file, opened)), strict=True)
+    lines: list[str] = []
+
+    def read() -> Iterator[str]:
+        for _, line in _lines(file, opened):
+            lines.append(line)
+            yield line
+
+    reader = csv.reader(read(), strict=True)
     while True:
         first = reader.line_num + 1
+        lines.clear()
         try:
             fields = next(reader)
         except StopIteration:
@@ -208,7 +242,7 @@ def _records(file: RowFile, opened: IO[bytes]) -> Iterator[tuple[int, list[str]]
         except csv.Error as error:
             raise malformed(file.path, f"line {first}", f"it is not CSV ({error})") from None
         if fields:
-            yield first, fields
+            yield _Record(first, fields, "".join(lines))
 
 
 # ── JSON lines ────────────────────────────────────────────────────────────────────────────────────

@@ -5,6 +5,7 @@ columns.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Final
 
 from connector.dead_letters.filter import bytes_of_text
@@ -53,16 +54,17 @@ def row_key_of(key: Key, text: str) -> bytes:
 
 
 def _typed(name: str, type_: DataType, value: object) -> object:
-    if type_ is DataType.BYTES and isinstance(value, str):
-        return bytes_of_text(value)
+    found: object = None
     is_text = isinstance(value, str) and type_ is not DataType.INT64
     is_number = isinstance(value, int) and type_ in (DataType.INT64, DataType.NUMERIC)
-    if isinstance(value, bool):
-        found: object = value if type_ is DataType.BOOL else None
+    if type_ is DataType.BYTES and isinstance(value, str):
+        with suppress(ValueError):
+            found = bytes_of_text(value)
+    elif isinstance(value, bool):
+        found = value if type_ is DataType.BOOL else None
     elif is_text or is_number:
-        found = read_value(type_, Encoding.TEXT, str(value).encode())
-    else:
-        found = None
+        text = str(value).encode("utf-8", "surrogatepass")  # a lone surrogate fits no type
+        found = read_value(type_, Encoding.TEXT, text)
     if found is None or isinstance(found, Unreadable):
         raise InvalidChangeError(Rule.ROW_KEY, name, f"a value of the type {type_}", value)
     return found

@@ -61,7 +61,7 @@ def load(
         session: The name of the write session. None: one for the table. Give each parallel worker
             its own.
         file_format: `csv`, `jsonl` or `parquet`. None: the end of each file name says it.
-        null: The text of a CSV field without a value.
+        null: The text of a CSV field without a value. A field in quotes always has one.
         max_changes_per_s: The limit of rows a second, without bursts.
         skip_rejected: Whether to commit without the rows that cannot be published.
         commit: False: finalize the write stream only. Commit it with others later
@@ -127,7 +127,7 @@ def name_of(
     columns = [repr(definition.key), *map(repr, definition.columns)]
     contents = [[file.format, file.size, file.digest] for file in files]
     text = json.dumps(
-        [2, definition.name, definition.source, columns, contents, as_of, null, size_limits]
+        [3, definition.name, definition.source, columns, contents, as_of, null, size_limits]
     )
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 

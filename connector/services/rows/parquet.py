@@ -40,14 +40,17 @@ def check_types(
         schema = parquet.schema_arrow
         places = placed(file.path, schema.names, names, key_names)
         for name, type_, place in zip(names, types, places, strict=True):
-            if place is not None and not _fits(type_, schema.field(place).type):
-                raise ConnectorError(
-                    ErrorCode.FILE_COLUMNS_UNSUITABLE,
-                    f"{file.path} has the column {name!r} as {schema.field(place).type}",
-                    f"The column of the table is {type_}, so it must be {_WANTED[type_]}",
-                    "Convert the column when you export the rows",
-                    path=str(file.path),
-                )
+            if place is None or _fits(type_, found := schema.field(place).type):
+                continue
+            stored = _stored_type(found)
+            raise ConnectorError(
+                ErrorCode.FILE_COLUMNS_UNSUITABLE,
+                f"{file.path} has the column {name!r} as {found}"
+                + ("" if stored == found else f", stored as {stored}"),
+                f"The column of the table is {type_}, so it must be {_WANTED[type_]}",
+                "Convert the column when you export the rows",
+                path=str(file.path),
+            )
 
 
 def parquet_rows(
@@ -85,10 +88,9 @@ def _values(type_: DataType, column: Any) -> list[Any]:
     """The values of an Arrow column. Times are integers, so that each year is possible."""
     import pyarrow as pa
 
+    column = _stored_values(column)
     if pa.types.is_null(column.type):
         return [None] * len(column)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     if type_ is DataType.DATE:
         days = column if pa.types.is_date32(column.type) else column.cast(pa.date32())
         return list(days.cast(pa.int32()).to_pylist())
@@ -99,13 +101,37 @@ def _values(type_: DataType, column: Any) -> list[Any]:
     return list(column.to_pylist())
 
 
+def _stored_values(column: Any) -> Any:
+    """The values of an Arrow column without its encoding and its extension type."""
+    from pyarrow import BaseExtensionType
+    from pyarrow import types as of
+
+    if isinstance(column.type, BaseExtensionType):
+        return _stored_values(column.storage)
+    return _stored_values(column.dictionary_decode()) if of.is_dictionary(column.type) else column
+
+
+def _stored_type(found: Any) -> Any:
+    """The type of `_stored_values` of a column with this type."""
+    from pyarrow import BaseExtensionType
+    from pyarrow import types as of
+
+    if isinstance(found, BaseExtensionType):
+        return _stored_type(found.storage_type)
+    return _stored_type(found.value_type) if of.is_dictionary(found) else found
+
+
 def _fits(type_: DataType, found: Any) -> bool:
     from pyarrow import types as of
 
-    if of.is_dictionary(found):
-        found = found.value_type
-    is_text = of.is_string(found) or of.is_large_string(found)
-    is_bytes = of.is_binary(found) or of.is_large_binary(found) or of.is_fixed_size_binary(found)
+    found = _stored_type(found)
+    is_text = of.is_string(found) or of.is_large_string(found) or of.is_string_view(found)
+    is_bytes = (
+        of.is_binary(found)
+        or of.is_large_binary(found)
+        or of.is_fixed_size_binary(found)
+        or of.is_binary_view(found)
+    )
     fits = {
         DataType.STRING: is_text,
         DataType.JSON: is_text,

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from connector.records.ordering import OrderPosition
 from connector.state.table_state import TableState
-from connector.tables.explain import Delivery, Explanation, state_of
+from connector.tables.explain import Explanation
 from connector.tables.merge import visible
+from connector.tables.row import state_of
 
 if TYPE_CHECKING:
     from connector.dead_letters.blocked_rows import BlockingLetter
@@ -78,11 +79,8 @@ def _shown_by(
     states: RowStates, table_state: TableState, changes: Iterable[LoggedChange]
 ) -> Mapping[tuple[str, bytes], bytes]:
     """The cells that a version shows, if the changelog is complete."""
-    deliveries = (
-        Delivery(one.change, one.position) for one in changes if is_applied(table_state, one)
-    )
-    definition = states.definition
-    return visible(state_of(deliveries, definition.order, definition.versions))
+    applied = ((one.change, one.position) for one in changes if is_applied(table_state, one))
+    return visible(state_of(states.definition, applied))
 
 
 def is_applied(table_state: TableState, logged: LoggedChange) -> bool:

@@ -10,7 +10,7 @@ the same dead letters with the same ids, and computes the same progress.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -27,7 +27,7 @@ from connector.spark.ingest.count import count_rows, sample_of_keys
 from connector.spark.ingest.dead_letters import rejected_letters
 from connector.spark.ingest.releases import count_rows_of
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
-from connector.spark.ingest.source import Topic
+from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.transactions import incomplete_transactions
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
@@ -39,6 +39,7 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.offsets import BatchRange, same
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
+from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import KeyPlacement
 from connector.state.stream_progress import BatchCounts, Progress
@@ -80,6 +81,8 @@ class IngestPorts:
       argument is how many ingest has published since (DLQ-7).
     - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. Without
       the function, the places of keys are not checked (ING-1).
+    - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
+    - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """
 
     topic: Callable[[], Topic]
@@ -95,6 +98,8 @@ class IngestPorts:
         known
     )
     partition_of: Callable[[bytes, int], int] | None = None
+    open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
+    read: Callable[[BatchRange], Iterator[KafkaRecord]] | None = None
 
 
 class Ingest:
@@ -138,9 +143,30 @@ class Ingest:
         batch = self._changelog.find(offsets, topic.topic_id)
         if batch is None:
             self.recover()
-            batch = self._log(rows, offsets, topic)
+            try:
+                batch = self._log(rows, offsets, topic)
+            except (PySparkException, Py4JError) as error:
+                if self._world.read is None or not is_time_overflow(error):
+                    raise
+                return self._read_again(offsets, topic, self._world.read)
         self._on_step("logged")
         return self._follow_up(batch)
+
+    def _read_again(
+        self,
+        offsets: BatchRange,
+        topic: Topic,
+        read: Callable[[BatchRange], Iterator[KafkaRecord]],
+    ) -> Progress:
+        """Complete a batch that Spark cannot read, as several ingest batches. Spark's checkpoint
+        names the whole range. After a crash, ingest continues from the changelog.
+        """
+        progress = self._changelog.progress()
+        for piece in pieces(read(offsets), offsets):
+            batch = self._log(piece.rows(self._changelog.spark), piece.offsets, topic)
+            self._on_step("logged")
+            progress = self._follow_up(batch)
+        return progress
 
     def recover(self) -> None:
         """Publish the dead letters and commit the progress of the newest batch, if a crash
@@ -152,6 +178,13 @@ class Ingest:
             and self._changelog.progress(with_frontier=False).ingest_batch < newest.ingest_batch
         ):
             self._follow_up(newest)
+
+    def check_topic(self) -> None:
+        """Raise `TopicError` if the topic cannot be read on from where the changelog ends. Call it
+        before reading.
+        """
+        topic = self._world.topic()
+        self._changelog.check_topic(topic.topic_id, topic.kafka_partitions)
 
     def is_at_end(self) -> bool:
         """Whether the changelog ends where Kafka does, including open transactions. It is false for
@@ -166,26 +199,29 @@ class Ingest:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
         are as fresh as now (TBL-16).
 
-        The time is stored in a file (TBL-24). New external dead letters are a commit, at most one
-        in `COUNT_EVERY_US`.
+        The time is stored in a file (TBL-24). External dead letters, and open transactions that
+        hide records, are looked for once in `COUNT_EVERY_US`. A change is a commit.
         """
         newest, progress, asked = (
             self._changelog.newest(),
             self._changelog.progress(with_frontier=False),
             self._asked(),
         )
-        is_quiet = (
-            newest is not None
-            and progress.ingest_batch == newest.ingest_batch
-            and asked.is_contained(newest.offsets.end)
-        )
-        if newest is None or not is_quiet or self._world.topic().topic_id != newest.topic_id:
+        if newest is None or progress.ingest_batch != newest.ingest_batch:
             return
-        self._changelog.refresh(asked)
-        if asked.at - self._counted_at >= COUNT_EVERY_US:
-            self._counted_at = asked.at
-            counted = self._with_outside(progress.renewed(newest.offsets.end, asked), 0)
-            if counted.external_dead_letters != progress.external_dead_letters:
+        if self._world.topic().topic_id != newest.topic_id:
+            return
+        ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
+        if is_at_end:
+            self._changelog.refresh(asked)
+        if asked.at - self._counted_at < COUNT_EVERY_US:
+            return
+        self._counted_at = asked.at
+        hiding = () if is_at_end else not_passed(self._world.open_transactions(), ends)
+        if is_at_end or hiding:
+            counted = self._with_outside(progress.renewed(ends, asked, hiding), 0)
+            known = (progress.external_dead_letters, progress.open_transactions)
+            if (counted.external_dead_letters, counted.open_transactions) != known:
                 self._changelog.renew(counted)
 
     def take_requests(self) -> bool:
@@ -458,7 +494,7 @@ class Ingest:
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
         verdicts = validated(
-            rows,
+            with_arrivals(rows, batch.asked.at),
             schemas=self._schemas,
             ask_registry=self._world.schema_by_id is not None,
             limits=self._stream.limits,

@@ -3,20 +3,41 @@
 The checkpoint has the offset range of a batch before the batch runs. The rows alone do not show it,
 because transaction markers and aborted records use offsets too. Therefore the range is read from
 the checkpoint (TBL-5).
+
+Spark's source fails for a record timestamp that does not fit into its type, and nothing can be put
+before that. Such a batch is read again by this process, in pieces (REC-25).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig, StreamConfig
 from connector.errors import ErrorCode, WriterConflictError
-from connector.spark.storage.offsets import BatchRange, Offsets
+from connector.records.arrival import EARLIEST_ARRIVAL, MAX_AHEAD_US
+from connector.records.model import MAX_TIMESTAMP
+from connector.records.sizes import size_of
+from connector.spark.failures import text_of
+from connector.spark.literal_rows import literal_rows
+from connector.spark.sql import constant
+from connector.spark.storage.offsets import BatchRange, Offsets, same
+from connector.validation import KafkaRecord
+
+PIECE_RECORDS: Final = 20_000
+PIECE_BYTES: Final = 16_000_000
+_BY_BROKER: Final = 1
+"""The `timestampType` of a record timestamp that the broker wrote."""
+_COLUMNS: Final = """key binary, value binary, topic string, partition int, offset bigint,
+timestamp timestamp, timestampType int, headers array<struct<key: string, value: binary>>"""
+_TIME_OVERFLOW: Final = "java.lang.ArithmeticException: long overflow"
+"""The error of the source for such a record timestamp. Errors in expressions have other names."""
 
 
 class Topic(Protocol):
@@ -45,6 +66,58 @@ def read_stream(
         maxOffsetsPerTrigger=str(stream.max_offsets_per_trigger),
         groupIdPrefix=f"lowmark-{stream.name}",
     ).load()
+
+
+def with_arrivals(rows: DataFrame, read_at: int) -> DataFrame:
+    """`rows` of the source with the times of arrival that are believed. The same rule as
+    `records.arrival.arrival`, with `read_at` in place of the others.
+    """
+    asked = constant(read_at, "partition")
+    latest = f"CASE WHEN timestampType = {_BY_BROKER} THEN {MAX_TIMESTAMP}L ELSE"
+    believed = (
+        f"unix_micros(timestamp) BETWEEN {EARLIEST_ARRIVAL}L AND {latest} {asked} +"
+        f" {MAX_AHEAD_US}L END"
+    )
+    arrived = f"CASE WHEN {believed} THEN timestamp ELSE timestamp_micros({asked}) END"
+    return rows.withColumn("timestamp", F.expr(arrived))
+
+
+def is_time_overflow(error: BaseException) -> bool:
+    """Whether the source failed because of a record timestamp."""
+    return _TIME_OVERFLOW in text_of(error)
+
+
+class Piece(NamedTuple):
+    """A part of a batch that was read by this process."""
+
+    records: list[KafkaRecord]
+    offsets: BatchRange
+
+    def rows(self, spark: SparkSession) -> DataFrame:
+        """The rows as the source would return them. Their times of arrival are decided."""
+        return literal_rows(spark, map(_row, self.records), _COLUMNS)
+
+
+def pieces(records: Iterable[KafkaRecord], offsets: BatchRange) -> Iterator[Piece]:
+    """The records of a batch in pieces that fit into memory. `offsets` is the range of all."""
+    piece, size = list[KafkaRecord](), 0
+    start, reached = offsets.start, dict(offsets.start)
+    for record in records:
+        piece.append(record)
+        size += size_of(record.key, record.value, record.headers)
+        reached[record.position.kafka_partition] = record.position.offset + 1
+        if len(piece) >= PIECE_RECORDS or size >= PIECE_BYTES:
+            yield Piece(piece, BatchRange(start, dict(reached)))
+            start, piece, size = dict(reached), [], 0
+    if piece or not same(start, offsets.end):
+        yield Piece(piece, BatchRange(start, offsets.end))
+
+
+def _row(record: KafkaRecord) -> tuple[object, ...]:
+    at = record.position
+    place = (at.topic, at.kafka_partition, at.offset)
+    timestamp = (record.record_timestamp, _BY_BROKER)
+    return (record.key, record.value, *place, *timestamp, record.headers or None)
 
 
 def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str) -> BatchRange:

@@ -17,15 +17,16 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from fastavro.schema import parse_schema
+import fastavro
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from connector.records import codec
+from connector.records import avro_plan, codec
+from connector.records.avro_plan import Plan
 from connector.records.checks import BRANCHES
 from connector.records.model import (
     CONTROL_KEY,
@@ -42,7 +43,7 @@ from connector.records.model import (
     WRITE_STREAM_PATTERN,
     Rule,
 )
-from connector.records.rejection import Reason, Rejection
+from connector.records.rejection import Reason
 from connector.spark.sql import constant, skew_us
 from connector.validation import BEGINNING, Limits, RowImages, UnknownFields
 
@@ -87,8 +88,11 @@ def validated(
     """
     decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
     flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"))
+    in_microseconds = _in_microseconds(flat, schemas)
     # Two rules use it, and it is the most expensive check.
-    matched = flat.select("*", F.expr(_families_match(known_families)).alias("families_match"))
+    matched = in_microseconds.select(
+        "*", F.expr(_families_match(known_families)).alias("families_match")
+    )
     verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables, horizon))
     marked = matched.select("*", verdict.alias("verdict"))
     return marked.select(
@@ -98,7 +102,7 @@ def validated(
             "rule"
         ),
         *(F.expr(f"CASE WHEN verdict IS NULL THEN {name} END").alias(name) for name in RECORD),
-        F.expr(f"verdict IS NULL AND {_has_unknown_fields(schemas)}").alias(KEEPS_VALUE),
+        F.expr(f"verdict IS NULL AND {_is_of(unknown_fields(schemas))}").alias(KEEPS_VALUE),
     )
 
 
@@ -124,34 +128,51 @@ def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
     shipped = {
         codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()
     }
-    known = {
-        codec.frame(b"", id_): writer for id_, writer in schemas.by_id.items() if writer is not None
-    }
     return shipped | {
-        prefix: writer for prefix, writer in known.items() if not _is_unknown(prefix, schemas)
+        codec.frame(b"", id_): writer
+        for id_, writer in schemas.by_id.items()
+        if writer is not None and not isinstance(codec.plan_of(writer), str)
     }
+
+
+def _plans(schemas: codec.Schemas) -> dict[int, Plan]:
+    """How records of the readable schemas of the registry are read, by schema id."""
+    plans = {
+        id_: codec.plan_of(writer) for id_, writer in schemas.by_id.items() if writer is not None
+    }
+    return {id_: plan for id_, plan in plans.items() if not isinstance(plan, str)}
 
 
 def unknown_fields(schemas: codec.Schemas) -> dict[int, tuple[str, ...]]:
     """The fields that readable schemas of the registry have and records here lack, by schema id."""
-    readable = _readable(schemas)
-    found = {
-        id_: codec.unknown_fields(readable[codec.frame(b"", id_)])
-        for id_ in schemas.by_id
-        if codec.frame(b"", id_) in readable
+    return {
+        id_: plan.unknown_fields for id_, plan in _plans(schemas).items() if plan.unknown_fields
     }
-    return {id_: fields for id_, fields in found.items() if fields}
 
 
-def _has_unknown_fields(schemas: codec.Schemas) -> str:
-    prefixes = [codec.frame(b"", id_) for id_ in unknown_fields(schemas)]
-    named = ", ".join(f"X'{prefix.hex()}'" for prefix in prefixes)
+def _is_of(ids: Iterable[int]) -> str:
+    """Whether a record was written with one of these schemas of the registry."""
+    named = ", ".join(f"X'{codec.frame(b'', id_).hex()}'" for id_ in ids)
     return f"substring(value, 1, {codec.CONFLUENT_BYTES}) IN ({named})" if named else "false"
 
 
-def _is_unknown(prefix: bytes, schemas: codec.Schemas) -> bool:
-    verdict = codec.read(prefix, schemas)
-    return isinstance(verdict, Rejection) and verdict.reason is Reason.UNKNOWN_SCHEMA
+def _in_microseconds(decoded: DataFrame, schemas: codec.Schemas) -> DataFrame:
+    """`decoded` with the times of schemas that have another unit multiplied, as
+    `records.avro_decoder.scaled_reader` does (REC-26).
+    """
+    ids: dict[tuple[str, int], list[int]] = {}
+    for id_, plan in _plans(schemas).items():
+        for time in plan.factors.items():
+            ids.setdefault(time, []).append(id_)
+    for (path, factor), written in ids.items():
+        branch, field = path.split(".")
+        most = (2**63 - 1) // factor
+        scaled = F.expr(f"greatest({-most}, least({most}, {path})) * {factor}")
+        in_branch = F.col(branch).withField(field, scaled)
+        decoded = decoded.withColumn(
+            branch, F.when(F.expr(_is_of(written)), in_branch).otherwise(F.col(branch))
+        )
+    return decoded
 
 
 def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Column:
@@ -171,10 +192,9 @@ def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Colu
 
 def _from_avro(prefix_length: int, writer: str) -> Column:
     body = F.concat(F.expr(f"substring(value, {prefix_length + 1})"), F.lit(_TAIL))
-    reader = _with_tail(codec.READER_SCHEMA, _READER_PARTS)
-    return from_avro(
-        body, _with_tail(writer, _WRITER_PARTS), {"mode": "PERMISSIVE", "avroSchema": reader}
-    )
+    reader = _with_tail(fastavro.parse_schema(json.loads(codec.READER_SCHEMA)), _READER_PARTS)
+    wanted = _with_tail(avro_plan.parse_schema(json.loads(writer)), _WRITER_PARTS)
+    return from_avro(body, wanted, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
 _OUR_TYPES: Final = frozenset(
@@ -184,10 +204,10 @@ _WRITER_PARTS: Final = ("symbols", "size")
 _READER_PARTS: Final = ("symbols", "size", "default")
 
 
-def _with_tail(schema: str, parts: Sequence[str]) -> str:
+def _with_tail(schema: Any, parts: Sequence[str]) -> str:
     tail = {"type": "fixed", "name": "Tail", "size": len(_TAIL)}
     fields = [
-        {"name": "record", "type": _bare(parse_schema(json.loads(schema)), parts, {})},
+        {"name": "record", "type": _bare(schema, parts, {})},
         {"name": "tail", "type": tail},
     ]
     return json.dumps({"type": "record", "name": "Framed", "fields": fields})
@@ -197,7 +217,7 @@ def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
     """A parsed schema with only the parts that decoding needs. `names` has the new names of the
     types found so far.
 
-    - Logical types are removed: timestamps stay integers until they are checked.
+    - Logical types are removed: timestamps stay integers, and `_in_microseconds` converts them.
     - Properties are removed. One of them would make Java replace bytes that are not UTF-8.
     - A writer's defaults are removed. Avro never uses them, but checks them.
     - Names lose their namespaces. Java compares namespaces, but Avro's specification does not.
@@ -313,6 +333,7 @@ def _verdict(
     arrival = "unix_micros(timestamp)"
     skew = skew_us(limits.max_clock_skew_s)
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
+    inconvertible = [id_ for id_, plan in _plans(schemas).items() if plan.inconvertible]
     faults: list[tuple[str, str]] = [
         (Reason.TOO_LARGE, _too_large(limits)),
         (
@@ -330,6 +351,7 @@ def _verdict(
         (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
         (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
         (Reason.UNDECODABLE, f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
+        (f"{Reason.INVALID}/{Rule.LOGICAL_TYPE}", _is_of(inconvertible)),
         *(
             (f"{Reason.INVALID}/{rule}", broken)
             for rule, broken in _record_rules(kafka_partitions, known_tables)
@@ -360,7 +382,7 @@ def _verdict(
             )
         )
     if limits.unknown_fields is UnknownFields.REJECT:
-        faults.append((f"{Reason.INVALID}/{Rule.UNKNOWN_FIELDS}", _has_unknown_fields(schemas)))
+        faults.append((f"{Reason.INVALID}/{Rule.UNKNOWN_FIELDS}", _is_of(unknown_fields(schemas))))
     if limits.row_images is RowImages.REJECT:
         contradicts = row_image_contradicts("data_change.row_image", "data_change.entries")
         faults.append((f"{Reason.INVALID}/{Rule.ROW_IMAGE}", contradicts))

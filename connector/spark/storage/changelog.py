@@ -164,6 +164,34 @@ class Changelog:
         newest = self.newest()
         if newest is None:
             return None
+        self._check_identity(newest, topic_id)
+        if same(newest.offsets.end, offsets.start):
+            return None
+        if same(newest.offsets.start, offsets.start) and same(newest.offsets.end, offsets.end):
+            return newest
+        raise self._does_not_continue(offsets, newest)
+
+    def check_topic(self, topic_id: str, kafka_partitions: int) -> None:
+        """Raise `TopicError` if reading cannot continue in this topic: it is not the stored one, or
+        has fewer Kafka partitions than were read. Spark would only say that offsets are missing.
+        """
+        newest = self.newest()
+        if newest is None:
+            return
+        self._check_identity(newest, topic_id)
+        read = 1 + max(newest.offsets.end, default=-1)
+        if kafka_partitions < read:
+            raise TopicError(
+                ErrorCode.TOPIC_SHORTENED,
+                f"The topic of stream {self._stream} has {kafka_partitions} Kafka partitions, but"
+                f" the changelog was written from {read}",
+                "Kafka never removes Kafka partitions. The topic was restored from an older copy",
+                "Restore the topic with all its Kafka partitions. Otherwise, configure a new stream"
+                " and new tables for this topic",
+                stream=self._stream,
+            )
+
+    def _check_identity(self, newest: LoggedBatch, topic_id: str) -> None:
         if newest.topic_id != topic_id:
             raise TopicError(
                 ErrorCode.TOPIC_REPLACED,
@@ -174,11 +202,6 @@ class Changelog:
                 " the stream and of its tables away",
                 stream=self._stream,
             )
-        if same(newest.offsets.end, offsets.start):
-            return None
-        if same(newest.offsets.start, offsets.start) and same(newest.offsets.end, offsets.end):
-            return newest
-        raise self._does_not_continue(offsets, newest)
 
     def append(
         self,

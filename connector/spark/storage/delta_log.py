@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector.config.storage import is_local
 from connector.spark.storage.files import newest_snapshot
+from connector.state.damage import log_damaged
+from connector.state.log_damage import IS_EMPTY, IS_NO_JSON, LogDamage, actions_in
 from connector.state.maintenance_schedule import CommitCount, superfluous
 from connector.state.reading import reading
 
@@ -264,13 +266,15 @@ class DeltaLog:
 
     def _read(self, version: int) -> Commit:
         text = self._text_of(self._file(version))
-        with reading(self.location, f"Commit {version}"):
-            return self._parsed(version, text)
-
-    def _parsed(self, version: int, text: str) -> Commit:
         # Delta writes other line separators, for example U+2028 of a key, as they are.
         lines = [line for line in text.split("\n") if line.strip()]
-        actions = [json.loads(line) for line in lines]
+        if not (actions := actions_in(lines)):
+            damage = LogDamage(f"{version:020}.json", IS_NO_JSON if lines else IS_EMPTY)
+            raise log_damaged(self.location.removeprefix("file:"), damage)
+        with reading(self.location, f"Commit {version}"):
+            return self._parsed(version, lines, actions)
+
+    def _parsed(self, version: int, lines: list[str], actions: list[dict[str, Any]]) -> Commit:
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
         info = infos[0] if infos else {}
         operation, stored = str(info.get("operation", "")), _stored_in(info.get("userMetadata"))

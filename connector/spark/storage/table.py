@@ -53,6 +53,7 @@ from connector.spark.storage.maintenance import (
     rewrite,
 )
 from connector.spark.storage.transaction import Transaction
+from connector.state.damage import tombstones_unusable
 from connector.state.maintenance_schedule import DAY_US, CommitCount
 from connector.state.reading import reading
 from connector.state.table_state import TableState
@@ -534,14 +535,7 @@ class Table:
                 if is_ours
                 else by_whom
             )
-        raise TableError(
-            ErrorCode.TOMBSTONES_UNUSABLE,
-            f"The tombstone table of {self._definition.name} {what}",
-            "It remembers the deleted rows. Without it, late changes would bring them back",
-            f"Restore {self._tombstones_path} to its last state, or rebuild the table",
-            table=self._definition.name,
-            path=self._tombstones_path,
-        )
+        raise tombstones_unusable(self._tombstones_path, self._definition.name, what)
 
     def _is(self, rebuild: str) -> None:
         """Store by which rebuild the table was made. Each rebuild has its own tombstone table, and

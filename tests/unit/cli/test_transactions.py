@@ -72,6 +72,23 @@ def test_a_release_is_kept_for_ingest_with_who_when_and_why(
     assert overrides.releases("other", above=0) == []
 
 
+def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """ING-2: the source used an id again. A request that fits both is refused."""
+    check = TransactionCheck(declared=5).after(41, [Found(20, "tx", 2), Found(30, "tx", 1)], 50)
+    log_progress(folder, "s", Progress(ingest_batch=2, transactions=check))
+    call = ["transactions", "release", "s", "tx", "--why", "lost"]
+    assert cli.invoke(call) == 1
+    said = capsys.readouterr().err
+    assert "TRANSACTION_AMBIGUOUS" in said
+    assert "1970-01-01T00:00:00.000020Z" in said
+    assert "transactions list s" in said
+    assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000021Z"]) == 1
+    assert "TRANSACTION_UNKNOWN" in capsys.readouterr().err
+    assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000030Z"]) == 0
+    (request,) = Overrides(str(folder)).releases("s", above=0)
+    assert [one.is_released for one in check.released([request]).incomplete] == [False, True]
+
+
 def test_nothing_else_is_released(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A slip of the pen, and a request without a reason."""
     assert cli.invoke(["transactions", "release", "s", "tx-8", "--why", "lost"]) == 1

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from connector import cli
+from connector import warehouse as places
 from connector.cli.parameters import MOMENT
+from connector.cli.write_streams import request_of
 from connector.errors import ConfigError, ErrorCode, StreamStateError
+from connector.lake import overrides, small_tables
 from connector.lake.overrides import Overrides
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.services import load_config, release_rows
@@ -21,6 +25,7 @@ from connector.services.write_stream_wait import (
 )
 from connector.services.write_streams import lost_ranges
 from connector.state.stream_progress import Progress
+from connector.state.write_stream_status import release_status
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
@@ -34,6 +39,7 @@ bootstrap_servers = "127.0.0.1:1"
 """
 C = 1_714_500_000_000_000
 TIME = "2024-04-30T18:00:00.000000Z"
+REQUEST = ReleaseRows(1, "s", C, "x", C, "ann", "w/a")
 
 
 def releases(found: int, horizon: int | None = None, *, is_read: bool = True) -> ReleaseProgress:
@@ -57,15 +63,17 @@ def log(folder: Path, known: ReleaseProgress, **others: int) -> None:
 def test_a_request_is_kept_for_ingest_with_who_when_and_why(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """WRS-18, WMK-8: with the commit timestamp as the list shows it."""
+    """WRS-18, WMK-8: it names the write stream and the commit timestamp of the release."""
     log(folder, releases(9))
     why = ["--why", "row 3 has no key"]
-    assert cli.invoke(["write-streams", "release", "s", TIME, "--without-rejected", *why]) == 0
+    assert cli.invoke(["write-streams", "release", "s", "w/a", "--without-rejected", *why]) == 0
     (request,) = Overrides(str(folder)).row_releases("s", above=0)
-    assert (request.number, request.stream, request.commit_timestamp) == (1, "s", C)
+    assert (request.number, request.stream) == (1, "s")
+    assert (request.write_stream, request.commit_timestamp) == ("w/a", C)
     assert (request.reason, bool(request.made_by), request.made_at > C) == (why[1], True, True)
     assert MOMENT.convert(TIME, None, None) == C
-    assert release_rows(load_config(), "s", C, why="again", by="ann").made_by == "ann"
+    again = release_rows(load_config(), "s", "w/a", commit_timestamp=C, why="again", by="ann")
+    assert again.made_by == "ann"
     numbers = [one.number for one in Overrides(str(folder)).row_releases("s", above=0)]
     assert numbers == [1, 2]
     assert Overrides(str(folder)).row_releases("s", above=2) == []
@@ -79,7 +87,7 @@ def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
 ) -> None:
     """WRS-18: not one that still waits for ingest, and not one that is too late."""
     log(folder, known)
-    code = cli.invoke(["write-streams", "release", "s", TIME, "--without-rejected", "--why", "x"])
+    code = cli.invoke(["write-streams", "release", "s", "w/a", "--without-rejected", "--why", "x"])
     assert code == 1
     said = capsys.readouterr().err
     assert "RELEASE_UNKNOWN" in said
@@ -98,7 +106,7 @@ def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
     ],
 )
 def test_a_release_says_how_and_why(folder: Path, options: list[str]) -> None:
-    assert cli.invoke(["write-streams", "release", "s", TIME, *options]) == 2
+    assert cli.invoke(["write-streams", "release", "s", "w/a", *options]) == 2
     assert not folder.exists()
 
 
@@ -107,12 +115,58 @@ def test_a_wait_needs_no_timeout_and_a_timeout_a_wait(folder: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("commit_timestamp", [0, -1, "1", 1.5, True, None, 2**63])
-def test_a_commit_timestamp_is_a_number(folder: Path, commit_timestamp: object) -> None:
+@pytest.mark.parametrize("commit_timestamp", [0, -1, "1", 1.5, True, 2**63])
+def test_a_commit_timestamp_is_a_number(folder: Path, commit_timestamp: Any) -> None:
     log(folder, releases(9))
     with pytest.raises(ConfigError) as caught:
-        release_rows(load_config(), "s", commit_timestamp, why="x")  # type: ignore[arg-type]
+        release_rows(load_config(), "s", "w/a", commit_timestamp=commit_timestamp, why="x")
     assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+
+
+def test_a_request_names_one_release(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """WRS-18: two flushes of one write stream are withheld. A request that fits both is refused,
+    and kept for none. The commit timestamp says which one.
+    """
+    flushes = [Release("p", C + n, (OffsetRange("w/a", 5 * n, 5 * n + 5),)) for n in (0, 1)]
+    alone = Release("q", C, (OffsetRange("w/b", 0, 5),))
+    known = NO_RELEASES.logged(1, C, ("w/a", "w/b"), [*flushes, alone], {0: 5}, None)
+    known, _ = known.completed(1, {}, {0: 5}, None)
+    log(folder, known)
+    listed = [release_status(one) for one in known.open]
+    assert [request_of(one, listed) for one in listed] == [
+        f"w/a --commit-timestamp {TIME}",
+        "w/b",
+        f"w/a --commit-timestamp {TIME.replace('.000000Z', '.000001Z')}",
+    ]
+    call = ["write-streams", "release", "s", "w/a", "--without-rejected", "--why", "x"]
+    assert cli.invoke(call) == 1
+    said = capsys.readouterr().err
+    assert "RELEASE_AMBIGUOUS" in said
+    assert TIME in said
+    assert Overrides(str(folder)).row_releases("s", above=0) == []
+    other = TIME.replace(".000000Z", ".000001Z")
+    assert cli.invoke([*call, "--commit-timestamp", TIME.replace("18:00", "18:01")]) == 1
+    assert "RELEASE_UNKNOWN" in capsys.readouterr().err
+    assert cli.invoke([*call, "--commit-timestamp", other]) == 0
+    (request,) = Overrides(str(folder)).row_releases("s", above=0)
+    assert (request.write_stream, request.commit_timestamp) == ("w/a", C + 1)
+
+
+def test_a_request_of_an_earlier_version_is_read_and_has_no_effect(folder: Path) -> None:
+    """WRS-18: it named the commit timestamp only."""
+    columns = {
+        name: type_ for name, type_ in overrides._ROW_RELEASES.items() if name != "write_stream"
+    }
+    row = {"number": 1, "stream": "s", "commit_timestamp": C, "reason": "x", "made_at": C}
+    path = places.released_rows(str(folder))
+    small_tables.append_next(
+        path, columns, lambda _: ({**row, "made_by": "ann"}, {"number": 1}), empty={"number": 0}
+    )
+    log(folder, releases(9))
+    release_rows(load_config(), "s", "w/a", why="y")
+    old, new = Overrides(str(folder)).row_releases("s", above=0)
+    assert (old.write_stream, new.write_stream, new.number) == (None, "w/a", 2)
+    assert releases(9).requested([old]).open == releases(9).open
 
 
 def test_the_status_is_not_complete_with_a_withheld_release(
@@ -143,7 +197,7 @@ def test_a_commit_is_shown_once_all_its_rows_are_released() -> None:
     assert not is_released(releases(9), {"w/a": entry()}, C)
     assert not is_released(releases(10), {"w/a": entry(), "w/b": entry()}, C)
     assert is_released(releases(10), {"w/a": entry(), "w/b": entry(changed_at=C - 1)}, C)
-    requested = releases(9).requested([ReleaseRows(1, "s", C, "x", C, "ann")])
+    requested = releases(9).requested([REQUEST])
     assert is_released(requested.completed(2, {0: 9}, {0: 5}, None)[0], {"w/a": entry()}, C)
 
 
@@ -156,7 +210,7 @@ def test_a_commit_is_shown_once_all_its_rows_are_released() -> None:
         (NO_RELEASES, C + 1, False, None),
         (NO_RELEASES, C, True, None),
         (releases(9, is_read=False), None, True, None),
-        (releases(9).requested([ReleaseRows(1, "s", C, "x", C, "ann")]), None, True, None),
+        (releases(9).requested([REQUEST]), None, True, None),
     ],
 )
 def test_a_withheld_release_ends_the_waiting(

@@ -187,7 +187,7 @@ def test_defaults_are_those_of_the_documents() -> None:
     )
     assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
     assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
-    assert table.key == Key((KeyPart("row_key", DataType.BYTES),))
+    assert table.key == Key((KeyPart("row_key", DataType.BYTES),), KeyForm.ROW_KEY)
     assert (stream, table) == (
         StreamConfig(name="s", topic="s"),
         TableDefinition(name="t", stream="s", source="t", key=table.key),
@@ -222,18 +222,17 @@ def test_old_versions_are_kept_for_a_minute_at_least(name: str) -> None:
 @pytest.mark.parametrize(
     ("key", "form"),
     [
-        ("columns = [{ name = 'id', type = 'STRING' }]", KeyForm.ROW_KEY),
-        ("columns = [{ name = 'id', type = 'BYTES' }]", KeyForm.ROW_KEY),
-        ("columns = [{ name = 'id', type = 'INT64' }]", KeyForm.DELIMITED),
+        ("columns = [{ name = 'id', type = 'STRING' }]", KeyForm.ORDERED),
+        ("columns = [{ name = 'id', type = 'BYTES' }]", KeyForm.ORDERED),
+        ("columns = [{ name = 'id', type = 'INT64' }]", KeyForm.ORDERED),
+        ("form = 'row_key'\ncolumns = [{ name = 'id', type = 'STRING' }]", KeyForm.ROW_KEY),
+        ("delimiter = '#'\ncolumns = [{ name = 'id', type = 'STRING' }]", KeyForm.DELIMITED),
         ("form = 'delimited'\ncolumns = [{ name = 'id', type = 'STRING' }]", KeyForm.DELIMITED),
-        ("columns = [{ name = 'a' }, { name = 'b' }]", KeyForm.DELIMITED),
-        ("form = 'ordered'\ncolumns = [{ name = 'id', type = 'INT64' }]", KeyForm.ORDERED),
+        ("columns = [{ name = 'a' }, { name = 'b' }]", KeyForm.ORDERED),
     ],
 )
-def test_the_form_of_a_key_follows_from_its_columns(key: str, form: KeyForm) -> None:
-    """TBL-7: the row key itself, or typed columns joined by a delimiter; in order-preserving form
-    if that is said.
-    """
+def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: KeyForm) -> None:
+    """TBL-7: so a part can have any value."""
     assert (
         config(f"{SMALLEST}[streams.s]\n[tables.t]\nstream = 's'\n[tables.t.key]\n{key}\n")
         .tables["t"]
@@ -479,6 +478,16 @@ def test_any_document_is_a_configuration_or_a_config_error(document: dict[str, o
         parse(document, {})
     except ConfigError as error:
         assert error.problem
+
+
+def test_a_qualifier_that_is_not_utf_8_is_named() -> None:
+    """TBL-8: an environment variable can have a lone surrogate."""
+    document = tomllib.loads(
+        TABLE + "[[tables.t.columns]]\nname = 'a'\nfamily = 'f'\ntype = 'BYTES'"
+    )
+    document["tables"]["t"]["columns"][0]["qualifier"] = "\ud800"
+    with pytest.raises(ConfigError, match=r"tables\.t\.columns\[0\]\.qualifier"):
+        parse(document, {})
 
 
 @pytest.mark.parametrize(

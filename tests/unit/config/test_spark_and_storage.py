@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 
 import pytest
 
+from connector import warehouse as places
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.spark_settings import SparkConfig
-from connector.config.storage import StorageConfig, is_local, is_s3
-from connector.errors import ConfigError
+from connector.config.storage import StorageConfig, is_local, is_s3, warehouse_fault
+from connector.errors import ConfigError, ErrorCode
+from connector.lake.jobs import History
+from connector.lake.plain_table import open_table
+from connector.services.load_config import load_config
+from connector.state.jobs import Job, JobKind
 from connector.text import is_secret
 
 KAFKA = '[kafka]\nbootstrap_servers = "127.0.0.1:9092"\n'
@@ -200,12 +206,13 @@ def test_a_uri_without_a_bucket_is_refused(written: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["a//b", "/a", "a%20b", r"a\\b", "a/../b", "a/.", "..", "a*", "{a}", r"a\tb"]
+    "path",
+    ["a//b", "/a", "a%20b", "100%", r"a\\b", "a/../b", "a/.", "..", "a*", "{a}", r"a\tb", "a^b"],
 )
 def test_a_path_that_two_clients_read_differently_is_refused(path: str) -> None:
     """STO-1: Spark and deltalake would use different objects."""
     for scheme in ("s3", "s3a"):
-        assert "a path without %" in error_of("", f"{scheme}://bucket/{path}")
+        assert "a path without " in error_of("", f"{scheme}://bucket/{path}")
 
 
 @pytest.mark.parametrize("path", ["a b", "ü", "a+b", "A=1/.b/c..d", "a//", ""])
@@ -224,3 +231,48 @@ def test_a_path_that_both_clients_read_alike_is_allowed(path: str) -> None:
 )
 def test_what_is_wrong_with_a_store_is_named(text: str, words: str) -> None:
     assert words in error_of(f"[storage]\n{text}\n")
+
+
+UNUSABLE = {
+    **{f"a{char}b": char for char in "[]\\^|"},
+    **{f"a{chr(code)}b": f"U+{code:04X}" for code in (1, 9, 10, 13, 27, 127, 0xDCFF)},
+    **dict.fromkeys(("a%20b", "a%20"), "%20"),
+    "%2Fa": "%2F",
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_folder_that_deltalake_would_not_find_is_refused(name: str, tmp_path: Path) -> None:
+    """TBL-22: in the setting, in a folder above it, and for programs. The error names the
+    character.
+    """
+    with pytest.raises(ConfigError, match="a path without") as caught:
+        ConnectorConfig(f"/data/{name}/wh", KafkaConfig("h:1"))
+    assert caught.value.code == ErrorCode.WAREHOUSE_UNUSABLE
+    assert UNUSABLE[name] in caught.value.cause
+    for scheme in ("s3a://bucket", "file://", "abfss://box@account.dfs.core.windows.net"):
+        assert UNUSABLE[name] in warehouse_fault(f"{scheme}/{name}/wh")
+    if name.isprintable():
+        folder = tmp_path / name
+        folder.mkdir()
+        text = 'warehouse = "wh"\n[kafka]\nbootstrap_servers = "h:1"\n'
+        (folder / "connector.toml").write_text(text)
+        with pytest.raises(ConfigError, match="a path without"):
+            load_config(folder / "connector.toml", {})
+
+
+USABLE = [f"a{char}b" for char in " !\"#$%&'()*+,-.:;<=>?@_`{}~üé中\u0301\u2028\U0001f600"]
+
+
+@pytest.mark.parametrize(
+    "name", [*USABLE, " a", "a ", ".a", "_a", "a.", "~a", "k=v", "100%", "%zz"]
+)
+def test_a_folder_that_deltalake_finds_is_allowed(name: str, tmp_path: Path) -> None:
+    """TBL-22: a table below it is written, and read where it was written."""
+    warehouse = str(tmp_path / name)
+    assert ConnectorConfig(warehouse, KafkaConfig("h:1")).warehouse == warehouse
+    history = History(warehouse)
+    history.add_job(Job(JobKind.APPLY, "t", 1, 2))
+    assert [job.table for job in history.jobs("t")] == ["t"]
+    assert (tmp_path / name / "_connector/jobs/_delta_log").is_dir()
+    assert open_table(places.jobs(warehouse)).path == places.jobs(warehouse)

@@ -10,14 +10,18 @@ from connector.dead_letters.effect import Effect, as_of_today, difference, effec
 from connector.records.model import MAX_LONG, DataChange, DeleteCells, ModType, RowImage, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift
 from connector.tables.values import DataType
 from tests.changes import change, delete_cells, delete_family, put
 
 COLUMNS = (Column("q", "f", b"q", DataType.STRING),)
 TABLE = TableDefinition(
-    name="t", stream="s", source="t", key=Key((KeyPart("id", DataType.STRING),)), columns=COLUMNS
+    name="t",
+    stream="s",
+    source="t",
+    key=Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY),
+    columns=COLUMNS,
 )
 PLACE = OrderPosition(1, 0, 0)
 

@@ -31,6 +31,7 @@ from connector.records.codec import (
     frame,
     framed,
 )
+from connector.records.json_view import to_line
 from connector.records.model import (
     CONTROL_KEY,
     DataChange,
@@ -91,6 +92,58 @@ def test_reframing_keeps_the_version_of_the_schema() -> None:
         for step, reframed in (("single-object", framed(row, 4)), ("12", framed(row, 4, 12))):
             found = repair(of(value), [Step.parse(f"reframe={step}")], schemas)
             assert found == of(reframed)
+
+
+@given(RECORDS, st.sampled_from([b"", frame(b"", 4711), b"\xc3\x01foreign?"]))
+def test_reframing_finds_the_version_of_a_body_that_no_framing_tells(
+    written: Record, framing: bytes
+) -> None:
+    """DLQ-12: a bare body, a schema id without a schema, an unknown fingerprint."""
+    found = repair_note(of(framing + encode(written, 4)), "reframe=single-object")
+    assert found.value == framed(written, 4)
+
+
+def test_a_body_of_a_schema_that_is_not_released_is_not_named_as_a_released_one() -> None:
+    """DLQ-12: its fields could be taken for other fields."""
+    schema = json.loads(VERSIONS[1])
+    schema["fields"].append({"name": "colour", "type": "string"})
+    schemas = Schemas({7: json.dumps(schema)})
+    for value, known in (
+        (frame(BODY, 7) + b"\0", schemas),
+        (BODY + b"\0", SCHEMAS),
+        (b"", SCHEMAS),
+    ):
+        found = repair(of(value), [Step.parse("reframe=single-object")], known)
+        assert isinstance(found, Unrepairable)
+        assert found.why == "reframe=single-object: the body was not written with a released schema"
+
+
+def test_a_record_in_another_unit_is_replaced_as_a_whole_or_taken_as_it_is() -> None:
+    """DLQ-12, REC-26: a step that encodes it again would lose the unit of its other numbers."""
+    texts = {
+        number: VERSIONS[1].replace("timestamp-micros", f"timestamp-{unit}")
+        for number, unit in ((7, "nanos"), (8, "millis"))
+    }
+    schemas, change = Schemas(texts), replace(CHANGE, entries=(SetCell("f", b"q", b"v", 0),))
+
+    def after(id_: int, step: str) -> ChangeRecord | str:
+        found = repair(of(framed(change, 4, id_)), [Step.parse(step)], schemas)
+        if isinstance(found, Unrepairable):
+            return found.why
+        decoded = decode(found.value, schemas)
+        assert isinstance(decoded, ChangeRecord), decoded
+        return decoded
+
+    for step in ('replace=data_change.table="t"', "commit-timestamp=5"):
+        why = after(7, step)
+        assert "timestamp-nanos for data_change.commit_timestamp" in str(why)
+        assert "step record" in str(why)
+    renamed = replace(change, table="t")
+    in_micros = replace(renamed, commit_timestamp=9000)
+    assert after(8, 'replace=data_change.table="t"') == ChangeRecord(in_micros, 4)
+    line = to_line(view(of(framed(renamed, 4)), schemas))
+    assert after(7, f"record={line}") == ChangeRecord(renamed, 4)
+    assert after(7, "reframe=single-object") == ChangeRecord(change, 4)
 
 
 def test_another_systems_framing_is_cut_and_ours_put_in_its_place() -> None:
@@ -170,6 +223,7 @@ NO_STEPS += [
     "commit-timestamp=12345678901234567890",
     "replace=a=[",
     "set-header=a=base64:!",
+    "set-header=a\0b=1",
 ]
 NO_STEPS += [
     "set-key=base64:!",

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
 from connector.dead_letters.ledger import LetterState, LetterStatus, RepairNote
@@ -195,7 +196,11 @@ def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it
     late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
     door = replace(
         FORCED_DOOR,
-        tables={"eu": replace(NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),)))},
+        tables={
+            "eu": replace(
+                NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),), form=KeyForm.ROW_KEY)
+            )
+        },
     )
     force, calls = asked(lambda change: LATER)
     found = decided(late, standing=LetterStatus(LetterState.OPEN, 2, 1), door=door, force=force)
@@ -437,8 +442,16 @@ def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_thei
     }
 
 
-@given(dead_letters())
-def test_no_letter_is_too_strange_for_a_decision(subject: DeadLetter) -> None:
+@pytest.mark.parametrize("name", ["\ud800", "trace\udcff", "a\0b"])
+def test_a_record_with_a_header_that_no_client_can_write_is_refused(name: str) -> None:
+    """DLQ-10: a client cuts such a name, or ends the process."""
+    found = decided(fit(headers=(("trace", b"1"), (name, b"2"))))
+    assert found.why == f"it has a header that no client can write: {name!r}"
+
+
+@given(dead_letters(), st.lists(st.sampled_from(["\ud800", "a\0b", "ok"])))
+def test_no_letter_is_too_strange_for_a_decision(subject: DeadLetter, names: list[str]) -> None:
+    subject = replace(subject, headers=(*subject.headers, *((name, b"1") for name in names)))
     tally = Tally()
     found = decided(subject)
     tally.add(found)

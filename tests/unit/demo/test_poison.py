@@ -80,7 +80,7 @@ def test_every_reason_that_ingest_can_give_is_among_them() -> None:
 
 def test_most_rules_are_among_them() -> None:
     control_records_only = {Rule.HEARTBEAT_TIMESTAMP, Rule.START_TIMESTAMP, Rule.CHILDREN}
-    by_settings = {Rule.UNKNOWN_FIELDS, Rule.ROW_IMAGE}
+    by_settings = {Rule.UNKNOWN_FIELDS, Rule.ROW_IMAGE, Rule.LOGICAL_TYPE}
     large = {Rule.RESUME_TOKEN, Rule.ESTIMATED_LOW_WATERMARK, Rule.TRANSACTION}
     of_write_sessions = {Rule.WRITE_STREAM, Rule.RELEASE}
     assert {one.rule for one in made()} - {""} == (

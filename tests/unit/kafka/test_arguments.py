@@ -102,11 +102,14 @@ def producer(kafka: KafkaConfig) -> Iterator[ChangeProducer]:
 def test_send_names_a_wrong_argument(producer: ChangeProducer) -> None:
     send: Any = producer.send
     send_many: Any = producer.send_many
+    set_aside: Any = producer.send_to_dead_letters
     for record in (None, "change", [CHANGE], {}):
         assert argument(lambda record=record: send(record)) == "record"
-    for headers in ("a", [("a",)], [("a", 1)], [(b"a", b"1")], 5):
+    no_names = [[(name, b"1")] for name in ("\ud800", "a\udcff", "a\0b")]
+    for headers in ("a", [("a",)], [("a", 1)], [(b"a", b"1")], 5, *no_names, [("a", "\ud800")]):
         assert argument(lambda headers=headers: send(CHANGE, headers)) == "headers"
         assert argument(lambda headers=headers: send_many([CHANGE], headers)) == "headers"
+        assert argument(lambda headers=headers: set_aside(headers=headers)) == "headers"
     assert argument(lambda: send(CHANGE, (), "told")) == "on_delivery"
     for changes in (None, CHANGE, [CHANGE, None], "changes"):
         assert argument(lambda changes=changes: send_many(changes)) == "changes"

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from connector import cli
 from connector.config.settings import KafkaConfig
 from connector.errors import (
+    BrokerError,
     BufferFullError,
     ConfigError,
     ConnectorError,
@@ -35,6 +36,7 @@ from connector.kafka import (
     client,
     topics,
 )
+from connector.kafka.consume import group
 from connector.kafka.consume.stages import Received
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import encode, frame, framed
@@ -50,16 +52,22 @@ from connector.records.model import (
     WriteStreamOffset,
     kafka_key,
 )
-from connector.records.rejection import Position
+from connector.records.rejection import Position, Reason, Rejection
 from connector.records.views import view_of_time
 from connector.validation import Limits
 from tests.changes import part
-from tests.unit.mock_cluster import MockCluster
+from tests.unit.mock_cluster import HEARTBEAT, JOIN_GROUP, OFFSET_FETCH, SYNC_GROUP, MockCluster
+from tests.unit.records.test_arrival import ABSURD_MS
 
 FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 NOW = time.time_ns() // 1000
 T0 = NOW - 1_000_000_000
 """A time of the source: 1,000 s ago."""
+KAFKA_ERRORS = {
+    value
+    for name, value in vars(KafkaError).items()
+    if name.strip("_").isupper() and isinstance(value, int) and value
+}
 QUICK_GROUP = {"session.timeout.ms": "3000", "heartbeat.interval.ms": "500"}
 """The mock cluster rebalances when a session times out."""
 
@@ -522,6 +530,24 @@ def test_reading_begins_at_an_announcement_before_the_range(stream: Stream) -> N
         assert times(list(consumer))[:1] == [100 * S]
 
 
+def test_reading_begins_at_the_first_part_of_an_announcement(stream: Stream) -> None:
+    """SUB-1, WMK-6."""
+    parts = [
+        ChildPartitions("root", T0 + 5, number, (ChildPartition(name),))
+        for number, name in enumerate("ab")
+    ]
+    stream.everywhere(ANNOUNCED, *parts, at=T0)
+    stream.everywhere(beat(40 * S), at=T0 + 40 * S)
+    with ChangeConsumer(
+        stream.kafka,
+        "t",
+        start_commit=T0 + 30 * S,
+        end_commit=T0 + 39 * S,
+        limits=Limits(max_clock_skew_s=15),
+    ) as consumer:
+        assert {p.kafka_partition: p.offset for p in consumer.positions}[0] == 0
+
+
 @pytest.mark.parametrize("transactions", [False, True])
 def test_bad_records_that_are_too_old_for_a_range_are_left_out(
     stream: Stream, transactions: bool
@@ -543,6 +569,60 @@ def test_bad_records_that_are_too_old_for_a_range_are_left_out(
     assert [
         item.position.offset for item in found if isinstance(item, ConsumerRecord | Rejected)
     ] == [2]
+
+
+FORMS: list[dict[str, Any]] = [
+    {},
+    {"watermarks": True},
+    {"transactions": True},
+    {"start_commit": T0 + S, "end_commit": T0 + 7 * S},
+    {"start_commit": T0 + S, "end_commit": T0 + 7 * S, "transactions": True},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form) or "records")
+@pytest.mark.parametrize("name", [name for name in ABSURD_MS if name != "zero"])
+def test_a_record_with_an_absurd_time_is_like_others(
+    stream: Stream, name: str, form: dict[str, Any]
+) -> None:
+    """poison_is_contained, REC-25: it and its neighbours come, it claims nothing impossible, and a
+    commit timestamp in the future is rejected. The first record has such a time, too.
+    """
+    at = ABSURD_MS[name]
+
+    def send_absurd(record: Record, k: int) -> None:
+        key, value = kafka_key(record), framed(record, 2)
+        stream.producer.produce("t", value, key, k, timestamp=at)
+        assert stream.producer.flush(10) == 0
+        stream.arrivals[k].append(T0 + 4 * S)
+
+    stream.facts = replace(FACTS, timestamp_type="CreateTime")
+    stream.deleted = {0: 1, 1: 1}
+    early = T0 - 400 * S
+    announced = replace(ANNOUNCED, start_timestamp=early)
+    for k in (0, 1):
+        stream.send(change(S), k=k, at=early)  # it is deleted
+        send_absurd(announced, k)
+        stream.send(announced, k=k, at=early)
+    stream.send(change(2 * S, b"a"), at=T0 + 2 * S)
+    send_absurd(replace(change(4 * S, b"b"), estimated_low_watermark=2**60), 0)
+    send_absurd(replace(change(0, b"c"), commit_timestamp=NOW + 3600 * S), 0)
+    stream.send(change(6 * S, b"d"), at=T0 + 6 * S)
+    stream.everywhere(beat(8 * S), at=T0 + 8 * S)
+    with ChangeConsumer(
+        stream.kafka, "t", **{"bounded": "start_commit" not in form, **form}
+    ) as consumer:
+        found = [item for item in consumer if not isinstance(item, Watermark)]
+    shown = [one for one in times(found) if one not in ("ChildPartitions", "Heartbeat")]
+    rejected = "Rejected" if "transactions" in form else "Rejection"
+    assert sorted(map(str, shown)) == [*map(str, (2 * S, 4 * S, 6 * S)), rejected]
+    for item in found:
+        if isinstance(item, ConsumerRecord):
+            assert T0 - 401 * S <= item.record_timestamp <= NOW + 600 * S
+            if isinstance(item.record, Rejection):
+                assert item.record.reason is Reason.COMMIT_TIMESTAMP_IN_FUTURE
+        if isinstance(item, Rejected):
+            assert item.rejection.reason is Reason.COMMIT_TIMESTAMP_IN_FUTURE
 
 
 def test_an_end_in_the_future_waits_and_a_late_change_is_late(stream: Stream) -> None:
@@ -797,3 +877,133 @@ def test_tail_prints_a_release_once_and_rows_on_request(
         changes = [line["data_change"] for line in shown if "data_change" in line]
         assert sum("write_stream" in change for change in changes) == rows
         assert len(changes) == 2 + rows
+
+
+# ── events of a consumer group (REC-21) ───────────────────────────────────────────────────────────
+
+
+def read(consumer: ChangeConsumer[Any], count: int, timeout_s: float = 40) -> list[int]:
+    """The commit timestamps of the next changes. The reader may have events before them."""
+    found: list[int] = []
+    deadline = time.monotonic() + timeout_s
+    while len(found) < count:
+        assert time.monotonic() < deadline, f"{len(found)} changes came"
+        item = consumer.poll(0.5)
+        if item is not None:
+            found.append(item.record.commit_timestamp - T0)
+    return found
+
+
+def test_a_reader_that_was_too_slow_reads_on_from_its_stored_positions(
+    stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """REC-21: a handler took longer than max.poll.interval.ms."""
+    stream.send(*map(change, range(4)))
+    kafka = KafkaConfig(
+        stream.cluster.bootstrap_servers, {**QUICK_GROUP, "max.poll.interval.ms": "3000"}
+    )
+    with ChangeConsumer(kafka, "t", group="g") as consumer:
+        assert read(consumer, 2) == [0, 1]
+        consumer.commit()
+        assert read(consumer, 1) == [2]
+        time.sleep(5)
+        with pytest.raises(BrokerError, match=r"max\.poll\.interval\.ms"):
+            consumer.commit()
+        assert read(consumer, 2) == [2, 3]
+        consumer.commit()
+    assert "max.poll.interval.ms" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("request_", "event", "word"),
+    [
+        (JOIN_GROUP, KafkaError.GROUP_MAX_SIZE_REACHED, "group.max.size"),
+        (JOIN_GROUP, KafkaError.INVALID_SESSION_TIMEOUT, "session.timeout.ms"),
+        (JOIN_GROUP, KafkaError.INCONSISTENT_GROUP_PROTOCOL, "partition.assignment.strategy"),
+        (JOIN_GROUP, KafkaError.GROUP_AUTHORIZATION_FAILED, "rights"),
+        (JOIN_GROUP, KafkaError.INVALID_REQUEST, "documentation of Kafka"),
+        (JOIN_GROUP, KafkaError.FENCED_INSTANCE_ID, "group.instance.id"),
+        (HEARTBEAT, KafkaError.FENCED_INSTANCE_ID, "group.instance.id"),
+    ],
+)
+def test_an_event_of_the_group_names_its_setting_and_only_a_right_is_called_one(
+    stream: Stream, request_: int, event: int, word: str
+) -> None:
+    """REC-21: the error has the words of Kafka. The reader goes on, unless Kafka has ended it."""
+    stream.send(change(1))
+    stream.cluster.answer_with(request_, event)
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
+    with ChangeConsumer(kafka, "t", group="g") as consumer:
+        with pytest.raises(BrokerError) as caught:
+            read(consumer, 2)
+        assert KafkaError(event).str() in caught.value.cause
+        assert word in caught.value.remedy
+        assert ("rights" in caught.value.remedy) == (word == "rights")
+        if event == KafkaError.FENCED_INSTANCE_ID:
+            with pytest.raises(BrokerError, match=word):
+                consumer.poll(0.1)
+        else:
+            assert read(consumer, 1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("request_", "event"),
+    [
+        (JOIN_GROUP, KafkaError.REBALANCE_IN_PROGRESS),
+        (JOIN_GROUP, KafkaError.UNKNOWN_MEMBER_ID),
+        (JOIN_GROUP, KafkaError.COORDINATOR_LOAD_IN_PROGRESS),
+        (SYNC_GROUP, KafkaError.ILLEGAL_GENERATION),
+        (HEARTBEAT, KafkaError.UNKNOWN_MEMBER_ID),
+        (HEARTBEAT, KafkaError.REBALANCE_IN_PROGRESS),
+        (OFFSET_FETCH, KafkaError.NOT_COORDINATOR),
+        (OFFSET_FETCH, KafkaError.REBALANCE_IN_PROGRESS),
+    ],
+)
+def test_a_reader_goes_on_when_its_group_changes(stream: Stream, request_: int, event: int) -> None:
+    """REC-21: no event of a rebalance ends a reader."""
+    stream.send(change(1))
+    stream.cluster.answer_with(request_, event, event)
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
+    with ChangeConsumer(kafka, "t", group="g") as consumer:
+        assert read(consumer, 1) == [1]
+
+
+@pytest.mark.parametrize("event", sorted(KAFKA_ERRORS))
+def test_no_error_of_kafka_is_taken_for_a_lack_of_rights(event: int) -> None:
+    """REC-21: each error has the words of Kafka, and only some are about rights."""
+    error = KafkaError(event)
+    is_about_rights = "AUTHORIZATION" in error.name() and "DELEGATION" not in error.name()
+    for shown in (
+        group.unavailable(error, "g"),
+        group.not_stored(error, "g"),
+        client.explain(error, KafkaConfig("127.0.0.1:1"), "read t"),
+    ):
+        assert error.str() in shown.cause
+        assert "rights" not in shown.remedy or is_about_rights
+        assert shown.remedy
+
+
+@pytest.mark.parametrize("start", ["end", NOW, "beginning"], ids=["end", "time", "beginning"])
+def test_a_group_without_positions_says_that_it_leaves_records_out(
+    stream: Stream, start: str | int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """REC-21: Kafka may have forgotten its positions. With stored ones, nothing is left out."""
+    stream.send(change(1), change(2), at=NOW - 1_000_000)
+    kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
+    for warns in (start != "beginning", False):
+        caplog.clear()
+        with ChangeConsumer(kafka, "t", group="g", start=start) as consumer:  # type: ignore[call-overload]
+            deadline = time.monotonic() + 40
+            while len(consumer.positions) < 2:
+                assert time.monotonic() < deadline
+                consumer.poll(0.2)
+            assert any("has no stored position" in one for one in consumer.warnings) is warns
+            assert ("has no stored position" in caplog.text) is warns
+            consumer.commit()
+
+
+def test_a_topic_that_has_lost_no_record_is_read_from_before_its_oldest_one(stream: Stream) -> None:
+    """SUB-1: a range is refused only if the topic may lack changes of it."""
+    source(stream)
+    with ChangeConsumer(stream.kafka, "t", start_commit=1, bounded=True, roots=["p"]) as consumer:
+        assert len(list(consumer)) > 8

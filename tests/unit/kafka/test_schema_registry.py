@@ -1,7 +1,10 @@
-"""The registry client against a stub of the endpoints it uses (REC-11, DLQ-4, OPS-7)."""
+"""The registry client against a stub of the endpoints it uses (REC-11, DLQ-4, OPS-7), and against
+the recorded answers of a real one (SEC-4).
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +13,17 @@ import pytest
 from connector.config.settings import RegistryConfig
 from connector.errors import RegistryError
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.codec import VERSIONS
+from connector.records.codec import (
+    VERSIONS,
+    ChangeRecord,
+    Schemas,
+    decode,
+    frame,
+    framed,
+)
+from connector.records.model import Heartbeat
+from connector.records.rejection import Rejection
+from tests.golden.registry_conversation import Exchange, recorded, serving, talk
 from tests.unit.registry_stub import RegistryStub, running_registry
 
 SCHEMA = '{"type": "string"}'
@@ -27,6 +40,41 @@ def test_a_known_id_is_asked_for_once(stub: RegistryStub) -> None:
     with RegistryClient(RegistryConfig(stub.url)) as client:
         assert client.schemas([7, 7]) == {7: SCHEMA}
     assert stub.requests == ["GET /schemas/ids/7"]
+
+
+def reference(subject: str) -> dict[str, object]:
+    return {"name": subject, "subject": subject, "version": 1}
+
+
+def test_referenced_schemas_are_read_with(stub: RegistryStub) -> None:
+    """REC-11: a registry serves the schema and names the others, also through each other."""
+    schema = json.loads(VERSIONS[1])
+    heartbeat = next(one for one in schema["fields"] if one["name"] == "heartbeat")
+    moved, heartbeat["type"][1] = dict(heartbeat["type"][1], namespace="lowmark"), "Heartbeat"
+    moved["fields"].append({"name": "extra", "type": "acme.Extra", "doc": "unknown"})
+    stub.add(json.dumps({"type": "fixed", "name": "acme.Extra", "size": 0}), 1)
+    stub.add(json.dumps(moved), 2, references=[reference("acme/extra")])
+    stub.add(json.dumps(schema), 3, references=[reference("beat")])
+    stub.add(json.dumps(schema), 4, references=[reference("gone")])
+    stub.subjects = {"acme/extra": [1], "beat": [2]}
+    beat = Heartbeat("p", 7)
+    with RegistryClient(RegistryConfig(stub.url)) as client:
+        schemas = Schemas(client.schemas([3, 4]))
+    assert "GET /subjects/acme%2Fextra/versions/1?deleted=true" in stub.requests
+    assert decode(framed(beat, 4, 3), schemas) == ChangeRecord(beat, 4)
+    found = decode(framed(beat, 4, 4), schemas)
+    assert isinstance(found, Rejection)
+    assert "uses the type lowmark.Heartbeat without its definition" in found.detail
+
+
+@pytest.mark.parametrize("kind", ["PROTOBUF", "JSON"])
+def test_a_schema_of_another_kind_is_told_by_its_kind(stub: RegistryStub, kind: str) -> None:
+    """REC-11."""
+    stub.add('syntax = "proto3";', 7, schemaType=kind)
+    with RegistryClient(RegistryConfig(stub.url)) as client:
+        found = decode(frame(b"body", 7), Schemas(client.schemas([7])))
+    assert isinstance(found, Rejection)
+    assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in found.detail
 
 
 def test_an_absent_id_is_asked_for_again(stub: RegistryStub) -> None:
@@ -163,3 +211,22 @@ def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )
+
+
+def test_the_client_understands_what_a_real_registry_answered() -> None:
+    """SEC-4: Apicurio Registry, as recorded. The client asks what it asked then, so the answers are
+    those of the registry.
+    """
+    expected = recorded()
+    left = list(expected)
+    asked = list[tuple[str, str]]()
+
+    def answer(request: str, body: str) -> tuple[int, str]:
+        asked.append((request, body))
+        found: Exchange = left.pop(0)
+        return found.status, found.answer
+
+    with serving(answer) as url:
+        said = talk(RegistryConfig(url))
+    assert asked == [(one.request, one.body) for one in expected]
+    assert said == ["REGISTRY_SCHEMA_DIFFERENT", True, True, None, True, True]

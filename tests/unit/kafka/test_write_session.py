@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
@@ -43,7 +43,6 @@ from connector.kafka import (
     topics,
     transactions,
 )
-from connector.kafka.topics import TopicFacts
 from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams import commit as commits
 from connector.kafka.write_streams import session as sessions
@@ -60,7 +59,7 @@ from connector.write_streams.model import (
 )
 from connector.write_streams.problems import state_error
 from connector.write_streams.rules import Fault
-from tests.unit.mock_cluster import ADD_PARTITIONS, FACTS, MockCluster
+from tests.unit.mock_cluster import ADD_PARTITIONS, FACTS, MockCluster, answer_topic_requests
 
 FORBIDDEN_TOPIC = 29
 CATALOG = replace(FACTS, topic=catalog_topic("t"), kafka_partitions=1, cleanup_policy="compact")
@@ -70,25 +69,7 @@ CATALOG = replace(FACTS, topic=catalog_topic("t"), kafka_partitions=1, cleanup_p
 def session_kafka(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaConfig:
     cluster.create_topic(CATALOG.topic, 1)
 
-    def offsets(which: int) -> object:
-        def ask(kafka: KafkaConfig, facts: TopicFacts) -> dict[int, int]:
-            consumer = Consumer({"bootstrap.servers": kafka.bootstrap_servers, "group.id": "test"})
-            try:
-                place = TopicPartition(facts.topic, 0)
-                found = consumer.get_watermark_offsets(place, timeout=5)
-            finally:
-                consumer.close()
-            if found is None:
-                raise BrokerError("BROKER_UNREACHABLE", "no answer")
-            return {0: found[which]}
-
-        return ask
-
-    monkeypatch.setattr(topics, "beginning_offsets", offsets(0))
-    monkeypatch.setattr(topics, "end_offsets", offsets(1))
-    monkeypatch.setattr(topics, "high_watermarks", offsets(1))
-    described = {FACTS.topic: FACTS, CATALOG.topic: CATALOG}
-    monkeypatch.setattr(topics, "describe", lambda kafka, topic: described[topic])
+    answer_topic_requests(FACTS, CATALOG, patch=monkeypatch.setattr)
     return cluster.kafka
 
 

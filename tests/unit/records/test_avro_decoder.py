@@ -7,12 +7,13 @@ import fastavro
 import pytest
 
 from connector.records.avro_decoder import MAX_ITEMS, MAX_LENGTH_BYTES, DamagedError
-from connector.records.avro_plan import UnreadableSchemaError, compile_reader
+from connector.records.avro_plan import UnreadableSchemaError, compile_plan
 
 
 def reader(writer: Any, wanted: Any = None) -> Any:
     parsed = fastavro.parse_schema(writer)
-    return compile_reader(parsed, parsed if wanted is None else fastavro.parse_schema(wanted))
+    reader = parsed if wanted is None else fastavro.parse_schema(wanted)
+    return compile_plan(parsed, reader).read
 
 
 def damage(writer: Any, data: bytes) -> tuple[int, str]:
@@ -115,10 +116,10 @@ def test_the_limit_of_items_holds_over_all_blocks() -> None:
     million = fastavro.parse_schema({"type": "array", "items": "int"})
     block = b"\x80\x92\xf4\x01" + b"\x00" * 2_000_000  # a count of 2,000,000
     with pytest.raises(DamagedError, match="2000000 items"):
-        compile_reader(million, million)(block, 0)
+        compile_plan(million, million).read(block, 0)
     half = b"\xc0\xcf\x24"  # 300,000
     with pytest.raises(DamagedError, match="1200000 items"):
-        compile_reader(million, million)((half + b"\x00" * 300_000) * 4 + b"\x00", 0)
+        compile_plan(million, million).read((half + b"\x00" * 300_000) * 4 + b"\x00", 0)
 
 
 def test_damage_inside_of_lists_and_records_says_where() -> None:
@@ -175,7 +176,7 @@ def test_schemas_that_ask_for_unbounded_work_are_refused(writer: Any, why: str) 
     )
     nothing = fastavro.parse_schema({"type": "record", "name": "Top", "fields": []})
     with pytest.raises(UnreadableSchemaError, match=why):
-        compile_reader(parsed, nothing)
+        compile_plan(parsed, nothing)
 
 
 E_AB = {"type": "enum", "name": "E", "symbols": ["A", "B"]}

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import fastavro
 import pytest
 
+from connector.records import avro_plan
 from connector.records.codec import (
     READER_SCHEMA,
     SHIPPED,
@@ -12,13 +14,14 @@ from connector.records.codec import (
     ChangeRecord,
     Schemas,
     body_of,
+    body_version,
     confluent_id,
     decode,
     encode,
     frame,
+    plan_of,
     schema_fingerprint,
     schema_id,
-    unknown_fields,
 )
 from connector.records.model import (
     ChildPartition,
@@ -124,6 +127,91 @@ def test_a_schema_that_cannot_be_used_is_unknown(value: bytes, detail: str) -> N
     verdict = rejected(value, Schemas(texts))
     assert verdict.reason is Reason.UNKNOWN_SCHEMA
     assert detail in verdict.detail
+
+
+def field(type_: Any, **others: Any) -> dict[str, Any]:
+    return {"name": "colour", "type": type_} | others
+
+
+NODE = {"type": "record", "name": "Node", "fields": [{"name": "n", "type": "int"}]}
+DIGITS = {"type": "bytes", "logicalType": "decimal"}
+SERVED: dict[str, list[dict[str, Any]]] = {
+    "a default of another type": [field("int", default="none")],
+    "the default of the second branch": [field(["null", "string"], default="none")],
+    "an enum with a default that is no symbol": [
+        field({"type": "enum", "name": "E", "symbols": ["A"], "default": "B"})
+    ],
+    "a decimal of precision 0": [field(DIGITS | {"precision": 0})],
+    "a decimal with text as precision": [field(DIGITS | {"precision": "4"})],
+    "a decimal with a scale above its precision": [field(DIGITS | {"precision": 4, "scale": 5})],
+    "a decimal too large for its bytes": [
+        field(DIGITS | {"type": "fixed", "name": "F", "size": 1, "precision": 50})
+    ],
+    "a logical type that is none": [field({"type": "int", "logicalType": 5})],
+    "an unknown logical type": [field({"type": "int", "logicalType": "colour"})],
+    "an alias that is text": [field("int", aliases="hue")],
+    "an alias of null": [field("int", aliases=None)],
+    "a type in a type": [field({"type": {"type": "int"}})],
+    "a type before its definition": [field("Node"), field(NODE) | {"name": "other"}],
+    "a type twice, in the same way": [field(NODE), field(NODE) | {"name": "other"}],
+    "a type without namespace": [
+        field(NODE | {"namespace": ""}),
+        field("Node") | {"name": "other"},
+    ],
+    "a field with the name of a type": [field("int") | {"name": "string"}],
+    "a symbol with the name of a type": [
+        field({"type": "enum", "name": "E", "symbols": ["int", "B"]})
+    ],
+    "an error": [field(NODE | {"type": "error"})],
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_does_not_decide_how_bytes_are_read_refuses_no_schema(name: str) -> None:
+    """REC-12, EVO-10: a registry serves such schemas, and other clients read with them."""
+    schema = json.loads(VERSIONS[1])
+    schema["fields"] += SERVED[name]
+    text = json.dumps(schema)
+    found = rejected(frame(BODY, 7), Schemas({7: text}))
+    assert found.reason is Reason.UNDECODABLE, found  # only the bytes of the fields are missing
+    unknown = {f"ChangeRecord.{one['name']}" for one in SERVED[name]}
+    assert set(unknown_fields(text)) == unknown
+    assert body_version(frame(BODY, 7), Schemas({7: text})) is None
+    fastavro.parse_schema(avro_plan.parse_schema(schema))  # Spark's parser is strict, too
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ([field("Nowhere")], "uses the type lowmark.Nowhere without its definition"),
+        (
+            [field(NODE), field(NODE | {"type": "error"})],
+            "has two types with the name lowmark.Node",
+        ),
+        ([field({"type": "enum", "name": "E", "symbols": ["A", "A"]})], "has a symbol twice"),
+        ([field({"type": "enum", "name": "E", "symbols": ["A-B"]})], "has the name 'A-B'"),
+        ([field({"type": "record", "name": "R"})], "is not an Avro schema"),
+        ([field({"type": "array"})], "is not an Avro schema"),
+        ([field(None)], "is not an Avro schema: null is no type"),
+    ],
+)
+def test_a_schema_that_no_client_can_read_with_says_why(
+    fields: list[dict[str, Any]], why: str
+) -> None:
+    """REC-12."""
+    schema = json.loads(VERSIONS[1])
+    schema["fields"] += fields
+    found = rejected(frame(BODY, 7), Schemas({7: json.dumps(schema)}))
+    assert found.reason is Reason.UNKNOWN_SCHEMA
+    assert why in found.detail
+
+
+def test_a_schema_of_another_kind_is_named_by_its_kind() -> None:
+    """REC-11: registries have schemas of Protobuf and JSON, too."""
+    found = rejected(frame(BODY, 7), Schemas({7: '{"schemaType": "PROTOBUF"}'}))
+    assert found == Rejection(
+        Reason.UNKNOWN_SCHEMA, "the schema 7 is of the kind PROTOBUF, and is not an Avro schema"
+    )
 
 
 def test_damage_says_byte_and_field() -> None:
@@ -277,6 +365,12 @@ def test_a_negative_length_in_a_field_that_this_release_lacks_is_passed_over() -
     assert rejected(frame(b"\x01" + BODY[:-1], 7), newer).reason is Reason.UNDECODABLE
 
 
+def unknown_fields(schema: str) -> tuple[str, ...]:
+    plan = plan_of(schema)
+    assert not isinstance(plan, str), plan
+    return plan.unknown_fields
+
+
 def test_unknown_fields_are_named_by_their_record() -> None:
     """EVO-10: fields within an unknown field are not named, nor those of a schema that cannot be
     read.
@@ -290,4 +384,5 @@ def test_unknown_fields_are_named_by_their_record() -> None:
         "DataChange.colour",
     )
     assert unknown_fields(READER_SCHEMA) == ()
-    assert unknown_fields('"string"') == unknown_fields("no schema") == ()
+    assert isinstance(plan_of('"string"'), str)
+    assert isinstance(plan_of("no schema"), str)

@@ -126,6 +126,18 @@ def test_control_records_read_as_their_avro_fields() -> None:
     )
 
 
+@pytest.mark.parametrize("parents", [None, [], [None]])
+def test_parents_of_null_mean_none(parents: object) -> None:
+    """WMK-6: the record is an announcement."""
+    document = json.loads(to_json(ChildPartitions("p", T, 0, (ChildPartition("c", ("x",)),)), None))
+    document["child_partitions"]["children"][0]["parent_partition_tokens"] = parents
+    assert from_json(json.dumps(document)).record == ChildPartitions(
+        "p", T, 0, (ChildPartition("c"),)
+    )
+    document["child_partitions"]["children"][0]["parent_partition_tokens"] = [None, 7]
+    assert "parent_partition_tokens[1]" in str(problem(document))
+
+
 def test_rows_of_write_streams_and_releases_read_as_their_avro_fields() -> None:
     """REC-22, WRS-16: a staged change has the commit timestamp 0, and no time of another form."""
     row = read(write_stream={"stream": "job/a", "offset": 7})

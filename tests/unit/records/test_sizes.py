@@ -13,6 +13,7 @@ from connector.records.sizes import size_of
         (None, None, (), 0),
         (b"key", None, (), 3),
         (b"key", b"value", (), 8),
+        (None, None, (("\ud800", b"1"),), 3 + 1),
         (None, b"v", (("name", b"text"), ("näme", None)), 1 + 8 + 5),
     ],
 )

@@ -11,7 +11,7 @@ from fastavro.schema import parse_schema
 from hypothesis import given
 
 from connector.records import codec
-from connector.records.avro_plan import compile_reader
+from connector.records.avro_plan import compile_plan
 from connector.records.checks import to_record
 from connector.records.codec import (
     CONFLUENT_BYTES,
@@ -33,7 +33,7 @@ from connector.records.rejection import Reason, Rejection
 from tests.property.strategies import RELEASES, STAGED_ROWS, committed_rows
 
 VERSION_1 = parse_schema(json.loads(VERSIONS[1]))
-READ = compile_reader(parse_schema(json.loads(VERSIONS[2])), VERSION_1)
+READ = compile_plan(parse_schema(json.loads(VERSIONS[2])), VERSION_1).read
 NEW_FIELDS = ("release", "write_stream")
 
 

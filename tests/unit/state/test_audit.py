@@ -184,6 +184,7 @@ def test_a_report_is_stable() -> None:
         "stream": "s",
         "incomplete_transactions": [],
         "write_streams": [],
+        "faulty_tables": {},
         "verdict": "failed",
         "to_batch": 3,
         "kafka_partitions": [

@@ -33,3 +33,9 @@ def test_the_hash_is_that_of_spark() -> None:
 def test_names_use_every_slot() -> None:
     """TBL-4."""
     assert {table_slot(f"table_{n}") for n in range(400)} == set(range(TABLE_SLOTS))
+
+
+def test_a_source_table_has_one_of_sixteen_slots() -> None:
+    """TBL-4: a changelog that is there would have the changes elsewhere."""
+    assert TABLE_SLOTS == 16
+    assert {table_slot(f"t{n}") for n in range(500)} == set(range(16))

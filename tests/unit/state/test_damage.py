@@ -62,7 +62,7 @@ def writers(warehouse: str) -> dict[str, Callable[[], object]]:
             ReleaseTransaction(1, "s", "tx", "gone", 1, "ann")
         ),
         "released_rows": lambda: overrides.add_row_release(
-            ReleaseRows(1, "s", 5, "gone", 1, "ann")
+            ReleaseRows(1, "s", 5, "gone", 1, "ann", "w/a")
         ),
         "jobs": lambda: history.add_job(Job(JobKind.APPLY, "t", 1, 2)),
         "cuts": lambda: history.add_cut(CutRecord("s", 50, 1, 0, 5, 1, {"t": 0})),

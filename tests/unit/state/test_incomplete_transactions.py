@@ -27,8 +27,8 @@ from connector.watermarks.frontier import Frontier
 WAIT = 10_000_000
 
 
-def release(id_: str, number: int = 1) -> ReleaseTransaction:
-    return ReleaseTransaction(number, "s", id_, "a reason", 1, "a test")
+def release(id_: str, number: int = 1, at: int | None = None) -> ReleaseTransaction:
+    return ReleaseTransaction(number, "s", id_, "a reason", 1, "a test", at)
 
 
 def test_a_stream_that_declares_nothing_is_never_checked() -> None:
@@ -90,6 +90,9 @@ def test_nothing_waits_for_a_released_transaction() -> None:
     assert (checked.complete_to(10), released.complete_to(10)) == (4, 10)
     assert released.overdue(1 + WAIT, WAIT) == ()
     assert released.released_to == 2
+    assert checked.released([release("a", at=5)]).incomplete == checked.incomplete
+    assert checked.released([release("a", at=4)]).incomplete == released.incomplete
+    assert released.released([]).released_to == released.released([release("a")]).released_to == 2
     again = released.after(11, [Found(4, "a", 1)], 5, wait_us=WAIT)
     assert again.incomplete == (IncompleteTransaction(4, "a", 1, 1, True),)
 
@@ -161,9 +164,11 @@ def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> 
             seen = [p for p in lacking if p in listed or check.checked_to <= p[0] < low]
             check = check.after(low, [Found(*place, 1) for place in seen], now, wait_us=3)
             if check.incomplete and data.draw(st.booleans()):
-                id_ = check.incomplete[0].server_transaction_id
-                released |= {one[:2] for one in check.incomplete if one[1] == id_}
-                check = check.released([release(id_, now)])
+                at, id_ = check.incomplete[0][:2]
+                released.add((at, id_))
+                others = [one for one in check.incomplete if one[:2] != (at, id_)]
+                check = check.released([release(id_, now, at)])
+                assert [one for one in check.incomplete if one[:2] != (at, id_)] == others
             oldest = min([low, *(at for at, id_ in lacking - released)])
             assert check.complete_to(low) <= oldest
             assert check.waits_to(low, now, 3) <= low

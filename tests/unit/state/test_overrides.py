@@ -26,13 +26,13 @@ from connector.state.overrides import (
 )
 from connector.stored import from_stored, to_stored
 from connector.tables.definition import TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.unit.warehouses import commit
 
 
 def defined(name: str, bound: int | None) -> TableDefinition:
-    key = Key((KeyPart("id", DataType.STRING),))
+    key = Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY)
     return TableDefinition(
         name=name, stream="s", source="t", key=key, columns=(), max_staleness_s=bound
     )

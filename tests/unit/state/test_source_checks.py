@@ -49,6 +49,31 @@ def test_every_ignored_claim_has_its_reason() -> None:
     }
 
 
+def test_parts_and_repetitions_of_an_announcement_are_not_older() -> None:
+    """ING-4, WMK-6: they have the same start timestamp, whatever their record sequence."""
+    before = advance(UNKNOWN, BatchClaims(1, lineage=(announced("p", at=5),)), now=0)
+    part = announced("q", at=5)
+    part = replace(part, record=replace(part.record, record_sequence=-7))
+    assert ignored_claims({}, BatchClaims(1, lineage=(part,)), before) == {}
+
+
+def test_different_starts_of_one_child_are_counted() -> None:
+    """ING-4, WMK-7: in one batch or in two, of the parent that names the later one."""
+    children = (ChildPartition("x", ("p", "q")),)
+    reports = {
+        name: LineageRecord(0, 1, ChildPartitions(name, at, 0, children))
+        for name, at in (("p", 100), ("q", 130))
+    }
+    start = advance(UNKNOWN, BatchClaims(1, lineage=(announced("p", "q", at=5),)), now=0)
+    counted = {"q": {Ignored.LATER_START: 1}}
+    assert ignored_claims({}, BatchClaims(1, lineage=tuple(reports.values())), start) == counted
+    first = BatchClaims(1, lineage=(reports["p"],))
+    assert ignored_claims({}, first, start) == {}
+    after_first = advance(start, first, now=0)
+    second = BatchClaims(1, lineage=(reports["q"],))
+    assert ignored_claims({}, second, after_first) == counted
+
+
 def test_claims_that_count_or_say_nothing_are_not_ignored() -> None:
     """ING-4: a larger claim, none at all, and an announcement that is repeated."""
     heard = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))

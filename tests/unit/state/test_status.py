@@ -24,18 +24,25 @@ from connector.state.source_checks import (
     SourceChecks,
     TwoProducers,
 )
-from connector.state.source_status import facts_of_checks, hints_of_checks
+from connector.state.source_status import facts_of_checks, hints_of_checks, view_of_checks
 from connector.state.status_json import summarize_names
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.stream_status import partition_statuses, stream_status
 from connector.state.table_state import TableState
 from connector.state.table_status import table_status
 from connector.tables.definition import TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.retention import Retention
 from connector.tables.values import DataType
 from connector.watermarks.freshness import EndOffsets
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, Stall, advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Ended,
+    LineageRecord,
+    Stall,
+    advance,
+)
 from connector.watermarks.stream_partition import KeyRange
 
 S = 1_000_000
@@ -44,7 +51,7 @@ TABLE = TableDefinition(
     name="one",
     stream="s",
     source="t",
-    key=Key((KeyPart("id", DataType.STRING),)),
+    key=Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY),
     columns=(),
     max_staleness_s=600,
 )
@@ -323,6 +330,10 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     assert [hint.partition(": ")[0] for hint in waiting.hints[1:]] == [
         "stream partitions of the configuration have sent no record"
     ]
+    known = replace(UNKNOWN, ended={"ended": Ended(9, frozenset(), frozenset())})
+    once = Progress(ingest_batch=1, frontier=known)
+    roots = ("ended", "never")
+    assert stream_status("s", once, NOW, stall_after_s=1, roots=roots).never_seen == ("never",)
     others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
     assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == (
         "b",
@@ -633,6 +644,7 @@ def test_names_for_programs_are_stable() -> None:
     assert stream.keys() == {
         *(
             "topic_read_at",
+            "open_transactions",
             "changes",
             "lagging_partition",
             "hints",
@@ -751,9 +763,66 @@ def test_what_producers_do_wrong_is_said_with_the_remedy() -> None:
     assert json.loads(json.dumps(status.to_json())) == status.to_json()
 
 
+def test_the_findings_have_names_for_programs() -> None:
+    """OPS-5, PUB-4, ING-1, ING-3, ING-4, ING-7: all of them, those with the most claims first."""
+    more = replace(FOUND, unknown_fields={**FOUND.unknown_fields, 8: SchemaFields((), 1)})
+    assert view_of_checks(more) == {
+        "ignored_claims_by_partition": [
+            {"stream_partition": "p", "reason": "backwards", "count": 1_200},
+            {"stream_partition": "p", "reason": "in_future", "count": 1},
+            {"stream_partition": "q", "reason": "older_announcement", "count": 2},
+            {"stream_partition": "q", "reason": "ended", "count": 1},
+        ],
+        "two_producers": [
+            {
+                "stream_partition": "p",
+                "kafka_partition": 1,
+                "older_epoch": 3 * S,
+                "newer_epoch": 5 * S,
+                "batches": 2,
+                "last_at": "1970-01-01T00:15:40.000000Z",
+            }
+        ],
+        "row_image_mismatches": {"DELETE": 3, "INSERT": 1},
+        "unknown_fields": [
+            {
+                "schema_id": 7,
+                "fields": ["ChangeRecord.note", "DataChange.colour"],
+                "records": 9,
+            },
+            {"schema_id": 8, "fields": [], "records": 1},
+        ],
+        "key_placement": {
+            "sampled_at": "1970-01-01T00:16:40.000000Z",
+            "sampled": 2_000,
+            "misplaced": 1_500,
+            "example": {
+                "key": {"base64": "a/8="},
+                "kafka_partition": 0,
+                "offset": 41,
+                "right_partition": 1,
+                "kafka_partitions": 2,
+            },
+        },
+    }
+    assert view_of_checks(NOTHING_FOUND)["key_placement"] == {
+        "sampled_at": None,
+        "sampled": 0,
+        "misplaced": 0,
+        "example": None,
+    }
+    assert (
+        "unknown fields",
+        "fields of schema 8, in 1 record: kept in the changelog, not in tables",
+    ) in [*facts_of_checks(more, NOW)]
+
+
 def test_two_producers_are_no_hint_for_ever() -> None:
     """PUB-4: a producer that was stopped an hour ago needs nothing; the fact stays."""
-    later = NOW + 3600 * S
+    later = NOW + 3540 * S
+    assert any("two producers" in hint for hint in hints_of_checks(FOUND, later - 1))
+    assert not any("two producers" in hint for hint in hints_of_checks(FOUND, later))
+    later += 60 * S
     assert not any("two producers" in hint for hint in hints_of_checks(FOUND, later))
     assert ("two producers", "p in Kafka partition 1, in 2 batches, the last one 1h1m ago") in [
         *facts_of_checks(FOUND, later)
@@ -795,11 +864,25 @@ def test_of_many_names_a_few_are_shown() -> None:
     """OPS-5: the others are counted."""
     many = SourceChecks(
         ignored={f"p{n}": {Ignored.ENDED: n} for n in range(1, 10)},
-        two_producers={f"p{n}": TwoProducers(0, 1, 2, 1, NOW - n) for n in range(9)},
+        two_producers={f"p{n}": TwoProducers(0, 1, 2, 1, NOW - n) for n in reversed(range(9))},
+        unknown_fields={n: SchemaFields(("f",), n) for n in range(1, 6)},
     )
     shown = [*facts_of_checks(many, NOW)]
     assert shown[:4] == [
         ("ignored claims", f"of p{n}: {n} of an ended stream partition") for n in (9, 8, 7)
     ] + [("ignored claims", "and 6 more")]
-    assert shown[-1] == ("two producers", "and 6 more")
-    assert len([*hints_of_checks(many, NOW)]) == 4
+    assert [text.split()[0] for _, text in shown[4:8]] == ["p0", "p1", "p2", "and"]
+    assert shown[7] == ("two producers", "and 6 more")
+    assert [text.split(",")[0] for _, text in shown[8:]] == [
+        *(f"f of schema {n}" for n in (5, 4, 3)),
+        "and 2 more",
+    ]
+    hints = [*hints_of_checks(many, NOW)]
+    assert [hint.split(":")[0].split()[-1] for hint in hints[:3]] == ["p0", "p1", "p2"]
+    assert hints[3:] == ["two producers write each of 6 more stream partitions"]
+
+
+def test_a_horizon_that_no_change_is_below_is_not_known_yet() -> None:
+    """MRG-10: the low watermark has not passed `delete_retention`. No time is shown for it."""
+    began = replace(progress(BatchClaims(1, {"a": {0: 61}}), at=600 * S), horizon=0)
+    assert stream_status("s", began, NOW, stall_after_s=400).to_json()["horizon"] is None

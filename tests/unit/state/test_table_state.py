@@ -45,6 +45,29 @@ def test_cut_is_consistent_while_nothing_above_it_was_merged(
     assert not table.is_at(7, 5)
 
 
+@pytest.mark.parametrize(
+    ("batch", "commit_timestamp", "is_applied"),
+    [
+        (4, 49, True),  # nothing of batch 4 was deferred
+        (4, 60, True),
+        (5, 49, True),  # of batch 5, what is below the apply watermark
+        (5, 50, False),
+        (5, 60, False),
+        (6, 49, False),  # no apply has covered batch 6
+    ],
+)
+@pytest.mark.parametrize("highest", [40, 60], ids=["a cut", "no cut"])
+def test_a_delete_counts_as_applied_below_the_watermark_or_with_its_batch(
+    batch: int, commit_timestamp: int, highest: int, *, is_applied: bool
+) -> None:
+    """MRG-13: whether the table is a consistent cut or not. `connector explain` says so."""
+    table = replace(AT, highest_applied=highest)
+    assert table.is_consistent_cut is (highest == 40)
+    assert table.covers(batch, commit_timestamp) is is_applied
+    unknown = replace(table, apply_watermark=None)
+    assert unknown.covers(batch, commit_timestamp) is (batch <= 4)
+
+
 WAITS = BlockingLetter(b"k", 2, (0, 7), 3, (0, 9), table_letter=False, since=100)
 
 

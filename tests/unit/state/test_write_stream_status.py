@@ -21,6 +21,7 @@ from connector.state.write_stream_status import (
     dead_sessions,
     release_facts,
     release_hints,
+    release_status,
     view_of_releases,
     write_stream_statuses,
 )
@@ -163,6 +164,89 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
 def test_a_stream_without_write_streams_says_nothing_of_them() -> None:
     assert [*release_facts(0, NO_RELEASES, NOW)] == []
     assert release_hints(NO_RELEASES, NOW) == []
+    zeros = ["staged_rows", "released_rows", "late_releases", "repeated_releases", "expired_rows"]
+    view: dict[str, object] = dict.fromkeys(zeros, 0)
+    assert view_of_releases(0, NO_RELEASES) == {**view, "unreleased": [], "releases": []}
+    nothing = ("write streams", "0 staged rows ingested, 0 released")
+    forgotten = ("write streams", "1 staged row ingested, 0 released")
+    assert [*release_facts(1, NO_RELEASES, NOW)] == [forgotten]
+    gone = NO_RELEASES.logged(1, NOW, (), (), {}, None)
+    assert [*release_facts(0, gone, NOW)] == []
+    known = NO_RELEASES.logged(1, NOW, ("w/a",), (), {}, None)
+    assert [*release_facts(0, known, NOW)] == [
+        (nothing[0], nothing[1] + "; nothing is released of w/a")
+    ]
+    release = Release("p", C, (OffsetRange("w/a", 0, 1),))
+    waiting = NO_RELEASES.logged(1, 0, (), (release,), {0: 5}, None)
+    assert [*release_facts(0, waiting, NOW)] == [
+        nothing,
+        (
+            "incomplete",
+            "release of 1970-01-01T00:00:00.000100Z (w/a): ingest has not read all its rows",
+        ),
+    ]
+
+
+def test_the_counts_of_releases_are_facts() -> None:
+    """WRS-18, WRS-21, WMK-11."""
+    known = replace(withheld(), repeated=1, expired=2, late=3, released_rows=1_200)
+    (streams, text), (state, of_release) = release_facts(1_300, known, NOW)
+    assert streams == "write streams"
+    assert text == (
+        "1,300 staged rows ingested, 1,200 released; nothing is released of w/a, w/b; 3 late"
+        " releases; 1 release of rows that were released before; 2 expired rows"
+    )
+    assert (state, of_release) == (
+        "withheld",
+        (
+            "release of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of its rows were rejected,"
+            " or were never sent"
+        ),
+    )
+    view = view_of_releases(1_300, known)
+    assert (view["staged_rows"], view["released_rows"], view["late_releases"]) == (1_300, 1_200, 3)
+    assert (view["repeated_releases"], view["expired_rows"]) == (1, 2)
+    assert view["releases"] == [
+        {
+            "commit_timestamp": "1970-01-01T00:00:00.000100Z",
+            "stream_partition": "p",
+            "write_streams": ["w/a"],
+            "rows": 10,
+            "since": "1970-01-01T00:15:40.000000Z",
+            "since_batch": 1,
+            "withheld": "rows",
+            "is_late": True,
+            "is_requested": False,
+        }
+    ]
+
+
+def test_a_few_releases_are_shown_and_each_reason_has_one_hint() -> None:
+    """WRS-18, WRS-20: the oldest commit timestamp of each reason is named."""
+    releases = [Release("p", C + n, (OffsetRange("w/a", n, n + 1),)) for n in range(5)]
+    known = NO_RELEASES.logged(1, NOW - 60 * S, ("w/a",), releases, {0: 5}, None)
+    known, _ = known.completed(1, {3: 1, 4: 1}, {0: 5}, C + 9)
+    assert [one.withheld for one in known.open] == [Withheld.ROWS] * 3 + [Withheld.TOO_LATE] * 2
+    assert [name for name, _ in release_facts(5, known, NOW)] == [
+        "write streams",
+        *["withheld"] * 3,
+    ]
+    assert release_hints(known, NOW) == [
+        (
+            "3 releases are withheld, that of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of"
+            " its rows were rejected, or were never sent; repair and replay the dead letters, or"
+            " release it without the rejected rows"
+        ),
+        (
+            "2 releases are withheld, that of 1970-01-01T00:00:00.000103Z (w/a), for 1m: its commit"
+            " timestamp is below the horizon; release it again, with a new commit timestamp"
+        ),
+    ]
+    (one,) = release_hints(withheld(), NOW)
+    assert one.startswith("1 release is withheld, that of")
+    waiting = NO_RELEASES.logged(1, NOW, ("w/a",), releases[:1], {0: 5}, None)
+    assert release_hints(waiting, NOW) == []
+    assert release_status(waiting.open[0]).remedy == "check that ingest runs"
 
 
 def test_a_release_with_a_new_commit_timestamp_replaces_the_one_that_was_too_late() -> None:
@@ -181,7 +265,7 @@ def test_a_release_with_a_new_commit_timestamp_replaces_the_one_that_was_too_lat
 
 def test_a_request_releases_the_rows_that_are_there() -> None:
     """WRS-18, WRS example 8"""
-    known = withheld().requested([ReleaseRows(1, "s", C, "no key", NOW, "ann")])
+    known = withheld().requested([ReleaseRows(1, "s", C, "no key", NOW, "ann", "w/a")])
     known, ranges = known.completed(2, {0: 9}, {0: 5}, None)
     assert (known.open, known.requests_to, len(ranges)) == ((), 1, 1)
 

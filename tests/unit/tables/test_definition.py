@@ -56,7 +56,7 @@ def table(*columns: Column, **others: Any) -> TableDefinition:
             "name": "t",
             "stream": "s",
             "source": "t",
-            "key": Key((KeyPart("id", BYTES),)),
+            "key": Key((KeyPart("id", BYTES),), KeyForm.ROW_KEY),
             "columns": columns,
             **others,
         }
@@ -77,8 +77,8 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
 @pytest.mark.parametrize(
     ("key", "row_key", "values"),
     [
-        (Key((KeyPart("id", BYTES),)), b"\xff#1", (b"\xff#1",)),
-        (Key((KeyPart("id", STRING),)), "ä#1".encode(), ("ä#1",)),
+        (Key((KeyPart("id", BYTES),), KeyForm.ROW_KEY), b"\xff#1", (b"\xff#1",)),
+        (Key((KeyPart("id", STRING),), KeyForm.ROW_KEY), "ä#1".encode(), ("ä#1",)),
         (delimited(INT64), b"7", (7,)),
         (delimited(STRING, STRING, STRING), b"a##", ("a", "", "")),
         (delimited(BYTES, BYTES), b"\xff#\x00", (b"\xff", b"\x00")),
@@ -110,7 +110,7 @@ def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...
 @pytest.mark.parametrize(
     ("key", "row_key"),
     [
-        (Key((KeyPart("id", STRING),)), b"\xff"),
+        (Key((KeyPart("id", STRING),), KeyForm.ROW_KEY), b"\xff"),
         (delimited(INT64), b"01"),
         (delimited(INT64), b"-0"),
         (delimited(INT64), b"1#2"),
@@ -146,8 +146,8 @@ def test_a_key_that_would_not_be_written_the_same_is_unreadable(key: Key, row_ke
         (delimited(INT64), ("1",)),
         (delimited(INT64, INT64), (1,)),
         (ordered(STRING, STRING), ("x" * 4094, "x")),
-        (Key((KeyPart("id", STRING),)), ("",)),
-        (Key((KeyPart("id", BYTES),)), (b"x" * 4097,)),
+        (Key((KeyPart("id", STRING),), KeyForm.ROW_KEY), ("",)),
+        (Key((KeyPart("id", BYTES),), KeyForm.ROW_KEY), (b"x" * 4097,)),
     ],
 )
 def test_a_key_that_cannot_be_is_not_written(key: Key, values: tuple[object, ...]) -> None:
@@ -208,11 +208,11 @@ REFUSED = {
     "FLOAT64 in a key": (lambda: delimited(DataType.FLOAT64), "Key column k0 has the type FLOAT64"),
     "JSON in a key": (lambda: delimited(DataType.JSON), "Key column k0 has the type JSON"),
     "a typed row key": (
-        lambda: Key((KeyPart("id", INT64),)),
+        lambda: Key((KeyPart("id", INT64),), KeyForm.ROW_KEY),
         "The row key is declared as id INT64",
     ),
     "two columns for the row key": (
-        lambda: Key((KeyPart("a", BYTES), KeyPart("b", BYTES))),
+        lambda: Key((KeyPart("a", BYTES), KeyPart("b", BYTES)), KeyForm.ROW_KEY),
         "as a BYTES, b BYTES",
     ),
     "no delimiter": (

@@ -11,15 +11,16 @@ from connector.tables.explain import (
     Explanation,
     Outcome,
     explain,
-    state_of,
 )
 from connector.tables.merge import EMPTY, expire
+from connector.tables.row import state_of
 from tests.changes import change, delete_cells, delete_family, put
+from tests.property.histories import table
 
 
 def explained(*changes: DataChange, versions: Versions = Versions.LATEST) -> Explanation:
     deliveries = [Delivery(one, OrderPosition(1, 0, offset)) for offset, one in enumerate(changes)]
-    state = state_of(deliveries, OrderBy.COMMIT, versions)
+    state = state_of(table(OrderBy.COMMIT, versions), deliveries)
     return explain(deliveries, state, OrderBy.COMMIT, versions)
 
 
@@ -89,7 +90,7 @@ def test_without_the_deletion_that_removed_it_an_entry_is_removed() -> None:
         Delivery(change(put("a"), at=1), OrderPosition(1, 0, 0)),
         Delivery(change(delete_family(), at=2), OrderPosition(1, 0, 1)),
     ]
-    stored = expire(state_of(deliveries, OrderBy.COMMIT, Versions.LATEST), 10)
+    stored = expire(state_of(table(OrderBy.COMMIT, Versions.LATEST), deliveries), 10)
     found = explain(deliveries[:1], stored, OrderBy.COMMIT, Versions.LATEST)
     assert outcomes(found.columns[0]) == [(b"a", Outcome.REMOVED, None)]
     assert found.deletions == ()
@@ -97,7 +98,8 @@ def test_without_the_deletion_that_removed_it_an_entry_is_removed() -> None:
 
 def test_a_winner_that_left_the_changelog_has_no_entry() -> None:
     state = state_of(
-        [Delivery(change(put("a"), at=1), OrderPosition(1, 0, 0))], OrderBy.COMMIT, Versions.LATEST
+        table(OrderBy.COMMIT, Versions.LATEST),
+        [Delivery(change(put("a"), at=1), OrderPosition(1, 0, 0))],
     )
     (column,) = explain([], state, OrderBy.COMMIT, Versions.LATEST).columns
     assert column.entries == ()
@@ -108,7 +110,7 @@ def test_a_winner_that_left_the_changelog_has_no_entry() -> None:
 def test_a_copy_of_a_replay_is_the_same_entry() -> None:
     """DLQ-10: it has the same position."""
     twice = [Delivery(change(put("a")), OrderPosition(1, 0, 0, 1))] * 2
-    state = state_of(twice, OrderBy.COMMIT, Versions.LATEST)
+    state = state_of(table(OrderBy.COMMIT, Versions.LATEST), twice)
     (column,) = explain(twice, state, OrderBy.COMMIT, Versions.LATEST).columns
     assert outcomes(column) == [(b"a", Outcome.WON, None)]
 

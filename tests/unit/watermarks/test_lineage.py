@@ -124,13 +124,43 @@ def test_an_older_announcement_of_the_caller_says_nothing() -> None:
         sends(
             announcements,
             announcement("root", 40, "p"),
-            announcement("root", 40, "p", "q"),
+            announcement("root", 30, "q"),
             announcement("root", 30),
         )
         == []
     )
     assert sends(announcements, change("q", 50)) == [announcement("q", 49, "q")]
     assert again(announcements) == [announcement("root", 40, "p"), announcement("q", 49, "q")]
+
+
+@pytest.mark.parametrize("is_repeated", [False, True])
+def test_records_of_one_start_timestamp_are_one_announcement(is_repeated: bool) -> None:
+    """WMK-6: a repetition between two parts ends nobody."""
+    announcements = Announcements(RETENTION)
+    parts = [announcement("root", 40, "p", "q"), announcement("root", 40, "r", sequence=1)]
+    sends(announcements, *parts, *(change(name, 60) for name in "pqr"))
+    assert again(announcements) == [announcement("root", 59, "p", "q", "r")]
+    sends(announcements, announcement("root", 70, "p", "q"), now=NOW + RETENTION)
+    if is_repeated:
+        announcements.again_soon()
+    due = sends(announcements, announcement("root", 70, "r", sequence=1), now=NOW + RETENTION)
+    assert due == [announcement("root", 70, "p", "q")] * is_repeated
+    assert announcements.live() == ["p", "q", "r"]
+    sends(announcements, *(change(name, 90) for name in "pqr"), now=NOW + RETENTION)
+    assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 89, "p", "q", "r")]
+
+
+def test_whom_an_announcement_omits_has_ended_when_all_its_parts_are_sent() -> None:
+    """WMK-6: then another stream partition of the root speaks, or a later announcement omits it,
+    too.
+    """
+    for last in (change("p", 80), announcement("root", 80, "p"), announcement("root", 80)):
+        announcements = Announcements(RETENTION)
+        sends(announcements, announcement("root", 40, "p", "q"), announcement("root", 70, "p"))
+        assert announcements.ended_by(announcement("root", 80, "p")) == {"q"}
+        assert not announcements.has_ended("q")
+        sends(announcements, last)
+        assert announcements.has_ended("q")
 
 
 def test_who_begins_anew_does_not_speak_for_the_siblings() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.errors import BufferFullError, ConfigError
 from connector.records.model import (
@@ -277,6 +279,33 @@ def test_an_added_kafka_partition_holds_the_watermark_until_it_is_read() -> None
 
 
 # ── write streams (WRS-22) ────────────────────────────────────────────────────────────────────────
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from([2, 3]), st.sampled_from([b"k", b"l"])), max_size=6),
+    copies=st.lists(st.integers(0, 5), max_size=4),
+)
+def test_each_row_of_a_committed_write_stream_is_one_transaction(
+    rows: list[tuple[int, bytes]], copies: list[int]
+) -> None:
+    """SUB-3, WRS-10: rows with equal contents are different rows, because their offsets differ. A
+    copy that was sent again has the same offset, and is a duplicate.
+    """
+    sent = [
+        replace(change(at, key), write_stream=WriteStreamOffset("s/w", offset))
+        for offset, (at, key) in enumerate(rows)
+    ]
+    again = [sent[n] for n in copies if n < len(sent)]
+    found = read(announced(), *sent, *again, Heartbeat("p", 9))
+    whole_ones = [one.changes for one in found if isinstance(one, WholeTransaction)]
+    assert sorted(whole_ones, key=sent_at) == [(one,) for one in sent]
+    assert [one.change for one in found if isinstance(one, Late)] == again
+    assert all(one.is_duplicate for one in found if isinstance(one, Late))
+
+
+def sent_at(changes: tuple[DataChange, ...]) -> int:
+    assert changes[0].write_stream is not None
+    return changes[0].write_stream.offset
 
 
 def row(offset: int) -> DataChange:

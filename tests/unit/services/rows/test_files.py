@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.errors import ConnectorError, ErrorCode
 from connector.services.rows.files import (
@@ -24,8 +27,8 @@ from connector.services.rows.files import (
     json_rows,
 )
 from connector.services.rows.parquet import check_types, parquet_columns, parquet_rows
-from connector.services.rows.values import UNMAPPED_MISFIT, Misfit
-from connector.tables.values import DataType
+from connector.services.rows.values import UNMAPPED_MISFIT, Misfit, of_arrow
+from connector.tables.values import DataType, Encoding, write_value
 
 NAMES, KEYS = ("id", "name", "n"), ("id",)
 TYPES = (DataType.STRING, DataType.STRING, DataType.INT64)
@@ -58,6 +61,36 @@ def test_csv_rows_have_the_numbers_of_their_first_lines(tmp_path: Path) -> None:
 def test_the_text_of_a_csv_field_without_a_value_can_be_chosen(tmp_path: Path) -> None:
     file = written(tmp_path, "a.csv", b"id,name\na,\nb,\\N\n")
     assert of_csv(file, "\\N") == [(2, ["a", "", None]), (3, ["b", None, None])]
+
+
+_FIELDS = st.sampled_from(["", "NULL", "a", ",", '"', "\n", 'b"', " ", '""', "\r\n"])
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.none() | _FIELDS | st.text('a,"\nN', max_size=4), min_size=3, max_size=3)
+    ),
+    null=st.sampled_from(["", "NULL", "\\N", "a"]),
+    quoted=st.booleans(),
+)
+def test_csv_as_postgresql_writes_it_keeps_null_and_text_apart(
+    rows: list[list[str | None]],
+    null: str,
+    quoted: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """PUB-6: NULL is written without quotes, and the same text with quotes."""
+
+    def written_field(value: str | None) -> str:
+        if value is None:
+            return null
+        is_plain = not quoted and value != null and not set(value) & set('",\r\n')
+        return value if is_plain else '"' + value.replace('"', '""') + '"'
+
+    lines = ["id,name,n", *(",".join(map(written_field, row)) for row in rows)]
+    content = "".join(line + "\n" for line in lines).encode()
+    file = written(tmp_path_factory.mktemp("csv"), "a.csv", content)
+    assert [row.values for row in of_csv(file, null)] == rows
 
 
 @pytest.mark.parametrize(
@@ -199,6 +232,143 @@ def test_a_parquet_column_of_another_type_is_refused(
     with pytest.raises(ConnectorError, match=wanted) as caught:
         check_types(file, ("id", "c"), (DataType.STRING, type_), KEYS)
     assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
+
+
+ARROW_VALUES: dict[str, tuple[Any, dict[DataType, bytes]]] = {
+    str(values.type): (values, loaded)
+    for values, loaded in [
+        *(
+            (pa.array(["7"], type_), {DataType.STRING: b"7", DataType.JSON: b"7"})
+            for type_ in (
+                pa.string(),
+                pa.large_string(),
+                pa.string_view(),
+                pa.dictionary(pa.int32(), pa.string()),
+                pa.dictionary(pa.int8(), pa.large_string()),
+                pa.json_(pa.string()),
+                pa.json_(pa.large_string()),
+            )
+        ),
+        *(
+            (pa.array([b"\0a"], type_), {DataType.BYTES: b"\0a"})
+            for type_ in (
+                pa.binary(),
+                pa.large_binary(),
+                pa.binary_view(),
+                pa.binary(2),
+                pa.dictionary(pa.int32(), pa.binary()),
+            )
+        ),
+        (pa.array([uuid.UUID(int=5).bytes], pa.uuid()), {DataType.BYTES: uuid.UUID(int=5).bytes}),
+        (
+            pa.ExtensionArray.from_storage(
+                pa.opaque(pa.string_view(), "inet", "PostgreSQL"), pa.array(["7"], pa.string_view())
+            ),
+            {DataType.STRING: b"7", DataType.JSON: b"7"},
+        ),
+        (pa.array([True]), {DataType.BOOL: b"true"}),
+        *(
+            (
+                pa.array([7], type_),
+                {DataType.INT64: b"7", DataType.FLOAT64: b"7.0", DataType.NUMERIC: b"7"},
+            )
+            for type_ in (
+                pa.int8(),
+                pa.int16(),
+                pa.int32(),
+                pa.int64(),
+                pa.uint8(),
+                pa.uint16(),
+                pa.uint32(),
+                pa.uint64(),
+            )
+        ),
+        (
+            pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())),
+            {DataType.INT64: b"1", DataType.FLOAT64: b"1.0", DataType.NUMERIC: b"1"},
+        ),
+        *(
+            (pa.array([1.5], type_), {DataType.FLOAT64: b"1.5"})
+            for type_ in (pa.float16(), pa.float32(), pa.float64())
+        ),
+        *(
+            (pa.array([Decimal("-1.50")], type_), {DataType.NUMERIC: b"-1.5"})
+            for type_ in (
+                pa.decimal32(5, 2),
+                pa.decimal64(12, 2),
+                pa.decimal128(38, 9),
+                pa.decimal256(76, 20),
+            )
+        ),
+        *(
+            (pa.array([date(1969, 12, 31)], type_), {DataType.DATE: b"1969-12-31"})
+            for type_ in (pa.date32(), pa.date64())
+        ),
+        *(
+            (
+                pa.array(
+                    [datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)], pa.timestamp(unit, zone)
+                ),
+                {DataType.TIMESTAMP: b"1969-12-31T23:59:59.000000Z"} if zone else {},
+            )
+            for unit in ("s", "ms", "us", "ns")
+            for zone in ("UTC", "+02:00", "Europe/Berlin", None)
+        ),
+        *(
+            (pa.array([1], type_), {})
+            for type_ in (
+                pa.time32("s"),
+                pa.time32("ms"),
+                pa.time64("us"),
+                pa.time64("ns"),
+                pa.duration("s"),
+                pa.duration("ns"),
+            )
+        ),
+        *(
+            (pa.array(value, type_), {})
+            for value, type_ in (
+                ([["7"]], pa.list_(pa.string())),
+                ([["7"]], pa.large_list(pa.string())),
+                ([["7"]], pa.list_(pa.string(), 1)),
+                ([["7"]], pa.list_view(pa.string())),
+                ([{"a": "7"}], pa.struct({"a": pa.string()})),
+                ([[("a", "7")]], pa.map_(pa.string(), pa.string())),
+            )
+        ),
+        (pa.nulls(1), dict.fromkeys(DataType, b"")),
+    ]
+}
+"""For each Arrow type that a Parquet file can have: a value, and its bytes in each type of a table
+that takes it.
+"""
+
+
+@pytest.mark.parametrize("wanted", DataType)
+@pytest.mark.parametrize("name", ARROW_VALUES)
+def test_each_arrow_type_is_loaded_exactly_or_refused_with_its_name(
+    name: str, wanted: DataType, tmp_path: Path
+) -> None:
+    """PUB-6: for example, text that Arrow keeps as a view, in a dictionary or as an extension."""
+    values, loaded = ARROW_VALUES[name]
+    columns = pa.concat_arrays([values, pa.nulls(1, values.type)])
+    file = parquet(tmp_path, {"id": ["a", "b"], "c": columns})
+    found = pq.read_schema(file.path).field("c").type
+    names, types = ("id", "c"), (DataType.STRING, wanted)
+    if wanted not in loaded:
+        with pytest.raises(ConnectorError) as caught:
+            check_types(file, names, types, KEYS)
+        assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
+        assert f"has the column 'c' as {found}" in caught.value.problem
+        return
+    check_types(file, names, types, KEYS)
+    rows = [row.values for row in parquet_rows(file, names, types, KEYS)]
+    assert not isinstance(rows[0], Misfit)
+    assert not isinstance(rows[1], Misfit)
+    assert rows[1][1] is None
+    if loaded[wanted]:
+        value = of_arrow(wanted, rows[0][1])
+        assert write_value(wanted, Encoding.TEXT, value) == loaded[wanted]
 
 
 @pytest.mark.parametrize("damage", ["footer", "data"])

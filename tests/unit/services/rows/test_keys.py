@@ -12,7 +12,7 @@ from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 
 ORDER = Key((KeyPart("id", DataType.INT64), KeyPart("day", DataType.DATE)), form=KeyForm.DELIMITED)
-NAME = Key((KeyPart("name", DataType.STRING),))
+NAME = Key((KeyPart("name", DataType.STRING),), KeyForm.ROW_KEY)
 MANY = Key(
     (
         KeyPart("raw", DataType.BYTES),
@@ -63,3 +63,14 @@ def test_values_of_every_type_are_read() -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(InvalidChangeError):
         row_key_of(ORDER, text)
+
+
+@pytest.mark.parametrize("type_", sorted(set(DataType) - {DataType.FLOAT64, DataType.JSON}))
+@pytest.mark.parametrize("text", [r'["\ud800"]', "\ud800", '["base64:!"]', "base64:\ud800"])
+def test_text_that_is_not_utf_8_or_base_64_is_no_key(type_: DataType, text: str) -> None:
+    """SUB-6: whatever the type of the key column, the error is that of a key."""
+    if type_ is DataType.STRING and text == '["base64:!"]':
+        return  # it is the text
+    key = Key((KeyPart("id", type_),), form=KeyForm.ORDERED)
+    with pytest.raises(InvalidChangeError):
+        row_key_of(key, text)

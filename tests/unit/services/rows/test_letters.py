@@ -23,7 +23,7 @@ from connector.services.rows.letters import (
     with_replays,
 )
 from connector.tables.definition import TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.changes import change
 
@@ -116,7 +116,10 @@ def test_the_dead_letter_topic_adds_the_state_and_letters_of_other_programs(
     )
     monkeypatch.setattr(module, "dead_letters", lambda config, stream: service)
     definition = TableDefinition(
-        name="accounts", stream="s", source="t", key=Key((KeyPart("id", DataType.STRING),))
+        name="accounts",
+        stream="s",
+        source="t",
+        key=Key((KeyPart("id", DataType.STRING),), KeyForm.ROW_KEY),
     )
     known = list(rejected_letters([rejected(mine)], "t", b"a"))
     only_in_changelog = table_letter(

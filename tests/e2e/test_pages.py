@@ -1,0 +1,65 @@
+"""The examples of the pages work on one deployment, that of the tutorial."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from connector.jars import JarStore
+from connector.kafka.local.broker import LocalBroker
+from tests.documents import NOT_RUN_YET, ROOT, examples, pages
+from tests.spark.conftest import QUICK_PROCESS
+
+TIMEOUT_S = 900
+QUICK = {
+    # A table passes a stalled low watermark at once, so that no example waits for five minutes.
+    "CONNECTOR__STREAMS__SHOP__STALL_AFTER": "1s",
+    "CONNECTOR__STREAMS__SHOP__TRIGGER": "500ms",
+    "EDITOR": "true",
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The error of each example that was reached, in order; empty if it works."""
+    folder: Path = tmp_path_factory.mktemp("pages")
+    command = [sys.executable, "-m", "tests.e2e.pages", str(folder)]
+    environment = os.environ | QUICK_PROCESS | QUICK | {"PYTHONPATH": str(ROOT)}
+    with (folder / "errors.txt").open("w") as errors:
+        try:
+            subprocess.run(
+                command,
+                env=environment,
+                stdout=errors,
+                stderr=errors,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+        finally:
+            store = JarStore.from_environment(os.environ)
+            broker = LocalBroker.find(folder / ".lowmark/broker", store)
+            if broker is not None:
+                broker.stop()
+    found = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
+    said = (folder / "errors.txt").read_text()[-3000:]
+    return {one["name"]: one["error"] for one in found} | {"": said}
+
+
+@pytest.mark.timeout(TIMEOUT_S + 60)
+@pytest.mark.parametrize(
+    "page",
+    [page for page in pages() if page not in NOT_RUN_YET],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_the_examples_of_a_page_work(page: Path, results: dict[str, str]) -> None:
+    """OPS-1, OPS-10, REC-17, REC-21, SUB-3 to SUB-6, DLQ-8: in their order, as a reader types
+    them. Those that cannot run here say why in the source of the page.
+    """
+    for name in (page.name, *(example.name for example in examples(page))):
+        assert name in results, f"{name} was not reached: {results['']}"
+        assert not results[name], f"{name}: {results[name]}"

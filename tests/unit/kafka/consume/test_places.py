@@ -1,0 +1,101 @@
+"""Where reading begins in each Kafka partition (REC-21, SUB-3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from connector.errors import ErrorCode, TopicError
+from connector.kafka import topics
+from connector.kafka.consume.places import (
+    check_numbers,
+    check_reached,
+    first_places,
+    positions_at,
+    records_gone,
+)
+from connector.records.rejection import Position
+from tests.unit.mock_cluster import DEAD, FACTS
+
+FIRST, LAST, AT = {0: 2, 1: 0}, {0: 9, 1: 5}, {0: 4, 1: 3}
+
+
+@pytest.fixture(autouse=True)
+def topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that has the offsets 2 to 8 in Kafka partition 0, and 0 to 4 in the other one."""
+    monkeypatch.setattr(topics, "beginning_offsets", lambda *_: dict(FIRST))
+    monkeypatch.setattr(topics, "end_offsets", lambda *_: dict(LAST))
+    monkeypatch.setattr(topics, "offsets_at", lambda *_: dict(AT))
+
+
+def stored(offset: int, k: int = 0) -> Position:
+    return Position("t", FACTS.topic_id, k, offset)
+
+
+@pytest.mark.parametrize(
+    ("start", "committed", "places"),
+    [
+        ("beginning", None, FIRST),
+        ("end", None, LAST),
+        (70, None, AT),
+        ((), None, FIRST),
+        ((stored(6),), None, {0: 7, 1: 0}),
+        ((stored(1), stored(4, 1)), None, {0: 2, 1: 5}),
+        ((stored(8),), {0: 3}, {0: 3, 1: 0}),
+        ("end", {1: 5}, {0: 9, 1: 5}),
+        ("end", {1: 0}, {0: 9, 1: 0}),
+    ],
+)
+def test_a_stored_position_has_priority(
+    start: Any, committed: dict[int, int] | None, places: dict[int, int]
+) -> None:
+    assert first_places(DEAD, FACTS, start, [0, 1], committed) == places
+    assert first_places(DEAD, FACTS, start, [1], committed) == {1: places[1]}
+
+
+@pytest.mark.parametrize(
+    ("offset", "code"), [(0, ErrorCode.RECORDS_DELETED), (9, ErrorCode.TOPIC_SHORTENED)]
+)
+def test_a_stored_position_outside_the_topic_is_an_error(offset: int, code: ErrorCode) -> None:
+    with pytest.raises(TopicError) as caught:
+        first_places(DEAD, FACTS, (stored(offset),), [0, 1])
+    assert caught.value.code == code
+    assert first_places(DEAD, FACTS, (stored(offset),), [1]) == {1: 0}, "it is not read"
+
+
+def test_positions_of_another_topic_are_refused() -> None:
+    with pytest.raises(TopicError) as caught:
+        first_places(DEAD, FACTS, (Position("other", FACTS.topic_id, 0, 5),), [0])
+    assert caught.value.code == ErrorCode.POSITION_OF_ANOTHER_TOPIC
+    with pytest.raises(TopicError) as caught:
+        first_places(DEAD, FACTS, (Position("t", "another id", 0, 5),), [0])
+    assert caught.value.code == ErrorCode.TOPIC_REPLACED
+
+
+def test_the_first_offset_has_no_position() -> None:
+    assert positions_at(FACTS, {0: 2, 1: 3}, FIRST) == (stored(2, 1),)
+    assert positions_at(FACTS, {0: 3, 1: 0}, FIRST) == (stored(2),)
+
+
+def test_what_was_read_must_still_be_there() -> None:
+    check_reached(DEAD, FACTS, {0: 9, 1: 5})
+    with pytest.raises(TopicError) as caught:
+        check_reached(DEAD, FACTS, {0: 9, 1: 6})
+    assert caught.value.code == ErrorCode.TOPIC_SHORTENED
+    assert "Kafka partition 1 ends at offset 5, and the position is 6" in caught.value.problem
+
+
+@pytest.mark.parametrize(("number", "is_there"), [(-1, False), (0, True), (1, True), (2, False)])
+def test_a_kafka_partition_has_a_number_of_the_topic(number: int, is_there: bool) -> None:
+    if is_there:
+        check_numbers(FACTS, [0, number])
+        return
+    with pytest.raises(TopicError) as caught:
+        check_numbers(FACTS, [0, number])
+    assert caught.value.code == ErrorCode.KAFKA_PARTITION_UNKNOWN
+
+
+def test_the_deleted_offsets_are_named() -> None:
+    assert "Kafka partition 0, offsets 3 to 6" in records_gone(FACTS, 0, 3, 7, 9).problem
+    assert records_gone(FACTS, 0, 9, 7, 9).code == ErrorCode.RECORDS_DELETED

@@ -1,0 +1,132 @@
+"""Programs that end without `close`, as processes of their own (PUB-8)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import time
+import weakref
+from pathlib import Path
+
+import pytest
+
+from connector.kafka import ChangeProducer, unclosed
+from connector.kafka.topics import TopicFacts
+from connector.kafka.unclosed import EXIT_TIMEOUT_S
+from tests.changes import part
+from tests.unit.kafka.unclosed_process import CATALOG, FACTS, LETTERS, ROWS
+from tests.unit.mock_cluster import PRODUCE, MockCluster, offsets
+
+MESSAGE_TOO_LARGE = 10
+
+
+def end(servers: str, what: str, how: str, tmp_path: Path) -> tuple[int, str, float]:
+    """Run the program, and return its exit code, its standard error, and its duration."""
+    began = time.monotonic()
+    program = [sys.executable, "-m", "tests.unit.kafka.unclosed_process", servers, what, how]
+    environment = {**os.environ, "SPOOL": str(tmp_path / "spool")}
+    ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stderr, time.monotonic() - began
+
+
+ENDS = ["last line", "dropped", "thread", "worker", "exception", "sys.exit"]
+DEAD = "127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("what", "facts", "how"),
+    [
+        *(("producer", FACTS, how) for how in ENDS),
+        *(("session", FACTS, how) for how in ("last line", "dropped", "exception")),
+        *(("dead letters", LETTERS, how) for how in ("last line", "exception")),
+    ],
+)
+def test_what_was_sent_is_in_the_topic_however_the_program_ends(
+    cluster: MockCluster, tmp_path: Path, what: str, facts: TopicFacts, how: str
+) -> None:
+    """PUB-8, nothing_lost: without `close`, the records would wait for a full batch or a pause."""
+    cluster.create_topic(CATALOG.topic, 1)
+    cluster.create_topic(LETTERS.topic, 2)
+    code, said, _ = end(cluster.bootstrap_servers, what, how, tmp_path)
+    assert sum(offsets(cluster.kafka, facts)[1].values()) >= ROWS, said
+    assert "without `close`" not in said
+    assert (code, "LookupError" in said) == ((1, True) if how == "exception" else (0, False)), said
+
+
+@pytest.mark.parametrize("how", ["last line", "dropped", "worker", "exception", "sys.exit"])
+def test_a_program_that_loses_records_says_how_many_and_does_not_end_with_0(
+    cluster: MockCluster, tmp_path: Path, how: str
+) -> None:
+    """PUB-8: Kafka refuses them. An exception of the program is still shown."""
+    cluster.answer_with(PRODUCE, *[MESSAGE_TOO_LARGE] * 10)
+    code, said, _ = end(cluster.bootstrap_servers, "producer", how, tmp_path)
+    assert f"{ROWS} records were not delivered to t" in said, said
+    assert said.count("without `close`") == 1
+    assert (code, "LookupError" in said) == (1, how == "exception")
+
+
+@pytest.mark.parametrize(
+    ("what", "how", "lost"),
+    [
+        ("producer", "last line", "50 records were not delivered to t"),
+        ("producer with a spool", "last line", "50 records for t are in the spool"),
+    ],
+)
+def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
+    tmp_path: Path, what: str, how: str, lost: str
+) -> None:
+    """PUB-8, PUB-3: no broker answers. What a spool takes is not lost."""
+    code, said, duration = end(DEAD, what, how, tmp_path)
+    assert lost in said, said
+    assert code == 1
+    assert EXIT_TIMEOUT_S < duration < EXIT_TIMEOUT_S + 25
+
+
+def test_an_open_transaction_is_lost_and_counted(cluster: MockCluster, tmp_path: Path) -> None:
+    """PUB-8, REC-17: it is not committed without the end of its block."""
+    code, said, _ = end(cluster.bootstrap_servers, "transaction", "last line", tmp_path)
+    assert f"{ROWS} records were not delivered to t" in said, said
+    assert code == 1
+
+
+@pytest.mark.parametrize("how", ["last line", "dropped", "exception"])
+def test_a_reader_says_how_much_its_group_reads_again(
+    cluster: MockCluster, tmp_path: Path, how: str
+) -> None:
+    """PUB-8: it commits nothing, because it does not know what was handled. Nothing is lost."""
+    code, said, _ = end(cluster.bootstrap_servers, "reader", how, tmp_path)
+    assert "The group g reads up to 7 records of t again" in said, said
+    assert code == (1 if how == "exception" else 0)
+
+
+def test_a_closed_producer_is_quiet(cluster: MockCluster, tmp_path: Path) -> None:
+    """PUB-8: after `close`, nothing is left to do."""
+    assert end(cluster.bootstrap_servers, "closed producer", "last line", tmp_path)[:2] == (0, "")
+
+
+def test_a_forked_process_finishes_nothing_of_its_parent(
+    cluster: MockCluster, tmp_path: Path
+) -> None:
+    """PUB-8: the parent ends without exit handlers, so that all records would be its child's."""
+    code, said, _ = end(cluster.bootstrap_servers, "producer", "forked", tmp_path)
+    assert (code, said) == (0, "")
+    assert sum(offsets(cluster.kafka, FACTS)[1].values()) == 0
+
+
+def test_a_producer_is_not_kept_alive_nor_what_it_has_delivered(cluster: MockCluster) -> None:
+    """PUB-8: a program that makes many producers and closes none does not grow."""
+    for _ in range(3):
+        producer = ChangeProducer(cluster.kafka, FACTS, announce=False)
+        producer.send(part(1))
+        found = weakref.ref(producer)
+        del producer
+        gc.collect()
+        assert found() is None
+        deadline = time.monotonic() + 10
+        while not all(one.is_finished() for one in unclosed._dropped):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    ChangeProducer(cluster.kafka, FACTS).close()
+    assert not unclosed._dropped
