@@ -373,7 +373,7 @@ def _written(
         of_keys = task.definition.key.parts
         known = [part.name for part in of_keys if part.type in _STATISTICS]
     add = {
-        "path": quote(path),
+        "path": quote(path, safe="/="),
         "partitionValues": dict(parts),
         "size": size,
         "modificationTime": time.time_ns() // 1_000_000,

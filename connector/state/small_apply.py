@@ -18,14 +18,14 @@ MAX_CHANGES: Final = 20_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmallApply:
-    """What the apply reads.
+    """The input of the apply.
 
-    - `definition`, `buckets` and `before` are those of the table. It has no residual columns added
-      later, no blocked rows, and keeps the latest version of a cell.
+    - `definition`, `buckets` and `before` are those of the table. It keeps the latest version of a
+      cell, and has no blocked rows and no column that was added later.
     - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
-      is. `horizon` is that of the table after the apply.
+      is deferred. Deletes below `horizon` may be forgotten.
     - `changelog` is the folder of the changelog, and `changes` its files with all changes after
-      `before.complete_to_batch`, up to the cut. `after_batch` is ...
+      `before.complete_to_batch`, up to the cut.
     - `table` is the folder of the table, and `rows` its files.
     - `tombstones` is the folder of the tombstone table, and `removed` its files. None: there is no
       such table yet.
@@ -48,7 +48,7 @@ class SmallApply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What the apply has written. No commit names the files yet.
+    """The result of the apply: files that no commit names yet.
 
     `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
     actions to commit to both tables.

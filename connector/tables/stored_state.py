@@ -1,8 +1,9 @@
-"""The state of a row as the column `_state` of a table with `versions = latest` stores it (TBL-12).
+"""The state of a row as the column `_state` of a table stores it (TBL-12).
 
-Decision 0005 defines the form: a register for each column, the newest deletion of each family with
-a column, and a residual for everything else. A register without a value is a cell that a deletion
-hid, or a deletion of the whole column: both win against older writes of the column.
+Decisions 0005 and 0013 define the form: a register for each column, the newest deletion of each
+family with a column, and a residual for everything else. A register without a value is a cell that
+a deletion hid, or a deletion of the whole column: both win against older writes of the column. A
+table with `versions = all` has a residual only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import Cell, CellName, RowState, Tombstone
 from connector.tables.values import write_value
 
@@ -28,14 +29,17 @@ def read_state(
     definition: TableDefinition, stored: Mapping[str, Any], values: Iterable[Any]
 ) -> RowState:
     """Return the state of a row. `values` are those of the columns, as `tables.values` has them.
+    They are empty if all versions are kept.
 
     The cells of columns have the canonical bytes of their values.
     """
+    is_latest = definition.versions is Versions.LATEST
     # The order is null if no column and no family of the row was written by it.
     orders = [order and read_order(definition.order, order) for order in stored["orders"] or ()]
     cells: dict[CellName, Cell] = {}
     tombstones: dict[Tombstone, ChangeOrder] = {}
-    for n, (column, value) in enumerate(zip(definition.columns, values, strict=True)):
+    columns = definition.columns if is_latest else ()
+    for n, (column, value) in enumerate(zip(columns, values, strict=True)):
         if (index := _at(stored["column_entries"], n)) is not None:
             order = orders[stored["column_orders"][n]]._replace(entry_index=index)
             as_bytes = None if value is None else write_value(column.type, column.encoding, value)
@@ -56,8 +60,9 @@ def read_state(
             tombstones[name] = order
         else:
             as_bytes = None if one["value"] is None else bytes(one["value"])
-            cells[CellName(family, bytes(qualifier), None)] = Cell(
-                order, one["cell_timestamp"] or 0, as_bytes
+            at = one["cell_timestamp"] or 0
+            cells[CellName(family, bytes(qualifier), None if is_latest else at)] = Cell(
+                order, at, as_bytes
             )
     return RowState(cells, tombstones)
 
@@ -78,7 +83,9 @@ def read_order(order_by: OrderBy, stored: Mapping[str, Any]) -> ChangeOrder:
 
 
 def write_state(definition: TableDefinition, state: RowState) -> dict[str, Any]:
-    """Return the value of `_state` for a normal state, without the values of the columns."""
+    """Return the value of `_state` for a normal state, without the values of the columns. The table
+    keeps the latest version of a cell.
+    """
     cells, tombstones = dict(state.cells), dict(state.tombstones)
     orders = _Orders(definition.order)
     registers = [

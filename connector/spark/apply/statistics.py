@@ -50,7 +50,7 @@ class BatchStatistics:
 
 
 def statistics_of(merged: Merged) -> BatchStatistics:
-    """What the table state needs of changes that were merged without Spark."""
+    """The statistics of changes that were merged without Spark, as the table state needs them."""
     return BatchStatistics(
         changes=merged.changes,
         unreadable=0,
