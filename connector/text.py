@@ -44,6 +44,13 @@ def is_header_name(name: str) -> bool:
     return is_utf_8(name) and "\0" not in name
 
 
+def as_header_name(name: str) -> str:
+    """Return the nearest name that a Kafka client can write (`is_header_name`): `␀` in place of a
+    NUL character, and `?` in place of a lone surrogate.
+    """
+    return name.replace("\0", "␀").encode("utf-8", "replace").decode()
+
+
 def truncate_utf8(detail: str) -> str:
     r"""Shorten `detail` to at most `MAX_DETAIL_BYTES` bytes of UTF-8, at a character boundary
     (DLQ-6).

@@ -30,7 +30,7 @@ from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.records.codec import schema_id as schema_of
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Headers, Position, Reason
-from connector.text import truncate_utf8
+from connector.text import as_header_name, truncate_utf8
 from connector.validation import KafkaRecord
 
 CONNECT_PREFIX: Final = "__connect.errors."
@@ -238,7 +238,8 @@ def _outside_ingest(
 
 
 def to_headers(letter: DeadLetter) -> Headers:
-    """Return the headers of a dead letter in Kafka: the original headers unchanged, then the block.
+    """Return the headers of a dead letter in Kafka: the original headers, then the block. A name
+    that no Kafka client can write becomes the nearest one that it can (`as_header_name`).
 
     An original header may have the same name as one of the block. Both are kept, and readers use
     the last one. A record that its producer could not deliver has no id yet. Its id will be the
@@ -269,8 +270,9 @@ def to_headers(letter: DeadLetter) -> Headers:
         f"{OWN_PREFIX}table": letter.table,
         f"{OWN_PREFIX}group": letter.group,
     }
-    return letter.headers + tuple(
-        (name, text.encode()) for name, text in block.items() if text is not None
+    return (
+        *((as_header_name(name), value) for name, value in letter.headers),
+        *((name, text.encode()) for name, text in block.items() if text is not None),
     )
 
 

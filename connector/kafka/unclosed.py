@@ -3,7 +3,7 @@
 Each object that sends or reads is watched until it is closed. Python calls exit handlers after the
 last line of a program, `sys.exit` and an unhandled exception, and a worker of `multiprocessing` has
 finalizers. There, all open objects together get `EXIT_TIMEOUT_S`. The error that `close` would
-raise is written to standard error, and the process ends with exit code 1.
+raise is written to standard error, and a process that would end with exit code 0 ends with 1.
 
 Watched objects are not kept alive. A forked process finishes nothing of its parent.
 """
@@ -47,8 +47,9 @@ class Unclosed(Protocol):
 
 def watch(owner: object, unclosed: Unclosed) -> Callable[[], object]:
     """Finish at the end of the program, unless the function that this returns is called before."""
-    for one in [one for one in _dropped if one.is_finished()]:
-        _dropped.remove(one)
+    for one in [one for one in list(_dropped) if one.is_finished()]:
+        with suppress(ValueError):  # another thread has removed it
+            _dropped.remove(one)
     _watch_worker()
     finalizer = weakref.finalize(owner, _drop, unclosed)
     finalizer.atexit = False  # `_finish` does it, with one limit for all of them
@@ -70,6 +71,8 @@ def say(text: str) -> None:
 
 _watched: Final[dict[int, tuple[weakref.finalize, Unclosed]]] = {}  # type: ignore[type-arg]
 _dropped: Final[list[Unclosed]] = []
+_of_worker: Final = list[object]()
+"""What finishes this worker of `multiprocessing`, once it is known to be one."""
 
 
 class _FailedExit:
@@ -92,7 +95,8 @@ def _drop(unclosed: Unclosed) -> None:
 
 def _finish() -> bool:
     """Finish everything that is open. Return whether all of it is delivered."""
-    left = [*_dropped, *(unclosed for _, unclosed in _watched.values())]
+    # Other threads may still open and close: copying is one step, and a loop is not.
+    left = [*list(_dropped), *(unclosed for _, unclosed in list(_watched.values()))]
     _forget()
     deadline, is_delivered = time.monotonic() + EXIT_TIMEOUT_S, True
     for unclosed in left:
@@ -120,20 +124,27 @@ def _forget() -> None:
     _dropped.clear()
 
 
+def _after_fork() -> None:
+    _forget()
+    _of_worker.clear()
+
+
 def _at_exit() -> None:
-    if not _finish():
+    # After an exception the exit code is not 0 already. A host that embeds Python has its own.
+    has_failed = getattr(sys, "last_value", None) is not None
+    if not _finish() and sys.orig_argv and not has_failed:
         _failed.append(_FailedExit())
 
 
 def _watch_worker() -> None:
     """Finish at the end of a worker of `multiprocessing`, which calls no exit handlers."""
-    if _watched or "multiprocessing.util" not in sys.modules:
+    if _of_worker or "multiprocessing.util" not in sys.modules:
         return
     import multiprocessing
     from multiprocessing.util import Finalize
 
     if multiprocessing.parent_process() is not None:
-        Finalize(None, _at_end_of_worker, exitpriority=-100)  # after all others
+        _of_worker.append(Finalize(None, _at_end_of_worker, exitpriority=-100))  # after all others
 
 
 def _at_end_of_worker() -> None:
@@ -143,4 +154,4 @@ def _at_end_of_worker() -> None:
 
 
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_after_fork)

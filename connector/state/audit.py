@@ -23,6 +23,7 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.errors import AuditError, ErrorCode
 from connector.records.rejection import Headers
 from connector.state.incomplete_transactions import IncompleteTransaction, view_of_transaction
+from connector.text import as_header_name
 
 EXAMPLES: Final = 3
 """The maximum number of examples in a message."""
@@ -325,16 +326,14 @@ def compare_letters(
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
-    """Return a digest of key, value and headers. It is equal only if all are equal, byte for
-    byte.
+    """Return a digest of key, value and headers. It is equal only if all are equal, byte for byte.
+    The names of headers are those that a dead letter can have (`as_header_name`).
     """
     made = hashlib.blake2b(digest_size=16)
     for part in (
         key,
         value,
-        *chain.from_iterable(
-            (name.encode("utf-8", "surrogatepass"), text) for name, text in headers
-        ),
+        *chain.from_iterable((as_header_name(name).encode(), text) for name, text in headers),
     ):
         made.update(b"-" if part is None else b"%d:" % len(part) + part)
     return made.digest()

@@ -69,16 +69,15 @@ def log_damage(
     if newest < 0:
         return None  # there is no table
     last = newest if version is None else version
-    whole = sorted(
-        number for number in parts if number <= last and _is_whole(parts[number], sizes, read)
-    )
-    base = whole[-1] if whole else -1
+    # Only the newest whole one is needed, and only those after it are read.
+    usable = sorted((number for number in parts if number <= last), reverse=True)
+    base = next((number for number in usable if _is_whole(parts[number], sizes, read)), -1)
     if version is not None and base < 0 and 0 not in commits:
         return None  # the version has expired
     # The newest commit has the metadata of lowmark, also if a checkpoint contains it.
     needed = range(min(base + 1, last) if version is None else base + 1, last + 1)
     damage = _of_commits(needed, sizes, read)
-    of_checkpoint = _of_checkpoint(sizes, parts, whole, last, read)
+    of_checkpoint = _of_checkpoint(sizes, parts, base, last, read)
     if of_checkpoint is not None:
         return LogDamage(of_checkpoint.file, of_checkpoint.what) if damage else of_checkpoint
     if damage is not None or not with_history:
@@ -125,14 +124,16 @@ def is_parquet(content: bytes) -> bool:
 def _of_checkpoint(
     sizes: Mapping[str, int],
     parts: Mapping[int, list[str]],
-    whole: list[int],
+    base: int,
     last: int,
     read: Callable[[str], bytes] | None,
 ) -> LogDamage | None:
-    """The damage of a checkpoint that readers use. The files that lead to it can be removed."""
+    """The damage of a checkpoint that readers use. The files that lead to it can be removed. `base`
+    is the newest whole checkpoint, or -1.
+    """
     hint = _hint(read(LAST_CHECKPOINT)) if read and LAST_CHECKPOINT in sizes else -1
     newest = max((number for number in (*parts, hint) if number <= last), default=-1)
-    if newest < 0 or newest in whole:
+    if newest in (-1, base):
         return None
     found = sorted(parts.get(newest, []))
     removable = (*found, *([LAST_CHECKPOINT] if LAST_CHECKPOINT in sizes else []))

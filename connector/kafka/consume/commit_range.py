@@ -87,6 +87,12 @@ def first_positions(
     arrival = first_arrival(facts, decoder.limits, start_commit)
     first = topics.beginning_offsets(kafka, facts)
     places = topics.offsets_at(kafka, facts, arrival)
+    if facts.timestamp_type != "LogAppendTime":
+        # Kafka looks for the time among numbers that clients wrote (REC-25). Where not even the
+        # first one is believed, it says nothing.
+        later = {number for number, place in places.items() if place > first[number]}
+        believed = _first_arrivals(kafka, facts, first, later, at_most=1)
+        places |= {number: first[number] for number in later - believed.keys()}
     if kafka_partitions is not None:
         kafka_partitions = list(kafka_partitions)
         check_numbers(facts, kafka_partitions)
@@ -129,17 +135,23 @@ def _check_age(
 
 
 def _first_arrivals(
-    kafka: KafkaConfig, facts: TopicFacts, first: Mapping[int, int], numbers: Iterable[int]
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    first: Mapping[int, int],
+    numbers: Iterable[int],
+    *,
+    at_most: int | None = None,
 ) -> dict[int, int]:
     """Return the time of arrival of the first record of each Kafka partition whose record timestamp
-    is believed.
+    is believed, among the first `at_most` offsets. None: among all.
     """
     found: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
     with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
         for number in numbers:
-            ranges = {number: (first[number], ends[number])}
+            end = ends[number] if at_most is None else min(ends[number], first[number] + at_most)
+            ranges = {number: (first[number], end)}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
                 if (arrived := client.arrival_of(message)) is not None:
                     found[number] = arrived

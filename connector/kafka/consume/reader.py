@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
-from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode
+from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.consume import group as group_events
 from connector.kafka.consume.decode import Decoder
@@ -287,7 +287,7 @@ class RecordReader:
             if changes
             else {}
         )
-        self._warn_of_skipped(places, committed)
+        of_changes = dict(places)
         places |= self._replay_places(numbers, committed)
         self._take(places)
         self.assignments += 1
@@ -296,6 +296,8 @@ class RecordReader:
             self._client.incremental_assign(chosen)
         else:
             self._client.assign(chosen)
+        with suppress(BrokerError, TopicError):  # a warning is no reason to stop reading
+            self._warn_of_skipped(of_changes, committed)
 
     def _warn_of_skipped(self, places: Mapping[int, int], committed: Mapping[int, int]) -> None:
         """Say that a group without stored positions leaves out records. It may be a new one."""

@@ -58,12 +58,13 @@ class Closing:
 
     def finish(self, timeout_s: float) -> str:
         """As `close`. The records of an open transaction are lost."""
+        deadline = time.monotonic() + timeout_s
         with self._turns.if_free(timeout_s) as is_free:
             if not is_free or self._results.transaction is not None:
                 if self._results.undelivered():
                     raise self._results.not_delivered()
                 return ""
-        self.close(timeout_s)
+        self.close(max(0.0, deadline - time.monotonic()))
         return ""
 
     def dropped(self) -> bool:

@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import (
     MAX_ATTEMPT,
@@ -22,7 +24,8 @@ from connector.dead_letters.envelope import (
 from connector.errors import ConfigError
 from connector.records.rejection import Position, Reason, Rejection
 from connector.records.sizes import size_of
-from connector.text import MAX_DETAIL_BYTES, truncate_utf8
+from connector.state.audit import digest
+from connector.text import MAX_DETAIL_BYTES, is_header_name, truncate_utf8
 from connector.validation import KafkaRecord
 
 POSITION = Position("orders", "MkU3OEVBNTcwNTJENDM2Qg", 3, 17)
@@ -159,6 +162,21 @@ def test_an_original_header_with_one_of_our_names_survives_and_ours_is_the_last(
     headers = to_headers(letter(headers=original))
     assert headers[:3] == original
     assert from_record(b"k", b"\xff", headers) == letter(headers=original)
+
+
+@given(st.text(st.characters(), max_size=6), st.binary(max_size=3))
+@example("a\0b", b"1")
+@example("\ud800", b"1")
+def test_a_letter_can_be_written_whatever_the_name_of_a_header(name: str, value: bytes) -> None:
+    """poison_is_contained: otherwise one record would stop the stream. An audit takes it for the
+    letter of its record.
+    """
+    headers = ((name, value),)
+    written = to_headers(letter(headers=headers))
+    assert all(is_header_name(one) for one, _ in written)
+    assert (written[0][0] == name) == is_header_name(name)
+    found = from_record(b"k", b"\xff", written)
+    assert digest(b"k", b"\xff", found.headers) == digest(b"k", b"\xff", headers)
 
 
 def test_headers_that_came_behind_ours_are_no_part_of_the_letter() -> None:

@@ -684,6 +684,22 @@ def test_a_topic_with_times_of_producers_is_read_from_a_minute_earlier(stream: S
     assert places[1] < places[0]
 
 
+@pytest.mark.parametrize("at_ms", [T0 // 1_000_000, 0, 2**62])
+def test_a_range_is_read_whatever_the_unit_of_the_record_timestamps(
+    stream: Stream, at_ms: int
+) -> None:
+    """SUB-1, REC-25: nothing_lost: Kafka cannot look up a time among such numbers."""
+    stream.facts = replace(FACTS, timestamp_type="CreateTime")
+    for record in (change(S, b"a"), change(2 * S, b"b"), change(3 * S, b"c")):
+        key, value = kafka_key(record), framed(record, 2)
+        stream.producer.produce("t", value, key, 0, timestamp=at_ms)
+        assert stream.producer.flush(10) == 0
+    with ChangeConsumer(
+        stream.kafka, "t", start_commit=T0 + 2 * S, roots=["p"], bounded=False
+    ) as consumer:
+        assert times([consumer.poll(5) for _ in range(2)]) == [2 * S, 3 * S]
+
+
 def test_tail_prints_a_range(
     stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

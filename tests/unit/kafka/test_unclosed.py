@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -65,6 +67,58 @@ def test_a_program_that_loses_records_says_how_many_and_does_not_end_with_0(
     assert f"{ROWS} records were not delivered to t" in said, said
     assert said.count("without `close`") == 1
     assert (code, "LookupError" in said) == (1, how == "exception")
+
+
+def test_a_program_that_was_interrupted_ends_as_one(cluster: MockCluster, tmp_path: Path) -> None:
+    """PUB-8: its own exit code stays, also if records are lost."""
+    cluster.answer_with(PRODUCE, *[MESSAGE_TOO_LARGE] * 10)
+    code, said, _ = end(cluster.bootstrap_servers, "producer", "interrupted", tmp_path)
+    assert f"{ROWS} records were not delivered to t" in said, said
+    assert code in (-signal.SIGINT, 128 + signal.SIGINT)
+
+
+class Nothing:
+    """An open object that has nothing to finish."""
+
+    def finish(self, timeout_s: float) -> str:
+        return ""
+
+    def dropped(self) -> bool:
+        return True
+
+    def is_finished(self) -> bool:
+        time.sleep(0.001)
+        return True
+
+
+def test_threads_may_open_close_and_drop_while_the_program_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """PUB-8: otherwise nothing would be finished, or opening would fail."""
+    monkeypatch.setattr(unclosed, "_watched", {})
+    monkeypatch.setattr(unclosed, "_dropped", [])
+    until, errors = time.monotonic() + 0.5, list[BaseException]()
+    kept = Nothing()
+
+    def work(*, closes: bool) -> None:
+        try:
+            while time.monotonic() < until:
+                closed = unclosed.watch(kept if closes else Nothing(), Nothing())
+                if closes:
+                    closed()
+        except BaseException as error:  # noqa: BLE001, the test reports it
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, kwargs={"closes": number % 2 == 0}) for number in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    while time.monotonic() < until:
+        assert unclosed._finish()
+    for thread in threads:
+        thread.join()
+    assert errors == []
 
 
 @pytest.mark.parametrize(

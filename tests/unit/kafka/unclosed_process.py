@@ -135,6 +135,8 @@ def ends(how: str, opened: Callable[[], Any]) -> None:
         worker.join()
         sys.exit(worker.exitcode)
     globals()["kept"] = opened()
+    if how == "interrupted":
+        raise KeyboardInterrupt
     if how == "exception":
         raise LookupError("the program has a bug")
     if how == "sys.exit":
