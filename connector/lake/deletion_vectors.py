@@ -28,19 +28,29 @@ _Z85: Final = (
 
 
 def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
-    """The numbers of the deleted rows that a vector has. `files` are those of the table."""
+    """The numbers of the deleted rows that a vector has. `files` are those of the table.
+
+    Raises `ValueError` if the vector is damaged.
+    """
     from pyroaring import BitMap64
 
     text, kind = descriptor["pathOrInlineDv"], descriptor["storageType"]
     if kind == "i":
         data = _decoded(text)[: descriptor["sizeInBytes"]]
     else:
-        assert kind == "u", kind
-        with files.open_input_file(_file_of(text)) as file:
-            file.seek((descriptor.get("offset") or 0) + 4)
-            data = bytes(file.read(descriptor["sizeInBytes"]))
-    assert data.startswith(_MAGIC), "not a deletion vector"
-    return BitMap64.deserialize(data[len(_MAGIC) :])
+        name, size = _file_of(text), descriptor["sizeInBytes"]
+        with files.open_input_file(name) as file:
+            file.seek(descriptor.get("offset") or 0)
+            framed = bytes(file.read(size + 8))
+        data = framed[4 : size + 4]
+        if framed[:4] != size.to_bytes(4) or framed[size + 4 :] != zlib.crc32(data).to_bytes(4):
+            raise ValueError(f"the deletion vector in {name} is damaged")
+    if kind not in ("i", "u") or not data.startswith(_MAGIC):
+        raise ValueError(f"the deletion vector {text!r} has an unknown form")
+    vector = BitMap64.deserialize(data[len(_MAGIC) :])
+    if len(vector) != descriptor["cardinality"]:
+        raise ValueError(f"the deletion vector {text!r} is damaged")
+    return vector
 
 
 def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[str, dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from connector.lake.changelog_changes import change_of
+from connector.lake.checks import trouble
 from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy
@@ -51,8 +52,16 @@ def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
     Spark does it if there are more than `MAX_CHANGES`, if a value or a key does not fit the table,
-    or if a row is removed and there is no tombstone table yet.
+    or if a row is removed and there is no tombstone table yet. Raises `TableError` if a file cannot
+    be read or written.
     """
+    try:
+        return _merge(task)
+    except (OSError, ValueError) as error:  # those of Arrow are one of them
+        raise trouble(task.table, "read or written", error) from error
+
+
+def _merge(task: SmallApply) -> Merged | None:
     changes = _read_changes(task)
     if changes is None:
         return None
@@ -362,7 +371,9 @@ def _written(
     from pyarrow import parquet
 
     columns = [pa.array([row[field.name] for row in rows], field.type) for field in fields]
-    table = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    # Readers take the calendar of old dates from this key.
+    schema = pa.schema(fields, metadata={"org.apache.spark.version": "4.1.1"})
+    table = pa.Table.from_arrays(columns, schema=schema)
     files, path = files_at(folder), f"{place}part-{uuid.uuid4()}.parquet"
     if place:
         files.create_dir(place, recursive=True)

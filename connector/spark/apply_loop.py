@@ -33,7 +33,6 @@ from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import pace_in_force
 from connector.state.pace import Turns
-from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
@@ -101,9 +100,7 @@ class Applies:
         record: Callable[[str, Cut, Mapping[str, Stood]], None],
         say: Say,
         on_step: Callable[[str], None],
-        merge_few: MergeFew | None = None,
     ) -> None:
-        self._merge_few = merge_few
         self._spark, self._config, self._tables = spark, config, tables
         self._changelogs, self._worlds = changelogs, worlds
         self._journal, self._record, self._say, self._on_step = journal, record, say, on_step
@@ -313,7 +310,6 @@ class Applies:
                     publish=world.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
                     discarded=partial(_discarded, world),
-                    merge_few=self._merge_few,
                 )
 
         try:

@@ -27,7 +27,6 @@ from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LOG_BEYOND_S, NEWEST_CUT_KEPT_US
-from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 
 
@@ -36,8 +35,7 @@ class Pipeline:
     stream.
 
     `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
-    or "table NAME: STEP". An error that it raises ends that batch or apply. `merge_few` merges few
-    changes without Spark. None: Spark merges them.
+    or "table NAME: STEP". An error that it raises ends that batch or apply.
     """
 
     def __init__(
@@ -49,7 +47,6 @@ class Pipeline:
         journal: JobLog,
         say: Say = lambda line: None,
         on_step: Callable[[str], None] = lambda step: None,
-        merge_few: MergeFew | None = None,
     ) -> None:
         self._worlds = worlds
         self._journal = journal
@@ -81,7 +78,6 @@ class Pipeline:
             record=self._record,
             say=lambda line: self._say(line),
             on_step=on_step,
-            merge_few=merge_few,
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:

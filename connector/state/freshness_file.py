@@ -9,6 +9,7 @@ state looks older than it is, but never younger.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -27,8 +28,24 @@ class FreshnessFile:
     ends: Mapping[int, int]
 
     def to_text(self) -> str:
-        """Convert to the text of the file."""
-        return json.dumps(to_stored(self), separators=(",", ":"))
+        """Convert to the text of the file: a line with the content, and its checksum."""
+        content = json.dumps(to_stored(self), separators=(",", ":"))
+        return f"{content}\n{_checksum(content)}"
+
+    @staticmethod
+    def from_text(text: str) -> FreshnessFile | None:
+        """Read the text of the file. None: it is damaged."""
+        content, _, checksum = text.partition("\n")
+        if checksum != _checksum(content):
+            return None
+        try:
+            return from_text(FreshnessFile, content)
+        except (RecursionError, ValueError):
+            return None
+
+
+def _checksum(content: str) -> str:
+    return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"
 
 
 def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -> Progress:
@@ -41,12 +58,10 @@ def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -
     """
     if text is None or stored["ingest_batch"] != progress.ingest_batch:
         return progress
-    try:
-        known = from_text(FreshnessFile, text)
-    except (RecursionError, ValueError):
+    known = FreshnessFile.from_text(text)
+    if known is None or known.topic_id != stored["topic_id"]:
         return progress
-    is_newer = known.at > (progress.freshness.newest or 0)
-    if not is_newer or known.topic_id != stored["topic_id"]:
+    if known.at <= (progress.freshness.newest or 0):
         return progress
     read_to = from_stored(dict[int, int], stored["end_offsets"])
     asked = EndOffsets(known.at, known.ends)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from itertools import cycle
+from itertools import repeat
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -54,6 +54,8 @@ COLUMNS = (
     Column("amount", "f", b"amount", DataType.INT64),
 )
 STREAM = StreamConfig(name="s", topic="orders")
+WITHOUT_SPARK: Iterator[bool] = repeat(False)
+"""Whether `merge_few` may do the next apply."""
 
 
 class CrashError(Exception):
@@ -186,8 +188,9 @@ class Topic:
 class Stream:
     """One stream in a warehouse of its own.
 
-    Every other small apply is one without Spark: nobody may see a difference (TBL-13). Each `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing.
-    Batches and applies that are not given one are those of a process that goes on.
+    `without_spark` says for each apply whether `merge_few` may do it; None: `WITHOUT_SPARK`. Each `process`, `changelog`
+    and `table` is a new one, as after a restart: it remembers nothing. Batches and applies that are
+    not given one are those of a process that goes on.
     """
 
     spark: SparkSession
@@ -203,7 +206,7 @@ class Stream:
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
-    without_spark: Iterator[bool] = field(default_factory=lambda: cycle((True, False)))
+    without_spark: Iterator[bool] | None = None
     _going_on: Changelog | None = None
 
     @property
@@ -291,7 +294,7 @@ class Stream:
             cut,
             publish=self.publish,
             on_step=on_step,
-            merge_few=merge_few if next(self.without_spark) else None,
+            merge_few=merge_few if next(self.without_spark or WITHOUT_SPARK) else None,
         )
 
     def logged_offsets(self) -> list[tuple[int, int]]:

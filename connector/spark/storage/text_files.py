@@ -15,23 +15,20 @@ from connector.state.damage import explained
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """The text of a file. None: there is no file, or it is not UTF-8."""
+    """The text of a file. None: there is no file, or it cannot be read."""
     file, files = _opened(spark, path)
     if is_local(path):
-        with suppress(FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        with suppress(OSError, UnicodeDecodeError):
             return _local(file).read_text("utf-8")
         return None
     jvm: Any = spark._jvm
-    try:
+    with suppress(Py4JJavaError):
         stream = files.open(file)
-    except Py4JJavaError as error:
-        if "FileNotFoundException" in str(error.java_exception.getClass().getName()):
-            return None
-        raise
-    try:
-        return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
-    finally:
-        stream.close()
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+    return None
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:

@@ -34,6 +34,7 @@ def test_the_newer_time_of_file_and_commit_counts() -> None:
         pytest.param({**STORED, "ingest_batch": 4}, FILE.to_text(), id="batch without progress"),
         pytest.param(STORED, "", id="empty"),
         pytest.param(STORED, FILE.to_text()[:-9], id="cut"),
+        pytest.param(STORED, FILE.to_text().replace("200", "900"), id="another digit"),
         pytest.param(STORED, "[" * 100_000, id="nested"),
         pytest.param(STORED, '{"topic_id":"T","at":"soon","ends":{}}', id="another type"),
     ],
