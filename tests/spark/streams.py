@@ -188,9 +188,9 @@ class Topic:
 class Stream:
     """One stream in a warehouse of its own.
 
-    `without_spark` says for each apply whether `merge_few` may do it; None: `WITHOUT_SPARK`. Each `process`, `changelog`
-    and `table` is a new one, as after a restart: it remembers nothing. Batches and applies that are
-    not given one are those of a process that goes on.
+    `without_spark` says for each apply whether `merge_few` may do it; None: `WITHOUT_SPARK`. Each
+    `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing.
+    Batches and applies that are not given one are those of a process that goes on.
     """
 
     spark: SparkSession

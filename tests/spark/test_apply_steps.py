@@ -31,8 +31,8 @@ from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.changes import change
-from tests.spark import streams
 from tests.property.histories import history
+from tests.spark import streams
 from tests.spark.streams import (
     STREAM,
     CrashError,
