@@ -1,6 +1,7 @@
 """Where everything is in a warehouse: the only place that builds these paths.
 
     streams/<stream>/changelog        the changelog of a stream
+    streams/<stream>/freshness.json   when ingest last asked Kafka and had nothing to read
     streams/<stream>/checkpoint       Spark's checkpoint of its query; it can be removed
     tables/<table>/data               a table
     tables/<table>/tombstones         its tombstone table; after a rebuild, tombstones-<rebuild>
@@ -31,6 +32,16 @@ def stream_folder(warehouse: str, stream: str) -> str:
 def changelog(warehouse: str, stream: str) -> str:
     """The Delta table with the changelog of a stream."""
     return f"{stream_folder(warehouse, stream)}/changelog"
+
+
+def freshness(warehouse: str, stream: str) -> str:
+    """The file with the time at which ingest last asked Kafka and had nothing to read (TBL-24)."""
+    return freshness_beside(changelog(warehouse, stream))
+
+
+def freshness_beside(changelog: str) -> str:
+    """As `freshness`, for the stream with this changelog."""
+    return f"{changelog.rpartition('/')[0]}/freshness.json"
 
 
 def tables_folder(warehouse: str) -> str:

@@ -20,7 +20,6 @@ from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_
 from connector.lake.small_tables import quoted
 from connector.lake.state_reader import check_owner
 from connector.lake.visible_changes import visible_changes
-from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.records.rejection import Rejection
 from connector.state.damage import tombstones_unusable
 from connector.state.reading import reading
@@ -28,13 +27,13 @@ from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.merge import EMPTY, Cell, CellName, RowState, Tombstone, join
+from connector.tables.merge import EMPTY, RowState, join
 from connector.tables.row import canonical, read_change, state_of
 from connector.tables.stored_definition import from_properties
-from connector.tables.values import DataType, Unreadable, write_value
+from connector.tables.stored_state import read_state
+from connector.tables.values import DataType, Unreadable
 
 _EPOCH: Final = date(1970, 1, 1)
-_SECTION_BYTES: Final = 8
 
 
 class RowStates:
@@ -129,61 +128,9 @@ class RowStates:
         )
 
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
-        # The order is null if no column and no family of the row was written by it.
-        orders = [order and self._order(order) for order in stored["orders"] or ()]
-        cells: dict[CellName, Cell] = {}
-        tombstones: dict[Tombstone, ChangeOrder] = {}
-        for n, (column, value) in enumerate(zip(self.definition.columns, values, strict=False)):
-            if (index := _at(stored["column_entries"], n)) is not None:
-                order = orders[stored["column_orders"][n]]._replace(entry_index=index)
-                plain = _plain(column.type, value)
-                as_bytes = (
-                    None if plain is None else write_value(column.type, column.encoding, plain)
-                )
-                cells[CellName(*column.cell, None)] = Cell(
-                    order, _at(stored["cell_timestamps"], n) or 0, as_bytes
-                )
-        families = list(dict.fromkeys(column.family for column in self.definition.columns))
-        for n, family in enumerate(families):
-            if (index := _at(stored["family_entries"], n)) is not None:
-                tombstones[Tombstone(family, None, 0, 0)] = orders[
-                    stored["family_orders"][n]
-                ]._replace(entry_index=index)
-        for one in stored["residual"] or ():
-            order = self._order(one["order"]["change"])._replace(
-                entry_index=one["order"]["entry_index"]
-            )
-            family, qualifier = one["family"], one["qualifier"]
-            if qualifier is None:
-                tombstones[Tombstone(family, None, 0, 0)] = order
-            elif one["range_start"] is not None:
-                tombstones[
-                    Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])
-                ] = order
-            else:
-                version = (
-                    one["cell_timestamp"] if self.definition.versions is Versions.ALL else None
-                )
-                as_bytes = None if one["value"] is None else bytes(one["value"])
-                cells[CellName(family, bytes(qualifier), version)] = Cell(
-                    order, one["cell_timestamp"] or 0, as_bytes
-                )
-        return canonical(self.definition, RowState(cells, tombstones))
-
-    def _order(self, stored: Mapping[str, Any]) -> ChangeOrder:
-        position = OrderPosition(*(stored[name] for name in OrderPosition._fields))
-        if self.definition.order is OrderBy.COMMIT:
-            return ChangeOrder(
-                (stored["commit_timestamp"], stored["tie_breaker"], stored["record_sequence"]),
-                position,
-                0,
-            )
-        number = bytes(stored["sequence_number"])
-        sections = (
-            number[start : start + _SECTION_BYTES]
-            for start in range(0, len(number), _SECTION_BYTES)
-        )
-        return ChangeOrder(tuple(int.from_bytes(section) for section in sections), position, 0)
+        columns = self.definition.columns
+        plain = [_plain(one.type, value) for one, value in zip(columns, values, strict=False)]
+        return canonical(self.definition, read_state(self.definition, stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes that may not be applied yet. If a change is applied
@@ -220,10 +167,6 @@ def _tombstones(folder: str, table: PlainTable) -> PlainTable:
         if error.code != ErrorCode.TABLE_MISSING:
             raise
         raise tombstones_unusable(path, places.table_of(folder), "is missing") from error
-
-
-def _at(stored: list[int | None] | None, place: int) -> int | None:
-    return stored[place] if stored is not None and place < len(stored) else None
 
 
 def _plain(type_: DataType, value: Any) -> Any:

@@ -13,7 +13,9 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
+from connector.lake.stores import text_at
 from connector.state.changelog_slots import FRONTIER_SLOT
+from connector.state.freshness_file import with_file
 from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -50,8 +52,9 @@ def logged_progress_of(
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return LoggedProgress(Progress(), None)
+    file = text_at(places.freshness(warehouse, stream))
     with reading(path):
-        progress = Progress.from_json(metadata["progress"], UNKNOWN)
+        progress = with_file(Progress.from_json(metadata["progress"], UNKNOWN), metadata, file)
         known = metadata.get("changelog_id")
         changelog_id = None if known is None else from_stored(str, known)
     if not with_frontier or not progress.ingest_batch:

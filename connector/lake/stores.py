@@ -9,7 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _OPTIONS: Final = dict[str, dict[str, str]]()
 _LOCK: Final = threading.Lock()
@@ -34,3 +39,32 @@ def options_of(path: str) -> dict[str, str] | None:
     """The options of the warehouse that has this path. None: none are known."""
     warehouse = warehouse_with(path)
     return None if warehouse is None else dict(_OPTIONS[warehouse])
+
+
+def text_at(path: str) -> str | None:
+    """The text of a small file of a warehouse. None: there is no file, or it cannot be read."""
+    folder, _, name = path.rpartition("/")
+    try:
+        if "://" not in path:
+            return Path(path).read_text("utf-8")
+        if path.startswith("file://"):
+            return Path(unquote(path.removeprefix("file://"))).read_text("utf-8")
+        from deltalake._internal import DeltaFileSystemHandler
+
+        file = DeltaFileSystemHandler(folder, options_of(path), None).open_input_file(name)
+        return bytes(file.read(file.size())).decode()
+    except (OSError, ValueError):
+        return None
+
+
+def files_at(path: str) -> FileSystem:
+    """The files below a folder of a warehouse, with paths that begin there."""
+    from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+    if "://" not in path:
+        return SubTreeFileSystem(path, LocalFileSystem())
+    if path.startswith("file://"):
+        return SubTreeFileSystem(unquote(path.removeprefix("file://")), LocalFileSystem())
+    from deltalake.fs import DeltaStorageHandler
+
+    return PyFileSystem(DeltaStorageHandler(path, options_of(path)))

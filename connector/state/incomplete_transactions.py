@@ -22,6 +22,10 @@ from typing import Any, Final, NamedTuple
 from connector.records.views import view_of_time
 
 CHECK_EVERY_US: Final = 60_000_000
+STORE_EVERY_US: Final = 600_000_000
+"""How often a check is stored that found nothing new, and for which no table waits. Each time is a
+commit. A new process checks again what was not stored.
+"""
 MOST_LISTED: Final = 100
 MOST_FOUND: Final = 1_000
 """The most transactions that one check may find."""
@@ -121,6 +125,24 @@ class TransactionCheck:
         if low_watermark is None or not self.declared or is_early:
             return False
         return low_watermark > self.checked_to or bool(self.incomplete)
+
+    def is_news(self, stored: TransactionCheck, now: int, *, below: int, waits: bool) -> bool:
+        """Return whether this result is stored in place of `stored`.
+
+        It is if the list or the requests that were taken changed. If only more time was checked, it
+        is if tables wait for that, or if nothing was stored for `STORE_EVERY_US`.
+
+        Args:
+            stored: The result that the newest commit has.
+            now: The present time.
+            below: No check looks below this commit timestamp, for example the horizon. Time that
+                nothing checked is no news.
+            waits: Tables wait for incomplete transactions.
+        """
+        if (self.incomplete, self.released_to) != (stored.incomplete, stored.released_to):
+            return True
+        is_further = self.checked_to > max(stored.checked_to, below)
+        return is_further and (waits or now - stored.checked_at >= STORE_EVERY_US)
 
     def after(
         self,

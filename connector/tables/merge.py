@@ -152,6 +152,8 @@ def normal(state: RowState) -> RowState:
     cell. The visible cells do not change, now or after any join with states that were expired with
     the same horizon or a smaller one.
     """
+    if not state.tombstones:
+        return state
     index = _by_column(state.tombstones)
     tombstones = {
         tombstone: order
@@ -196,6 +198,8 @@ def winners(state: RowState) -> dict[CellName, Cell]:
 
 def shown(state: RowState) -> dict[CellName, Cell]:
     """Return the cells that have a value and that no tombstone hides."""
+    if not state.tombstones:
+        return {name: cell for name, cell in state.cells.items() if cell.value is not None}
     index = _by_column(state.tombstones)
     return {
         name: cell

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
+from itertools import repeat
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -19,6 +20,7 @@ from connector.config.retention import VersionRetention
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.lake.plain_table import batches, open_table, rows_in
+from connector.lake.small_apply import merge_few
 from connector.records import codec
 from connector.records.model import DataChange, Record, kafka_key
 from connector.records.ordering import OrderPosition
@@ -52,6 +54,8 @@ COLUMNS = (
     Column("amount", "f", b"amount", DataType.INT64),
 )
 STREAM = StreamConfig(name="s", topic="orders")
+WITHOUT_SPARK: Iterator[bool] = repeat(False)
+"""Whether `merge_few` may do the next apply."""
 
 
 class CrashError(Exception):
@@ -184,7 +188,8 @@ class Topic:
 class Stream:
     """One stream in a warehouse of its own.
 
-    Each `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing.
+    `without_spark` says for each apply whether `merge_few` may do it; None: `WITHOUT_SPARK`. Each
+    `process`, `changelog` and `table` is a new one, as after a restart: it remembers nothing.
     Batches and applies that are not given one are those of a process that goes on.
     """
 
@@ -201,6 +206,7 @@ class Stream:
     letters: list[DeadLetter] = field(default_factory=list)
     topic: Topic = field(default_factory=Topic)
     clock: int = 1_714_475_984_000_000
+    without_spark: Iterator[bool] | None = None
     _going_on: Changelog | None = None
 
     @property
@@ -288,6 +294,7 @@ class Stream:
             cut,
             publish=self.publish,
             on_step=on_step,
+            merge_few=merge_few if next(self.without_spark or WITHOUT_SPARK) else None,
         )
 
     def logged_offsets(self) -> list[tuple[int, int]]:

@@ -37,11 +37,14 @@ from connector.spark.apply.statistics import (
     BatchStatistics,
     analyze_once,
     check_changelog,
+    statistics_of,
     unapplied,
 )
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table, new_attempt
+from connector.state.small_apply import MAX_CHANGES, MergeFew, SmallApply
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 
@@ -71,13 +74,15 @@ def apply(
     publish: Callable[[Iterable[DeadLetter]], int],
     on_step: Callable[[str], None] = lambda step: None,
     discarded: Callable[[], frozenset[str]] = frozenset,
+    merge_few: MergeFew | None = None,
 ) -> Applied | None:
     """Bring the table to `cut`, which was chosen from the changelog's progress. None: the table is
     already there.
 
     `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded dead
-    letters. It is only called for tables with blocked rows (DLQ-3). Raises `TableError`,
-    `WriterConflictError`, `DeliveryError`. The table is then unchanged.
+    letters. It is only called for tables with blocked rows (DLQ-3). `merge_few` merges few changes
+    without Spark. Raises `TableError`, `WriterConflictError`, `DeliveryError`. The table is then
+    unchanged.
     """
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
@@ -98,6 +103,10 @@ def apply(
     if is_there and holding is not None and holding.dead == before.blocked_rows:
         return None
     before = table.vacuum_tombstones(before)
+    if holding is None and not before.blocked_rows and merge_few is not None:
+        few = _apply_few(table, changelog, version, before, cut, newest, merge_few, on_step)
+        if few is not None:
+            return few
     with keeping() as keep:
         found = _found(table, changelog, source, before, cut, holding, publish, keep)
         on_step("letters published")
@@ -109,6 +118,66 @@ def apply(
     on_step("table committed")
     seen = found.seen
     return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
+
+
+def _apply_few(
+    table: Table,
+    changelog: Changelog,
+    version: int,
+    before: TableState,
+    cut: Cut,
+    newest: LoggedBatch,
+    merge_few: MergeFew,
+    on_step: Callable[[str], None],
+) -> Applied | None:
+    """Apply few changes without a Spark job. None: Spark must do it, and nothing was committed."""
+    definition, layout = table.layout.definition, table.layout
+    recent = changelog.recent_changes(
+        definition.source, after=before.complete_to_batch, to=cut.batch
+    )
+    is_plain = table.has_vectors and bool(layout.registered) and not layout.late
+    if recent is None or recent.count > (MAX_CHANGES if is_plain else 0):
+        return None
+    files = table.files(version)
+    if files is None:
+        return None
+    tombstones, removed = table.tombstone_files(before)
+    attempt = new_attempt()
+    merged = merge_few(
+        SmallApply(
+            definition=definition,
+            buckets=layout.buckets,
+            before=before,
+            below=None if cut.ignores_watermark else cut.low_watermark or 0,
+            horizon=cut.horizon if definition.order is OrderBy.COMMIT else before.horizon,
+            changelog=changelog.path,
+            changes=recent.files,
+            table=table.path,
+            rows=tuple(file.json() for file in files) if recent.count else (),
+            tombstones=tombstones,
+            removed=removed,
+            attempt_id=attempt,
+        )
+    )
+    if merged is None:
+        return None
+    on_step("letters published")
+    to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
+    found = _Found(statistics_of(merged), None, to_batch)
+    after = replace(
+        _after(table, before, found, cut, (), attempt), changelog_id=newest.changelog_id
+    )
+    if merged.tombstones:
+        table.add_tombstones(merged.tombstones, before)
+        attempts = {**after.attempt_ids, after.apply_number: attempt}
+        after = replace(after, has_tombstones=True, attempt_ids=attempts)
+    on_step("tombstones written")
+    if merged.table:
+        table.commit_actions(merged.table, version, after)
+    else:
+        table.commit(None, (), after)
+    on_step("table committed")
+    return Applied(after, merged.changes, 0)
 
 
 def _write(
@@ -123,7 +192,8 @@ def _write(
     """Write the tombstones, then commit the table. Returns the state that was committed: `after`,
     with the attempt if it has tombstones.
     """
-    seen, horizon = found.seen, after.horizon
+    seen, pivoted, horizon = found.seen, found.pivoted, after.horizon
+    assert pivoted is not None
     if not seen.buckets:
         on_step("tombstones written")
         table.commit(None, (), after)
@@ -131,10 +201,10 @@ def _write(
     is_single = is_sparse(table, seen)
     files = table.files(version) if is_single else None
     if is_single:
-        of_rows = (table, found.pivoted, seen, before, version, keep)
+        of_rows = (table, pivoted, seen, before, version, keep)
         rows, places = merged_rows(*of_rows, files=files, horizon=horizon)
     else:
-        rows = merged_buckets(table, found.pivoted, seen, before, horizon=horizon)
+        rows = merged_buckets(table, pivoted, seen, before, horizon=horizon)
     if seen.may_remove:
         # Two writes follow. The merge is computed once for both.
         rows = keep(rows, eager=not is_single)
@@ -157,7 +227,7 @@ class _Found:
     """
 
     seen: BatchStatistics
-    pivoted: DataFrame
+    pivoted: DataFrame | None
     complete_to_batch: int
     waiting: BlockedFrom | None = None
 

@@ -16,6 +16,7 @@ from connector.spark.sql import constant
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
+from connector.state.small_apply import Merged
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 
@@ -46,6 +47,21 @@ class BatchStatistics:
     def is_all_newer(self, before: TableState) -> bool:
         """Whether only the visible values of the stored rows matter."""
         return self.all_newer and not self.has_residual and not before.has_residual
+
+
+def statistics_of(merged: Merged) -> BatchStatistics:
+    """The statistics of changes that were merged without Spark, as the table state needs them."""
+    return BatchStatistics(
+        changes=merged.changes,
+        unreadable=0,
+        may_remove=0,
+        has_residual=merged.has_residual,
+        all_plain=False,
+        all_whole=False,
+        buckets=(),
+        all_newer=False,
+        highest=merged.highest,
+    )
 
 
 def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None) -> None:

@@ -51,10 +51,8 @@ from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Rel
 MIN_RECORDS_FOR_RATIO = 1_000
 """A batch with fewer records is too small for the ratio of rejected records (DLQ-5)."""
 
-STORE_CHECK_EVERY_US = 600_000_000
-"""How often a check of transactions is stored that found nothing new, and for which no table waits.
-Each time is a commit. A new process checks again what was not stored.
-"""
+COUNT_EVERY_US = 60_000_000
+"""How often an idle stream counts the external dead letters."""
 
 RECORDS_PER_TASK = 10_000
 """One task writes a smaller batch. Each task makes its own files, and a small file costs as much as
@@ -127,6 +125,7 @@ class Ingest:
         self._schemas = codec.Schemas()
         self._checked: TransactionCheck | None = None
         self._writer = uuid.uuid4().hex
+        self._counted_at = -COUNT_EVERY_US
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
@@ -198,7 +197,10 @@ class Ingest:
 
     def renew(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
-        are as fresh as now (TBL-16). If open transactions hide the others, they are stored.
+        are as fresh as now (TBL-16).
+
+        The time is stored in a file (TBL-24). External dead letters, and open transactions that
+        hide records, are looked for once in `COUNT_EVERY_US`. A change is a commit.
         """
         newest, progress, asked = (
             self._changelog.newest(),
@@ -207,13 +209,20 @@ class Ingest:
         )
         if newest is None or progress.ingest_batch != newest.ingest_batch:
             return
-        ends, hiding = newest.offsets.end, tuple[OpenTransaction, ...]()
-        if not asked.is_contained(ends):
-            hiding = not_passed(self._world.open_transactions(), ends)
-            if not hiding:
-                return
-        if self._world.topic().topic_id == newest.topic_id:
-            self._changelog.renew(self._with_outside(progress.renewed(ends, asked, hiding), 0))
+        if self._world.topic().topic_id != newest.topic_id:
+            return
+        ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
+        if is_at_end:
+            self._changelog.refresh(asked)
+        if asked.at - self._counted_at < COUNT_EVERY_US:
+            return
+        self._counted_at = asked.at
+        hiding = () if is_at_end else not_passed(self._world.open_transactions(), ends)
+        if is_at_end or hiding:
+            counted = self._with_outside(progress.renewed(ends, asked, hiding), 0)
+            known = (progress.external_dead_letters, progress.open_transactions)
+            if (counted.external_dead_letters, counted.open_transactions) != known:
+                self._changelog.renew(counted)
 
     def take_requests(self) -> bool:
         """Close the stream partitions that operators want closed, and release the rows that they
@@ -284,12 +293,10 @@ class Ingest:
                 horizon=progress.horizon,
             )
         self._checked = found
-        waits = self._stream.wait_s is not None
-        is_news = found.checked_to != known.checked_to and (
-            waits or now - known.checked_at >= STORE_CHECK_EVERY_US
+        is_news = found.is_news(
+            known, now, below=progress.horizon or 0, waits=self._stream.wait_s is not None
         )
-        listed = (found.incomplete, found.released_to) != (known.incomplete, known.released_to)
-        return found if is_news or listed else None
+        return found if is_news else None
 
     def keep_check(self, check: TransactionCheck) -> bool:
         """Store the result of a check with the newest batch, if that batch is complete. Otherwise

@@ -21,6 +21,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from connector import warehouse as places
 from connector.config.retention import VersionRetention
 from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
@@ -53,6 +54,7 @@ from connector.spark.storage.maintenance import (
 )
 from connector.spark.storage.offsets import BatchRange, same
 from connector.spark.storage.released import released_rows
+from connector.spark.storage.text_files import read_text, write_text
 from connector.spark.storage.transaction import Transaction
 from connector.state.changelog_slots import (
     FRONTIER_SLOT,
@@ -61,21 +63,24 @@ from connector.state.changelog_slots import (
     STAGED_SLOT,
     table_slot,
 )
+from connector.state.freshness_file import FreshnessFile, with_file
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.reading import frontier_missing, reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored, to_stored
+from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, Frontier
 from connector.write_streams.releases import ReleasedRange, StagedStream
 
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Changes, and the number of rows in their files. The files may have more rows than there are
-    changes.
+    """Changes, and their files as actions of Delta. `count` is the number of rows in the files,
+    which may be more than there are changes.
     """
 
     rows: DataFrame
+    files: tuple[str, ...]
     count: int
 
 
@@ -111,6 +116,12 @@ class Changelog:
         self._stream = stream
         self._log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
+        self._freshness_file: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The folder of the changelog."""
+        return self._path
 
     @property
     def spark(self) -> SparkSession:
@@ -139,7 +150,9 @@ class Changelog:
             progress = stored["progress"]
             if frontier is None:
                 frontier = Frontier(low_watermark=progress["low_watermark"])
-            return Progress.from_json(progress, frontier)
+            # The process that writes the file knows it. Every other process reads it.
+            file = self._freshness_file or read_text(self._spark, self._freshness_path)
+            return with_file(Progress.from_json(progress, frontier), stored, file)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
@@ -341,9 +354,24 @@ class Changelog:
     def _begin(self, kind: str) -> Transaction:
         return Transaction(self._spark, self._path, f"lowmark/{self._stream}/{kind}")
 
+    @property
+    def _freshness_path(self) -> str:
+        return places.freshness_beside(self._path)
+
+    def refresh(self, asked: EndOffsets) -> None:
+        """Store in the file beside the changelog that Kafka had these end offsets, and that all
+        below them is read (TBL-24). It is no commit. There must be a batch.
+        """
+        stored = self._stored_in()
+        assert stored is not None
+        text = FreshnessFile(str(stored["topic_id"]), asked.at, asked.ends).to_text()
+        with explained(f"stream {self._stream}"):
+            write_text(self._spark, self._freshness_path, text)
+        self._freshness_file = text
+
     def renew(self, progress: Progress) -> None:
-        """Commit the progress of the newest batch again, with a newer freshness and no rows
-        (TBL-16).
+        """Commit the progress of the newest batch again, for example with a check of its
+        transactions, and no rows.
 
         Its number is between those of the batch and of the next one. If another process has logged
         the next batch, nothing is committed.
@@ -353,7 +381,7 @@ class Changelog:
         number = stored["refreshes"] + 1
         renewed = {
             **stored,
-            "commit": "freshness",
+            "commit": "renewed",
             "refreshes": number,
             "progress": progress.to_json(),
         }
@@ -582,8 +610,7 @@ class Changelog:
         """
         if self._has_released(after):
             return None
-        newest, slot, added = self._log.newest(), str(table_slot(source)), list[Any]()
-        from_json = delta(self._spark).actions.Action.fromJson
+        newest, slot, named = self._log.newest(), str(table_slot(source)), list[str]()
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
@@ -593,19 +620,21 @@ class Changelog:
             if metadata is None or commit.removed:
                 return None
             if metadata["commit"] == "batch" and metadata["ingest_batch"] <= to:
-                added += (
-                    file
-                    for file in map(from_json, commit.added)
-                    if file.partitionValues().apply("slot") == slot
+                named += (
+                    action
+                    for action in commit.added
+                    if json.loads(action)["add"]["partitionValues"]["slot"] == slot
                 )
         else:
             return None
         log = log_of(self._spark, self._path)
+        added = list(map(delta(self._spark).actions.Action.fromJson, named))
         rows = Files(
             self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)
         ).rows()
         count = sum(int(file.numPhysicalRecords().get()) for file in added)
-        return Recent(rows.where((F.col("table") == source) & (F.col("kind") == "change")), count)
+        changes = rows.where((F.col("table") == source) & (F.col("kind") == "change"))
+        return Recent(changes, tuple(named), count)
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""

@@ -52,15 +52,7 @@ def replace_rows(
     commits meanwhile.
     """
     transaction = Transaction(spark, path, app_id)
-    if transaction.delta.snapshot().version() != version:
-        raise WriterConflictError(
-            ErrorCode.CONCURRENT_WRITE,
-            f"Another program committed to {path}",
-            "Two processes apply changes to the same table",
-            "Stop one of the two processes",
-        )
-    # Any change by another writer meanwhile is a conflict.
-    transaction.delta.readWholeTable()
+    check_version(transaction, path, version)
     with ThreadPoolExecutor(1) as beside:
         # Both spend much time with planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
@@ -71,6 +63,20 @@ def replace_rows(
         )
     added.result()
     transaction.commit(app_version, stored, actions=removed)
+
+
+def check_version(transaction: Transaction, path: str, version: int) -> None:
+    """Raise `WriterConflictError` unless the newest version is this one. From now on, any commit by
+    another writer is a conflict.
+    """
+    if transaction.delta.snapshot().version() != version:
+        raise WriterConflictError(
+            ErrorCode.CONCURRENT_WRITE,
+            f"Another program committed to {path}",
+            "Two processes apply changes to the same table",
+            "Stop one of the two processes",
+        )
+    transaction.delta.readWholeTable()
 
 
 def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:

@@ -10,9 +10,9 @@ Tombstones of attempts that no commit names do not count. A later apply removes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
@@ -23,7 +23,7 @@ from connector.config.retention import VersionRetention
 from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant
-from connector.spark.storage.deletion_vectors import ENABLED, replace_rows
+from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
     Commit,
     DeltaLog,
@@ -33,7 +33,14 @@ from connector.spark.storage.delta_log import (
     set_properties,
     user_metadata,
 )
-from connector.spark.storage.files import Files, files_of, size_in_bytes
+from connector.spark.storage.files import (
+    Files,
+    all_files,
+    delta,
+    files_of,
+    scala_list,
+    size_in_bytes,
+)
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.maintenance import (
     FILE_RETENTION,
@@ -315,6 +322,47 @@ class Table:
                 stored=table_state.to_json(self._definition.name),
             )
         self._check_committed(table_state)
+
+    def commit_actions(self, actions: Sequence[str], version: int, table_state: TableState) -> None:
+        """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit` does. They
+        were made for `version`, which must be the newest one.
+        """
+        with explained(f"table {self._definition.name}"):
+            transaction = Transaction(self._spark, self.path, self._app_id)
+            check_version(transaction, self.path, version)
+            transaction.commit(
+                table_state.apply_number,
+                table_state.to_json(self._definition.name),
+                actions=self._parsed(actions),
+            )
+        self._check_committed(table_state)
+
+    def _parsed(self, actions: Iterable[str]) -> Any:
+        from_json = delta(self._spark).actions.Action.fromJson
+        return scala_list(self._spark, map(from_json, actions))
+
+    def tombstone_files(self, table_state: TableState) -> tuple[str, tuple[str, ...] | None]:
+        """The tombstone table and its files, as actions of Delta's log. None: there is no such
+        table. Raises as `has_tombstones_table`.
+        """
+        path = self._tombstones_path
+        if not self.has_tombstones_table(table_state):
+            return path, None
+        return path, tuple(file.json() for file in all_files(self._spark, path))
+
+    def add_tombstones(self, actions: Sequence[str], before: TableState) -> None:
+        """Commit files with tombstones for the apply after `before`. There is a tombstone table.
+
+        They do not count before a commit of the table names the attempt.
+        """
+        expired_below = self._forgotten_below(before)
+        assert expired_below is not None
+        with explained(f"table {self._definition.name}"):
+            Transaction(self._spark, self._tombstones_path, None).commit(
+                before.apply_number + 1,
+                _tombstones_state(expired_below),
+                actions=self._parsed(actions),
+            )
 
     def size_in_bytes(self) -> int:
         """The size of the table's files."""

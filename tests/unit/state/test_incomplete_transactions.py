@@ -13,6 +13,7 @@ from connector.state.incomplete_transactions import (
     CHECK_EVERY_US,
     MOST_LISTED,
     NOT_CHECKED,
+    STORE_EVERY_US,
     Found,
     IncompleteTransaction,
     ReleaseTransaction,
@@ -47,6 +48,28 @@ def test_a_check_is_due_once_a_minute_and_after_the_clock_was_set_back() -> None
     assert checked.is_due(20, 6 * CHECK_EVERY_US)
     assert checked.is_due(20, CHECK_EVERY_US)
     assert not checked.is_due(10, 9 * CHECK_EVERY_US), "there is nothing to check"
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_time_that_no_check_covered_is_not_stored(waits: bool) -> None:
+    """ING-2: without a declared transaction, the horizon alone makes no commit."""
+    for horizon in range(0, 10 * STORE_EVERY_US, STORE_EVERY_US):
+        followed = replace(NOT_CHECKED, checked_to=max(0, horizon))
+        assert not followed.is_news(NOT_CHECKED, horizon, below=horizon, waits=waits)
+
+
+def test_a_check_is_stored_at_once_if_tables_wait_for_it() -> None:
+    """ING-2: otherwise it is stored once in `STORE_EVERY_US`."""
+    now, stored = STORE_EVERY_US, replace(NOT_CHECKED, declared=1)
+    checked = stored.after(10, [], now)
+    assert checked.is_news(stored, now, below=9, waits=True)
+    assert checked.is_news(stored, now, below=9, waits=False)
+    assert not checked.is_news(replace(stored, checked_at=1), now, below=9, waits=False)
+    assert not checked.is_news(stored, now, below=10, waits=True), "nothing looks below 10"
+    found = stored.after(10, [Found(4, "a", 1)], now)
+    assert found.is_news(replace(stored, checked_at=1), now, below=10, waits=False)
+    taken = replace(stored, released_to=3)
+    assert taken.is_news(stored, 1, below=0, waits=False)
 
 
 def test_tables_wait_until_the_records_are_there() -> None:

@@ -1,0 +1,66 @@
+"""An apply of few changes, as values: what it reads, and the files that it has written (TBL-13).
+
+The files are named as Delta names them: each is the JSON of an action of its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from connector.state.table_state import TableState
+from connector.tables.definition import TableDefinition
+
+MAX_CHANGES: Final = 20_000
+"""An apply of more changes is one of Spark."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallApply:
+    """The input of the apply.
+
+    - `definition`, `buckets` and `before` are those of the table. It keeps the latest version of a
+      cell, and has no blocked rows and no column that was added later.
+    - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
+      is deferred. Deletes below `horizon` may be forgotten.
+    - `changelog` is the folder of the changelog, and `changes` its files with all changes after
+      `before.complete_to_batch`, up to the cut.
+    - `table` is the folder of the table, and `rows` its files.
+    - `tombstones` is the folder of the tombstone table, and `removed` its files. None: there is no
+      such table yet.
+    - `attempt_id` identifies the attempt.
+    """
+
+    definition: TableDefinition
+    buckets: int
+    before: TableState
+    below: int | None
+    horizon: int | None
+    changelog: str
+    changes: tuple[str, ...]
+    table: str
+    rows: tuple[str, ...]
+    tombstones: str
+    removed: tuple[str, ...] | None
+    attempt_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """The result of the apply: files that no commit names yet.
+
+    `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
+    actions to commit to both tables.
+    """
+
+    changes: int
+    highest: int
+    deferred_from: int | None
+    has_residual: bool
+    table: tuple[str, ...]
+    tombstones: tuple[str, ...]
+
+
+MergeFew = Callable[[SmallApply], Merged | None]
+"""Merges the changes and writes the files. None: Spark must do it, and no file was written."""

@@ -1,0 +1,99 @@
+"""The stored state of a row loses nothing that a later merge needs (TBL-12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from connector.records.ordering import OrderBy
+from connector.tables.definition import TableDefinition
+from connector.tables.keys import Key, KeyPart
+from connector.tables.merge import EMPTY, RowState, join, lift, normal, visible
+from connector.tables.row import row_of
+from connector.tables.stored_state import read_state, write_state
+from connector.tables.values import DataType
+from tests.property.histories import COLUMNS, Delivery, batches, histories, history
+
+ROW = (b"r1",)
+Write = Callable[[TableDefinition, RowState], dict[str, Any]]
+
+tables = pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(
+            TableDefinition(
+                name="t",
+                stream="s",
+                source="t",
+                key=Key((KeyPart("id", DataType.BYTES),)),
+                columns=COLUMNS,
+                order=order,
+                keep_unmapped=keeps,
+            ),
+            id=f"{order}{'' if keeps else ', mapped only'}",
+        )
+        for order in OrderBy
+        for keeps in (True, False)
+    ],
+)
+
+
+def stored(
+    table: TableDefinition, deliveries: Iterable[list[Delivery]], write: Write = write_state
+) -> dict[str, object] | None:
+    """The row after all batches. Its state is stored and read again after each of them."""
+    state = EMPTY
+    for batch in deliveries:
+        for one in batch:
+            state = join(state, lift(one.change, one.position, table.order, table.versions))
+        state = normal(state)
+        row = row_of(table, ROW[0], visible(state))
+        values = [None if row is None else row[column.name] for column in table.columns]
+        state = read_state(table, write(table, state), values)
+    return row_of(table, ROW[0], visible(state))
+
+
+def in_memory(table: TableDefinition, deliveries: Iterable[Delivery]) -> dict[str, object] | None:
+    state = EMPTY
+    for one in deliveries:
+        state = join(state, lift(one.change, one.position, table.order, table.versions))
+    return row_of(table, ROW[0], visible(state))
+
+
+@tables
+@settings(max_examples=100)
+@given(deliveries=histories(rows=ROW))
+def test_newest_wins_if_the_state_is_stored_after_each_change(
+    table: TableDefinition, deliveries: list[Delivery]
+) -> None:
+    """newest_wins, deletes_stay_deleted"""
+    assert stored(table, [[one] for one in deliveries]) == in_memory(table, deliveries)
+
+
+@tables
+def test_newest_wins_if_the_state_is_stored_after_each_batch(
+    table: TableDefinition, seed: int
+) -> None:
+    """newest_wins, deletes_stay_deleted: many larger histories."""
+    rng = Random(seed)
+    for _ in range(400):
+        deliveries = history(rng, changes=12, rows=ROW)
+        assert stored(table, batches(rng, deliveries)) == in_memory(table, deliveries)
+
+
+@pytest.mark.parametrize("lost", ["family_entries", "column_entries", "residual"])
+def test_a_state_that_loses_a_part_is_noticed(lost: str, seed: int) -> None:
+    """The law above can fail."""
+
+    def write(table: TableDefinition, state: RowState) -> dict[str, Any]:
+        whole = write_state(table, state)
+        kept = whole[lost]
+        return {**whole, lost: None if lost == "residual" else [None] * len(kept)}
+
+    rng, (table,) = Random(seed), tables.args[1][0].values
+    found = [history(rng, changes=12, rows=ROW) for _ in range(200)]
+    assert any(stored(table, [[d] for d in one], write) != in_memory(table, one) for one in found)
