@@ -343,7 +343,7 @@ def test_roots_that_are_wrongly_kept_or_forgotten_are_noticed(
     """WMK-9: a canary."""
     monkeypatch.setattr(frontier, rule, wrong)
     with pytest.raises(AssertionError, match=law):
-        for number in range(100):
+        for number in range(1000):
             does_not_grow(Random(f"{seed}/{number}"), ranged=True)
 
 
