@@ -26,8 +26,8 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConfigError, ConnectorError, ErrorCode
 from connector.jars import JarStore, fetch
 from connector.kafka import LetterFilter
+from connector.lake.checks import opened
 from connector.lake.plain_table import batches, rows_in
-from connector.lake.stores import opened
 from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, Record, kafka_key
 from connector.services import RunReport, audit, dead_letters, load_config, read, rebuild, run

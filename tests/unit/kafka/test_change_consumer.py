@@ -684,7 +684,7 @@ def test_a_topic_with_times_of_producers_is_read_from_a_minute_earlier(stream: S
     assert places[1] < places[0]
 
 
-@pytest.mark.parametrize("at_ms", [T0 // 1_000_000, 0, 2**62])
+@pytest.mark.parametrize("at_ms", [T0 // 1_000_000, 0, 2**62], ids=["seconds", "none", "greatest"])
 def test_a_range_is_read_whatever_the_unit_of_the_record_timestamps(
     stream: Stream, at_ms: int
 ) -> None:
