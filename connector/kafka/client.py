@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -368,8 +367,10 @@ def contents(
     header is not UTF-8, the client cannot read any header of the record: there are none then.
     """
     headers: Any = ()
-    with suppress(SystemError):  # a name is not UTF-8
+    try:  # noqa: SIM105, a call in between would meet the error that the client has left
         headers = message.headers() or ()
+    except SystemError:  # a name is not UTF-8
+        pass
     key: Any = message.key()
     value: Any = message.value()
     arrived = arrival_of(message)
