@@ -45,10 +45,8 @@ def text_at(path: str) -> str | None:
     """The text of a small file of a warehouse. None: there is no file, or it cannot be read."""
     folder, _, name = path.rpartition("/")
     try:
-        if "://" not in path:
-            return Path(path).read_text("utf-8")
-        if path.startswith("file://"):
-            return Path(unquote(path.removeprefix("file://"))).read_text("utf-8")
+        if (local := _local(path)) is not None:
+            return Path(local).read_text("utf-8")
         from deltalake._internal import DeltaFileSystemHandler
 
         file = DeltaFileSystemHandler(folder, options_of(path), None).open_input_file(name)
@@ -61,10 +59,15 @@ def files_at(path: str) -> FileSystem:
     """The files below a folder of a warehouse, with paths that begin there."""
     from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
-    if "://" not in path:
-        return SubTreeFileSystem(path, LocalFileSystem())
-    if path.startswith("file://"):
-        return SubTreeFileSystem(unquote(path.removeprefix("file://")), LocalFileSystem())
+    if (local := _local(path)) is not None:
+        return SubTreeFileSystem(local, LocalFileSystem())
     from deltalake.fs import DeltaStorageHandler
 
     return PyFileSystem(DeltaStorageHandler(path, options_of(path)))
+
+
+def _local(path: str) -> str | None:
+    """A path of this machine, without the form of a URI. None: it is in a store."""
+    if path.startswith("file://"):
+        return unquote(path.removeprefix("file://"))
+    return None if "://" in path else path
