@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from confluent_kafka import (
@@ -366,15 +367,24 @@ def contents(
     If the record timestamp is not believed, it is the present time (REC-25). If the name of a
     header is not UTF-8, the client cannot read any header of the record: there are none then.
     """
-    headers: Any = ()
-    try:  # noqa: SIM105, a call in between would meet the error that the client has left
-        headers = message.headers() or ()
+    headers: Any
+    try:
+        headers = _headers_of(message) or ()
     except SystemError:  # a name is not UTF-8
-        pass
+        headers = ()
     key: Any = message.key()
     value: Any = message.value()
     arrived = arrival_of(message)
     return key, value, tuple(headers), now_us() if arrived is None else arrived
+
+
+_headers_of = methodcaller("headers")
+"""`message.headers()`, at most once for a message.
+
+If a name is not UTF-8, the client returns a broken list and leaves an error behind. The call of a
+method by the interpreter does not always look for an error, and a second call returns the broken
+list without one.
+"""
 
 
 def arrival_of(message: Message) -> int | None:

@@ -266,9 +266,12 @@ class World:
         load.send_everywhere(Sent(load.name, load.kafka_partitions, lineage=begin))
         self._flush(load)
         k = self.rng.randrange(load.kafka_partitions)
-        load.send(Sent(load.name, load.kafka_partitions, self.clock), k)
+        load.send(self._loaded(load), k)
         end = ChildPartitions(load.name, self.clock + 1, 0, ())
         load.send_everywhere(Sent(load.name, load.kafka_partitions, lineage=end))
+
+    def _loaded(self, load: Producer) -> Sent:
+        return Sent(load.name, load.kafka_partitions, self.clock)
 
     def _retire(self) -> None:
         """A root is not announced any more. Others announce its live stream partitions."""

@@ -31,7 +31,7 @@ from connector.watermarks.transactions import (
     TransactionAssembler,
     WholeTransaction,
 )
-from tests.property.deliveries import Sent, World
+from tests.property.deliveries import Producer, Sent, World
 
 ARRIVAL = 2**50
 _BAD = Rejection(Reason.UNDECODABLE, "bad")
@@ -146,6 +146,17 @@ class TransactionWorld(World):
                 is_bad=self.rng.random() < 0.03,
             )
             producer.send(sent, self.rng.randrange(producer.kafka_partitions))
+
+    def _loaded(self, load: Producer) -> Sent:
+        self._count += 1
+        change = DataChange(
+            stream_partition=load.name,
+            table="t",
+            row_key=b"%d" % self._count,
+            commit_timestamp=self.clock,
+            entries=(SetCell("f", b"q", b"v"),),
+        )
+        return SentChange(load.name, load.kafka_partitions, self.clock, change=change)
 
     def _send_again(self) -> None:
         k = self.rng.randrange(len(self.logs))

@@ -213,6 +213,8 @@ def test_spark_submit_shows_our_lines_and_those_that_the_user_asked_for(
         "appender.console.target = SYSTEM_ERR\nappender.console.layout.type = PatternLayout\n"
         "appender.console.layout.pattern = the user's %p %m%n\n"
     )
+    # Without the options of the session of the tests: of them, the JVM warns on standard output.
+    environment = {name: one for name, one in os.environ.items() if name not in QUICK_PROCESS}
     named = f"-Dlog4j2.configurationFile={logging.as_uri()}" if of_the_user else ""
     done = subprocess.run(
         [
@@ -220,8 +222,7 @@ def test_spark_submit_shows_our_lines_and_those_that_the_user_asked_for(
             *("--driver-memory", "1g", "--driver-java-options", f"{SPARK_OPTIONS} {named}"),
             *("--jars", ",".join(map(str, fetch("spark", jar_store()))), program, tmp_path),
         ],
-        # Without the options of `QUICK_PROCESS`: of them, the JVM warns on standard output.
-        env=os.environ | {"PYTHONPATH": os.getcwd(), "PYSPARK_DRIVER_PYTHON": sys.executable},
+        env=environment | {"PYTHONPATH": os.getcwd(), "PYSPARK_DRIVER_PYTHON": sys.executable},
         capture_output=True,
         text=True,
         timeout=2 * TIMEOUT_S,

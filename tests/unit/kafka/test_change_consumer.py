@@ -618,7 +618,7 @@ def test_a_record_with_an_absurd_time_is_like_others(
     assert sorted(map(str, shown)) == [*map(str, (2 * S, 4 * S, 6 * S)), rejected]
     for item in found:
         if isinstance(item, ConsumerRecord):
-            assert T0 - 401 * S <= item.record_timestamp <= NOW + 600 * S
+            assert T0 - 401 * S <= item.record_timestamp <= time.time_ns() // 1000
             if isinstance(item.record, Rejection):
                 assert item.record.reason is Reason.COMMIT_TIMESTAMP_IN_FUTURE
         if isinstance(item, Rejected):
