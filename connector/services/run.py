@@ -178,6 +178,7 @@ def _run_pipeline(
     once: bool,
 ) -> None:
     from connector.lake.jobs import History
+    from connector.lake.small_apply import merge_few
     from connector.spark.apply_loop import JobLog
     from connector.spark.cluster import repeating, watching
     from connector.spark.pipeline import Pipeline
@@ -200,7 +201,7 @@ def _run_pipeline(
         on_event(info("PIPELINE", text))
 
     with watching(spark):
-        begin = partial(Pipeline, spark, config, ports, earliest, log, say)
+        begin = partial(Pipeline, spark, config, ports, earliest, log, merge_few, say)
         pipeline = repeating(begin, "the tables", say, stop)
         if once:
             pipeline.run_once(stop)

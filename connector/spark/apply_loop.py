@@ -33,6 +33,7 @@ from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import pace_in_force
 from connector.state.pace import Turns
+from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
@@ -97,6 +98,7 @@ class Applies:
         changelogs: Mapping[str, Changelog],
         worlds: Mapping[str, IngestPorts],
         journal: JobLog,
+        merge_few: MergeFew | None,
         record: Callable[[str, Cut, Mapping[str, Stood]], None],
         say: Say,
         on_step: Callable[[str], None],
@@ -104,6 +106,7 @@ class Applies:
         self._spark, self._config, self._tables = spark, config, tables
         self._changelogs, self._worlds = changelogs, worlds
         self._journal, self._record, self._say, self._on_step = journal, record, say, on_step
+        self._merge_few = merge_few
         self._names = {
             stream: [name for name, one in config.tables.items() if one.stream == stream]
             for stream in config.streams
@@ -310,6 +313,7 @@ class Applies:
                     publish=world.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
                     discarded=partial(_discarded, world),
+                    merge_few=self._merge_few,
                 )
 
         try:

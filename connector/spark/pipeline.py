@@ -27,12 +27,13 @@ from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LOG_BEYOND_S, NEWEST_CUT_KEPT_US
+from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 
 
 class Pipeline:
     """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every
-    stream.
+    stream. `merge_few` merges few changes without Spark (TBL-13).
 
     `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
     or "table NAME: STEP". An error that it raises ends that batch or apply.
@@ -45,6 +46,7 @@ class Pipeline:
         worlds: Mapping[str, IngestPorts],
         earliest: Mapping[str, Callable[[], Offsets]],
         journal: JobLog,
+        merge_few: MergeFew | None = None,
         say: Say = lambda line: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
@@ -74,7 +76,7 @@ class Pipeline:
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
-            *(spark, config, self._tables, changelogs, worlds, journal),
+            *(spark, config, self._tables, changelogs, worlds, journal, merge_few),
             record=self._record,
             say=lambda line: self._say(line),
             on_step=on_step,
