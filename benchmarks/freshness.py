@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -278,7 +279,7 @@ def started(
         str(Path(sys.executable).with_name("connector")),
         "--config",
         str(folder / "connector.toml"),
-        "run",
+        *("run", "--trace", str(folder / "trace")),
     ]
     with ExitStack() as stack:
         generator = subprocess.Popen(
@@ -409,6 +410,8 @@ def measure(
             scene.reading(plan.reader_s) if plan.reader_s else None,
         )
     sent = finish_load(scene, folder)
+    for rate, (quiet, _) in windows.items():
+        show_steps(rate, folder / "trace", quiet)
     return {rate: measured(scene, sent, *both) for rate, both in windows.items()}
 
 
@@ -447,6 +450,21 @@ def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
     )
     assert len(found) == len(made), f"{len(found)} rows, and not {len(made)}"
     assert dict(found) == made, "the rows are not what was sent"
+
+
+def show_steps(rate: int, trace: Path, window: Window) -> None:
+    """Print how long each step of a batch and of an apply took in a window."""
+    took: dict[tuple[str, str], list[float]] = {}
+    for line in trace.read_text().splitlines():
+        step = json.loads(line)
+        at = datetime.fromisoformat(step["at"]).timestamp() * 1e6
+        if window.began <= at < window.ended and step["seconds"] is not None:
+            took.setdefault((step["of"].split()[0], step["step"]), []).append(step["seconds"])
+    print(f"\nsteps at {rate}/s{'':28}{'times':>8}{'p50 s':>8}{'p95 s':>8}{'all s':>8}")
+    for (of, step), all_s in took.items():
+        p50, p95 = np.percentile(all_s, [50, 95])
+        name = f"{of}: {step}"
+        print(f"{name:42}{len(all_s):8}{p50:8.2f}{p95:8.2f}{sum(all_s):8.1f}", flush=True)
 
 
 def show(settings: str, values: dict[int, dict[str, float]]) -> None:

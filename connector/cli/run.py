@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import threading
+from typing import TextIO
 
 import click
 
@@ -25,8 +26,20 @@ from connector.services.run import run
 @click.option(
     "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
 )
+@click.option(
+    "--trace",
+    type=click.File("a"),
+    help="Append to this file how long each step of a batch and of an apply takes, as JSON lines.",
+)
 @click.pass_context
-def command(ctx: click.Context, *, once: bool, cores: str | None, memory: str | None) -> None:
+def command(
+    ctx: click.Context,
+    *,
+    once: bool,
+    cores: str | None,
+    memory: str | None,
+    trace: TextIO | None,
+) -> None:
     """Ingest all streams and apply them to their tables. SIGTERM or Ctrl-C stops the command after
     the current batch.
 
@@ -37,4 +50,12 @@ def command(ctx: click.Context, *, once: bool, cores: str | None, memory: str | 
     logging.getLogger().addHandler(logging.NullHandler())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    run(config, once=once, stop=stop, on_event=terminal.tell, cores=cores, memory=memory)
+    run(
+        config,
+        once=once,
+        stop=stop,
+        on_event=terminal.tell,
+        cores=cores,
+        memory=memory,
+        trace=trace,
+    )

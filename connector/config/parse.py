@@ -302,7 +302,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
         unknown_tables=section.choice("unknown_tables", UnknownTables, UnknownTables.KEEP),
         max_dead_letter_ratio=section.ratio("max_dead_letter_ratio", 0.5),
         halt_on_first=section.flag("halt_on_first", False),
-        trigger_s=section.duration_ms("trigger", 5_000) / 1000,
+        trigger_s=section.duration_ms("trigger", 2_000) / 1000,
         max_offsets_per_trigger=section.number("max_offsets_per_trigger", 1_000_000, 1, 2**63 - 1),
         bound_buffer_s=section.duration_s("bound_buffer", None),
         incomplete_transactions=section.choice(

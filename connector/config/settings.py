@@ -122,7 +122,7 @@ class StreamConfig:
     unknown_tables: UnknownTables = UnknownTables.KEEP
     max_dead_letter_ratio: float = 0.5
     halt_on_first: bool = False
-    trigger_s: float = 5.0
+    trigger_s: float = 2.0
     max_offsets_per_trigger: int = 1_000_000
     bound_buffer_s: int | None = None
     incomplete_transactions: IncompleteTransactions = IncompleteTransactions.COUNT

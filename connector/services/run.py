@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
@@ -25,6 +25,7 @@ from connector.errors import (
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
+from connector.services.trace import Trace
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, JobKind
 from connector.state.table_status import is_at_low_watermark, text_of_waiting
@@ -77,6 +78,7 @@ def run(
     on_event: OnEvent = log_event,
     cores: str | None = None,
     memory: str | None = None,
+    trace: TextIO | None = None,
 ) -> RunReport:
     """Ingest all streams of a configuration and apply them to their tables.
 
@@ -94,6 +96,7 @@ def run(
         cores: Threads of a local session; `*` for as many as there are processors. None: as
             configured in [spark].
         memory: Heap of the driver, for example `2g`. None: as configured in [spark].
+        trace: Receives a line of JSON for each step of a batch and of an apply, with its seconds.
 
     Returns:
         The work that was done.
@@ -128,7 +131,8 @@ def run(
             started = session_of(
                 config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
             )
-            _run_pipeline(config, started, ports, stop, on_event, counts, once=once)
+            on_step = Trace(trace).step if trace else _no_trace
+            _run_pipeline(config, started, ports, stop, on_event, on_step, counts, once=once)
         except Exception as error:
             is_of_spark = started is not None or not isinstance(error, ConnectorError | OSError)
             if not (is_of_spark and _spark_has_ended()):
@@ -139,6 +143,10 @@ def run(
                 info("STOPPED", "stopped: Spark ended before its work did; the next run does it")
             )
         return counts.report(_ingest_batches(config) - before)
+
+
+def _no_trace(step: str) -> None:
+    pass
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:
@@ -173,6 +181,7 @@ def _run_pipeline(
     ports: Mapping[str, IngestPorts],
     stop: threading.Event,
     on_event: OnEvent,
+    on_step: Callable[[str], None],
     counts: _Counts,
     *,
     once: bool,
@@ -201,7 +210,7 @@ def _run_pipeline(
         on_event(info("PIPELINE", text))
 
     with watching(spark):
-        begin = partial(Pipeline, spark, config, ports, earliest, log, merge_few, say)
+        begin = partial(Pipeline, spark, config, ports, earliest, log, merge_few, say, on_step)
         pipeline = repeating(begin, "the tables", say, stop)
         if once:
             pipeline.run_once(stop)

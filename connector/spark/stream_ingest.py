@@ -48,7 +48,8 @@ class _StoppedError(Exception):
 class StreamIngest:
     """The streaming query of one stream.
 
-    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch.
+    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch,
+    and `follow` before the next one may begin.
     """
 
     def __init__(
@@ -62,10 +63,11 @@ class StreamIngest:
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
         heard: Callable[[], None] = lambda: None,
+        follow: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
         self._say = say
-        self._bounds, self._heard = bounds, heard
+        self._bounds, self._heard, self._follow = bounds, heard, follow
         self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
@@ -91,6 +93,7 @@ class StreamIngest:
         self._stopping = False
         self._stopped = threading.Event()
         self._asking: threading.Thread | None = None
+        self._on_step = on_step
         self._losses, self._begin_at = Losses(), 0.0
         self._failure: BaseException | None = None
         self._query: StreamingQuery | None = None
@@ -303,6 +306,7 @@ class StreamIngest:
             if self._stopping:
                 # The batch is neither processed nor acknowledged. The next start reads it again.
                 raise _StoppedError
+            self._on_step("batch begun")
             try:
                 with ingesting(self._stream.name):
                     offsets = batch_range(
@@ -315,6 +319,8 @@ class StreamIngest:
         self._losses.over()
         self._heard()
         self._say(_batch_line(self._stream.name, progress, offsets))
+        self._follow()
+        self._on_step("batch ended")
 
 
 def _batch_line(stream: str, progress: Progress, offsets: BatchRange) -> str:

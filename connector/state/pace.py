@@ -16,7 +16,7 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-APPLY_EVERY_S: Final = 10.0
+APPLY_EVERY_S: Final = 2.0
 """The pace of a table without a declared bound or pace."""
 MIN_APPLY_EVERY_S: Final = 1.0
 LOOK_AGAIN_S: Final = 10.0

@@ -103,11 +103,12 @@ class ChangeRecords:
             or change.commit_timestamp <= delivery.reached
         ) and change not in delivery.failed:
             raise _too_early(change, delivery)
-        wire = (
-            self._with_true_claim(change, delivery, before)
-            if change.estimated_low_watermark
-            else change
-        )
+        wire = change
+        if change.estimated_low_watermark:
+            wire = self._with_true_claim(change, delivery, before)
+        elif delivery.reached and self._queue.may_claim:
+            position = replace(change, estimated_low_watermark=delivery.reached + 1)
+            wire = _lowered(position, delivery, before)
         value = self._bytes.checked(wire, change.row_key, headers)
         kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
         return value, kafka_partition, wire.estimated_low_watermark != 0
@@ -141,16 +142,20 @@ class ChangeRecords:
         if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return replace(change, estimated_low_watermark=0)
-        oldest = min(
-            time
-            for time in (change.commit_timestamp, delivery.oldest_open(), before)
-            if time is not None
-        )
-        return (
-            change
-            if change.estimated_low_watermark <= oldest
-            else replace(change, estimated_low_watermark=oldest)
-        )
+        return _lowered(change, delivery, before)
+
+
+def _lowered(change: DataChange, delivery: Delivery, before: int | None) -> DataChange:
+    """The change with an estimated low watermark that is true: no older change may follow, and all
+    older ones are acknowledged (REC-18).
+    """
+    times = (change.commit_timestamp, delivery.oldest_open(), before)
+    oldest = min(time for time in times if time is not None)
+    return (
+        change
+        if change.estimated_low_watermark <= oldest
+        else replace(change, estimated_low_watermark=oldest)
+    )
 
 
 def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:

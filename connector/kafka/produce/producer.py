@@ -98,7 +98,7 @@ class ChangeProducer:
         settings: Mapping[str, str] | None = None,
         announce: bool = True,
         transactional_id: str | None = None,
-        heartbeat_s: float = 5.0,
+        heartbeat_s: float = 1.0,
         spool: str | os.PathLike[str] | None = None,
         spool_max_bytes: int = DEFAULT_MAX_BYTES,
         spool_after_s: float = 1.0,

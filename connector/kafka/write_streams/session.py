@@ -81,7 +81,7 @@ class WriteSession:
         max_in_flight_bytes: int = 64 * 1024 * 1024,
         queue_timeout_s: float = 60.0,
         max_retry_s: float = 300.0,
-        heartbeat_s: float = 5.0,
+        heartbeat_s: float = 1.0,
         registry: RegistryConfig | None = None,
         max_record_bytes: int = 10_000_000,
         min_commit_timestamp: int = 0,

@@ -84,6 +84,7 @@ def apply(
     without Spark. Raises `TableError`, `WriterConflictError`, `DeliveryError`. The table is then
     unchanged.
     """
+    on_step("apply begun")
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
     is_there = newest is not None and _is_at(before, cut)
@@ -141,6 +142,7 @@ def _apply_few(
     files = table.files(version)
     if files is None:
         return None
+    on_step("changes chosen")
     tombstones, removed = table.tombstone_files(before)
     attempt = new_attempt()
     merged = merge_few(
@@ -153,7 +155,7 @@ def _apply_few(
             changelog=changelog.path,
             changes=recent.files,
             table=table.path,
-            rows=tuple(file.json() for file in files) if recent.count else (),
+            rows=files.actions() if recent.count else (),
             tombstones=tombstones,
             removed=removed,
             attempt_id=attempt,

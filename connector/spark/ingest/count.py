@@ -61,16 +61,22 @@ def count_rows(
     *,
     kafka_partitions: int,
     max_clock_skew_s: int,
+    tasks: int,
     unknown_fields: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
 ) -> BatchCounts:
     """The counts of a batch's rows in the changelog.
 
-    It is one aggregation over a few columns, and one over the lineage if there is any.
+    It is one aggregation over a few columns, and one over the lineage if there is any. `tasks` read
+    the rows. One task needs no exchange of rows, and so no second stage.
     `unknown_fields` returns those of the schemas with these ids (ING-3). None: no valid record of
     the batch has a schema with unknown fields.
     """
     counted = _counted(
-        rows, known_tables, before.low_watermark or 0, max_clock_skew_s, unknown_fields is not None
+        _with_epochs(rows).coalesce(tasks),
+        known_tables,
+        before.low_watermark or 0,
+        max_clock_skew_s,
+        unknown_fields is not None,
     )
     good = [row for row in counted if row["reason"] is None]
     lineage = _lineage(rows) if any(row["lineage"] for row in good) else ()
@@ -165,8 +171,7 @@ def _counted(
     # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
     claim = f"CASE WHEN NOT {_IS_REPLAY} THEN {said} END"
     return (
-        _with_epochs(rows)
-        .groupBy(
+        rows.groupBy(
             "kind",
             "reason",
             "rule",

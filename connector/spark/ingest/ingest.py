@@ -359,6 +359,7 @@ class Ingest:
         self._on_step("rows written")
         asks = self._unknown_fields if unknown_fields(self._schemas) else None
         counts = self._counted(rows, batch, before, asks)
+        self._on_step("rows counted")
         if counts.rejected or _may_complete(before, batch, counts):
             return None
         releases, _ = self._releases_after(before, batch, counts)
@@ -390,6 +391,7 @@ class Ingest:
             before,
             kafka_partitions=batch.kafka_partitions,
             max_clock_skew_s=skew_s,
+            tasks=_tasks(batch),
             unknown_fields=fields_of,
         )
 
@@ -506,7 +508,7 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
         )
-        few = verdicts.coalesce(1 + batch.offsets.records // RECORDS_PER_TASK)
+        few = verdicts.coalesce(_tasks(batch))
         self._changelog.append(
             few,
             batch,
@@ -548,6 +550,11 @@ class Ingest:
             ingest_batch=batch.ingest_batch,
             reason=reason,
         )
+
+
+def _tasks(batch: LoggedBatch) -> int:
+    """The number of tasks that write, or read, the rows of a batch."""
+    return 1 + batch.offsets.records // RECORDS_PER_TASK
 
 
 def _may_complete(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> bool:

@@ -9,6 +9,7 @@ commands read files.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,13 @@ class Files:
 
     def __iter__(self) -> Iterator[Any]:
         return each(self.added)
+
+    def actions(self) -> tuple[str, ...]:
+        """The actions of Delta's log that add the files, as JSON. It is one call to the JVM."""
+        jvm: Any = self.spark._jvm
+        any_type = scala_object(jvm.scala.reflect, "ManifestFactory").Any()
+        to_json = scala_object(delta(self.spark).util, "JsonUtils").toJson
+        return tuple(json.dumps({"add": one}) for one in json.loads(to_json(self.added, any_type)))
 
 
 def files_of(spark: SparkSession, path: str, version: int) -> Files | None:

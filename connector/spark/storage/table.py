@@ -348,7 +348,7 @@ class Table:
         path = self._tombstones_path
         if not self.has_tombstones_table(table_state):
             return path, None
-        return path, tuple(file.json() for file in all_files(self._spark, path))
+        return path, all_files(self._spark, path).actions()
 
     def add_tombstones(self, actions: Sequence[str], before: TableState) -> None:
         """Commit files with tombstones for the apply after `before`. There is a tombstone table.

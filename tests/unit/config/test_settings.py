@@ -185,7 +185,7 @@ def test_defaults_are_those_of_the_documents() -> None:
         True,
         None,
     )
-    assert (stream.bound_buffer_s, stream.buffer_s) == (None, 10), "JOB-4: twice the trigger"
+    assert (stream.bound_buffer_s, stream.buffer_s) == (None, 4), "JOB-4: twice the trigger"
     assert config(SMALLEST + "[streams.s]\ntrigger = '250ms'\n").streams["s"].buffer_s == 1
     assert table.key == Key((KeyPart("row_key", DataType.BYTES),), KeyForm.ROW_KEY)
     assert (stream, table) == (

@@ -135,7 +135,7 @@ def test_without_a_reported_position_nothing_is_sent(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1: a program that sends its own heartbeats goes on as before."""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(1))
         sender.send(Heartbeat("p", 1))
         assert not timers[0].is_started
@@ -148,7 +148,7 @@ def test_a_source_that_stops_still_has_heartbeats(
     """PUB-1: at the newest position, once per interval, in every Kafka partition, behind an
     announcement.
     """
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.reached("p", 5, b"five")
         assert timers[0].is_started
         timers[0].tick()
@@ -174,7 +174,7 @@ def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
     copied = [("trace", b"1"), (EPOCH_HEADER, b"999999999999999999")]
     epochs = []
     for number in (1, 2):
-        with ChangeProducer(kafka, FACTS) as sender:
+        with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
             sender.send(change(10 * number), headers=[("trace", b"1")])
             sender.send(Heartbeat("p", 10 * number), copied)
             sender.reached("p", 10 * number + 1)
@@ -227,7 +227,7 @@ def test_a_failed_change_holds_the_heartbeat_until_it_is_delivered(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1, REC-18"""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(4))
         sender.flush()
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
@@ -245,7 +245,7 @@ def test_a_failed_change_holds_the_heartbeat_until_it_is_delivered(
 
 def test_a_reported_position_closes_at_once(kafka: KafkaConfig, timers: list[HandTimer]) -> None:
     """PUB-1: before any heartbeat was sent."""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(5))
         sender.reached("p", 5)
         with pytest.raises(InvalidChangeError, match="after 5, the position reported") as caught:
@@ -264,7 +264,7 @@ def test_a_position_that_goes_back_or_is_of_no_live_stream_partition_is_refused(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1, WMK-7"""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.reached("p", 5)
         sender.reached("p", 5, b"the same position, another token")
         with pytest.raises(InvalidChangeError, match="at or after 5, which was reported") as caught:
@@ -326,7 +326,7 @@ def test_a_heartbeat_that_failed_is_raised_once_and_sent_again(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1, nothing_lost: the record of the call that raises is queued all the same."""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(1))
         sender.flush()
         sender.reached("p", 1)
@@ -340,13 +340,36 @@ def test_a_heartbeat_that_failed_is_raised_once_and_sent_again(
         assert sender.undelivered() == {}
         timers[0].tick()
     assert read_heartbeats(kafka) == [Heartbeat("p", 1)]
-    assert change(2) in [*read(kafka, 0), *read(kafka, 1)]
+    assert replace(change(2), estimated_low_watermark=2) in [*read(kafka, 0), *read(kafka, 1)]
+
+
+def test_a_change_carries_the_reported_position(
+    kafka: KafkaConfig, timers: list[HandTimer]
+) -> None:
+    """PUB-1, REC-18: the newest one. An
+    estimate of the application, also a smaller one, stays.
+    """
+    with ChangeProducer(kafka, FACTS) as sender:
+        sender.send(change(3))
+        sender.flush()
+        sender.reached("p", 8)
+        sender.send_many([change(20), change(30), change(10)])
+        sender.flush()
+        sender.send(replace(change(40), estimated_low_watermark=5))
+        sender.send(change(50))
+    found = [*read(kafka, 0), *read(kafka, 1)]
+    claims = {
+        one.commit_timestamp: one.estimated_low_watermark
+        for one in found
+        if isinstance(one, DataChange)
+    }
+    assert claims == {3: 0, 20: 9, 30: 9, 10: 9, 40: 5, 50: 9}
 
 
 def test_a_heartbeat_that_failed_is_not_raised_once_a_later_one_was_delivered(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(1))
         sender.flush()
         sender.reached("p", 1)
@@ -361,7 +384,7 @@ def test_an_announcement_of_the_timer_that_failed_is_sent_again(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1, WMK-6: it is never undelivered, and the next record repeats it."""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(1, "q"))
         sender.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
@@ -402,7 +425,7 @@ def test_an_exception_in_the_timer_is_raised_by_the_application(
     kafka: KafkaConfig, timers: list[HandTimer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PUB-1: and the next tick comes."""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.reached("p", 5)
         with monkeypatch.context() as patched:
             patched.setattr(sender._control, "send_automatic", lambda *_: 1 / 0)
@@ -430,7 +453,7 @@ def test_callbacks_run_in_the_thread_of_the_application_only(
 ) -> None:
     """PUB-1, PUB-5: although the timer reads the acknowledgements."""
     threads: list[int] = []
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(5), on_delivery=lambda *_: threads.append(threading.get_ident()))
         sender.reached("p", 5)
         for _ in range(50):  # the application does nothing
@@ -453,7 +476,7 @@ def test_close_sends_the_last_heartbeat_where_it_is_true(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1: not for a stream partition with a failed change."""
-    sender = ChangeProducer(kafka, FACTS)
+    sender = ChangeProducer(kafka, FACTS, heartbeat_s=5)
     sender.send(change(1))
     sender.send(change(1, "q"))
     sender.flush()
@@ -487,7 +510,7 @@ def test_a_transactional_producer_sends_it_in_a_transaction_of_its_own(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1: also for changes that were acknowledged in a transaction."""
-    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         with sender.transaction():
             sender.send(change(5))
             sender.reached("p", 5)
@@ -502,7 +525,7 @@ def test_the_timer_waits_for_the_end_of_an_open_transaction(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1: sends inside the transaction do not wait for the timer."""
-    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         sender.reached("p", 4)
         ticking = threading.Thread(target=timers[0].tick)
         with sender.transaction():
@@ -523,7 +546,7 @@ def test_an_aborted_transaction_holds_the_heartbeat(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1, REC-18: its changes are not acknowledged, though they were handed over."""
-    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         with pytest.raises(ZeroDivisionError), sender.transaction():
             sender.send(change(5))
             sender.reached("p", 5)
@@ -540,7 +563,7 @@ def test_a_transaction_of_a_heartbeat_that_fails_is_raised_before_the_next_one(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1"""
-    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         sender.send(change(5))
         sender.reached("p", 5)
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
@@ -561,7 +584,7 @@ def test_a_heartbeat_that_failed_does_not_end_a_transaction(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """PUB-1: its error waits for the end of the block, and is not raised in `on_delivery`."""
-    with ChangeProducer(kafka, FACTS, transactional_id="x") as sender:
+    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         with sender.transaction():
             sender.send(change(5), on_delivery=lambda *_: sender.send(change(7)))
             sender.reached("p", 4)
@@ -577,7 +600,7 @@ def test_a_heartbeat_that_failed_does_not_end_a_transaction(
 def test_a_timer_that_is_shut_out_says_so_in_the_application(
     cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
-    sender = ChangeProducer(kafka, FACTS, transactional_id="x")
+    sender = ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5)
     sender.reached("p", 5)
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
     timers[0].tick()
@@ -664,7 +687,7 @@ def test_the_timer_is_served_while_calls_follow_each_other() -> None:
 
 def test_a_forgotten_heartbeat_is_a_warning(kafka: KafkaConfig, timers: list[HandTimer]) -> None:
     """PUB-2, REC-23: not with an estimate, a heartbeat, a reported position, or in a backfill."""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         for at in (1, 2):
             for name in ("forgotten", "reports", "by hand", "ended"):
                 sender.send(change(at, name))
@@ -692,7 +715,7 @@ def test_the_timer_ends_nobody_between_two_parts_of_an_announcement(
     kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """WMK-6, PUB-1"""
-    with ChangeProducer(kafka, FACTS) as sender:
+    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(announced(10, "p", "q"))
         sender.send(announced(20, "p"))
         sender.reached("p", 30)
@@ -711,7 +734,7 @@ def test_a_name_that_the_last_announcement_omits_ends_at_the_flush_or_close(
     how: str, transactional_id: str | None, kafka: KafkaConfig, timers: list[HandTimer]
 ) -> None:
     """WMK-6: the producer announces the others once more, with a later start timestamp."""
-    sender = ChangeProducer(kafka, FACTS, transactional_id=transactional_id)
+    sender = ChangeProducer(kafka, FACTS, transactional_id=transactional_id, heartbeat_s=5)
     sender.send(announced(10, "p", "q"))
     sender.send(announced(20, "p"))
     if how == "flush":

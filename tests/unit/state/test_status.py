@@ -434,7 +434,7 @@ def test_a_table_says_when_it_is_due() -> None:
     )
     assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
     never = table_status(TABLE, TableState(), stands, NOW)
-    assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (10, None, None)
+    assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (2, None, None)
     rare = table_status(
         TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job
     )
