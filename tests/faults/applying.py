@@ -19,6 +19,7 @@ from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
 from tests.faults.history import History
 from tests.faults.system import Failpoints
+from tests.spark.streams import merge_every_other
 
 PATIENCE_S = 300.0
 TABLE_POINTS = (
@@ -136,7 +137,9 @@ class Applying:
         )
         worlds = {"s": ports_of(self.config, stream, life)}
         earliest = {"s": _earliest(self.config, stream)}
-        return Pipeline(self.spark, self.config, worlds, earliest, journal, on_step=reach)
+        return Pipeline(
+            *(self.spark, self.config, worlds, earliest, journal, merge_every_other), on_step=reach
+        )
 
     def _read(self) -> None:
         """A fresh read has all rows of the load, or none."""

@@ -52,7 +52,7 @@ from tests.faults.history import History
 from tests.faults.proxy import HOST, Proxy
 from tests.faults.traffic import Traffic
 from tests.spark.conftest import QUICK_PROCESS
-from tests.spark.streams import CrashError
+from tests.spark.streams import CrashError, merge_every_other
 
 CONFIG = """
 warehouse = "warehouse"
@@ -394,6 +394,7 @@ class System:
             {"s": self._world(points, life)},
             earliest,
             journal,
+            merge_every_other,
             on_step=points.reach,
         )
 

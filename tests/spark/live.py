@@ -32,7 +32,7 @@ from connector.tables.column_names import BOOKKEEPING
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import join, lift, visible
 from connector.tables.row import read_change, row_of
-from tests.spark.streams import definition, plain
+from tests.spark.streams import definition, merge_every_other, plain
 
 
 @dataclass
@@ -77,6 +77,7 @@ class Live:
             worlds,
             {"s": _earliest(self.config, self.stream)},
             journal,
+            merge_every_other,
             on_step=on_step,
         )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from itertools import repeat
+from itertools import cycle
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -32,6 +32,7 @@ from connector.spark.storage.offsets import BatchRange
 from connector.spark.storage.table import Table
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
+from connector.state.small_apply import Merged, SmallApply
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -54,8 +55,13 @@ COLUMNS = (
     Column("amount", "f", b"amount", DataType.INT64),
 )
 STREAM = StreamConfig(name="s", topic="orders")
-WITHOUT_SPARK: Iterator[bool] = repeat(False)
+WITHOUT_SPARK: Iterator[bool] = cycle((True, False))
 """Whether `merge_few` may do the next apply."""
+
+
+def merge_every_other(task: SmallApply) -> Merged | None:
+    """`merge_few` for every other apply. Spark does the others, so that both ways are tested."""
+    return merge_few(task) if next(WITHOUT_SPARK) else None
 
 
 class CrashError(Exception):

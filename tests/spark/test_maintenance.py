@@ -35,7 +35,16 @@ from connector.state.changelog_slots import TABLE_SLOTS
 from connector.state.jobs import Job, JobKind
 from connector.state.maintenance_schedule import CommitCount
 from tests.property.histories import history
-from tests.spark.streams import STREAM, Stream, account, definition, rows_by_key, shown, versions
+from tests.spark.streams import (
+    STREAM,
+    Stream,
+    account,
+    definition,
+    merge_every_other,
+    rows_by_key,
+    shown,
+    versions,
+)
 from tests.spark.test_apply_steps import delete, nasty
 from tests.spark.test_cut import ANNOUNCED, S
 from tests.spark.test_rebuild import rebuilt
@@ -490,7 +499,7 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         last_clean_up=kept.last_clean_up,
         forget_cuts=kept.forget_cuts,
     )
-    return Pipeline(stream.spark, config, {"s": world}, {"s": dict}, journal)
+    return Pipeline(stream.spark, config, {"s": world}, {"s": dict}, journal, merge_every_other)
 
 
 def now_us() -> int:

@@ -28,7 +28,15 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.property.histories import history
-from tests.spark.streams import CrashError, Stream, crash_at, definition, rows_by_key, shown
+from tests.spark.streams import (
+    CrashError,
+    Stream,
+    crash_at,
+    definition,
+    merge_every_other,
+    rows_by_key,
+    shown,
+)
 from tests.spark.test_apply_steps import STEPS, nasty
 from tests.spark.test_cut import Bank
 from tests.spark.test_rebuild import rebuilt
@@ -133,7 +141,9 @@ def pipeline(
     )
     journal = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
     return Pipeline(
-        stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal, on_step=on_step
+        *(stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal),
+        merge_every_other,
+        on_step=on_step,
     )
 
 
