@@ -31,7 +31,8 @@ def read_state(
     """Return the state of a row. `values` are those of the columns, as `tables.values` has them.
     They are empty if all versions are kept.
 
-    The cells of columns have the canonical bytes of their values.
+    The cells of columns have the canonical bytes of their values. A cell has a timestamp, also if a
+    deletion hid its value. A write without a value and a timestamp is the deletion of its column.
     """
     is_latest = definition.versions is Versions.LATEST
     # The order is null if no column and no family of the row was written by it.
@@ -42,9 +43,12 @@ def read_state(
     for n, (column, value) in enumerate(zip(columns, values, strict=True)):
         if (index := _at(stored["column_entries"], n)) is not None:
             order = orders[stored["column_orders"][n]]._replace(entry_index=index)
+            at = _at(stored["cell_timestamps"], n)
+            if value is None and at is None:
+                tombstones[Tombstone(*column.cell, 0, 0)] = order
+                continue
             as_bytes = None if value is None else write_value(column.type, column.encoding, value)
-            at = _at(stored["cell_timestamps"], n) or 0
-            cells[CellName(*column.cell, None)] = Cell(order, at, as_bytes)
+            cells[CellName(*column.cell, None)] = Cell(order, at or 0, as_bytes)
     for n, family in enumerate(families_of(definition)):
         if (index := _at(stored["family_entries"], n)) is not None:
             order = orders[stored["family_orders"][n]]._replace(entry_index=index)
@@ -58,6 +62,8 @@ def read_state(
         elif one["range_start"] is not None:
             name = Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])
             tombstones[name] = order
+        elif one["value"] is None and one["cell_timestamp"] is None:
+            tombstones[Tombstone(family, bytes(qualifier), 0, 0)] = order
         else:
             as_bytes = None if one["value"] is None else bytes(one["value"])
             at = one["cell_timestamp"] or 0
