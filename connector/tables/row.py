@@ -30,13 +30,21 @@ class RowReader:
         self._columns: dict[tuple[str, bytes], tuple[Column, dict[bytes, object]]] = {
             column.cell: (column, {}) for column in definition.columns
         }
+        self._keys: dict[bytes, tuple[object, ...] | Unreadable] = {}
+
+    def key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
+        """Return the values of the key columns."""
+        key = self._keys.get(row_key)
+        if key is None:
+            key = self._keys[row_key] = self._definition.key.read_key(row_key)
+        return key
 
     def fault(self, change: DataChange) -> Rejection | None:
         """Return the reason why a change does not fit this table: `read_change`."""
         definition = self._definition
         if definition.order is OrderBy.SEQUENCE_NUMBER and change.change_sequence_number is None:
             return Rejection(Reason.MISSING_SEQUENCE_NUMBER, Reason.MISSING_SEQUENCE_NUMBER.cause)
-        key = definition.key.read_key(change.row_key)
+        key = self.key(change.row_key)
         if isinstance(key, Unreadable):
             return Rejection(Reason.UNREADABLE_VALUE, key.detail)
         for entry in change.entries:

@@ -74,7 +74,7 @@ class Disk:
             below=None,
             horizon=None,
             changelog=str(self.folder / "changelog"),
-            changes=(json.dumps({"add": {"path": path}}),),
+            changes=(json.dumps({"add": {"path": path, "size": 1}}),),
             table=str(self.folder / "table"),
             rows=tuple(self.rows.values()),
             tombstones=str(self.folder / "tombstones"),
