@@ -120,6 +120,8 @@ def _with_old_states(
 ) -> tuple[list[_Found], Mapping[Key, RowState]]:
     """The rows of the table with these keys, and the states of the changes joined with theirs."""
     form, states = StateForm(task.definition), dict(changes.states)
+    if not states:
+        return [], states
     files, wanted = files_at(task.table), _Wanted(task.definition, changes.states)
     if changes.overwrite:
         return list(_found(files, table, wanted, ())), states

@@ -72,11 +72,10 @@ class RowReader:
             of_column = self._columns.get((name.family, name.qualifier))
             if of_column is None or cell.value is None or of_column[0].type in VERBATIM:
                 continue
-            column, known = of_column
+            column, _ = of_column
             value = self._value(column.cell, cell.value)
             if not isinstance(value, Unreadable):
                 written = write_value(column.type, column.encoding, value)
-                known[written] = value
                 cells[name] = Cell(cell.order, cell.cell_timestamp, written)
         return RowState(cells, state.tombstones)
 
