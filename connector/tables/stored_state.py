@@ -48,18 +48,16 @@ class StateForm:
         cells: dict[CellName, Cell] = {}
         tombstones: dict[Tombstone, ChangeOrder] = {}
 
-        def order_of(which: str, n: int, index: int) -> ChangeOrder:
-            order = orders[stored[which][n]]
-            return ChangeOrder(order.rank, order.position, index)
-
         entries, at = stored["column_entries"] or (), stored["cell_timestamps"] or ()
+        changes = stored["column_orders"]
         # A column that was added after the row was written is not in its state.
         for n, ((column, name, deletion), value) in enumerate(
             zip(self._registers, values, strict=True)
         ):
             if n >= len(entries) or entries[n] is None:
                 continue
-            order = order_of("column_orders", n, entries[n])
+            change = orders[changes[n]]
+            order = ChangeOrder(change.rank, change.position, entries[n])
             timestamp = at[n] if n < len(at) else None
             if value is None and timestamp is None:
                 tombstones[deletion] = order
@@ -70,7 +68,8 @@ class StateForm:
             zip(self._families, stored["family_entries"] or (), strict=False)
         ):
             if index is not None:
-                tombstones[family] = order_of("family_orders", n, index)
+                change = orders[stored["family_orders"][n]]
+                tombstones[family] = ChangeOrder(change.rank, change.position, index)
         for one in stored["residual"] or ():
             _read_element(self._definition, one, cells, tombstones)
         return RowState(cells, tombstones)
