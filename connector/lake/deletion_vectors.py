@@ -54,7 +54,11 @@ def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
 
 
 def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[str, dict[str, Any]]:
-    """Write vectors by name into one file of the table. Returns their descriptors."""
+    """Write vectors by name into one file of the table. Returns their descriptors. Without vectors,
+    there is no file.
+    """
+    if not vectors:
+        return {}
     id_ = uuid.uuid4()
     content, descriptors = bytearray(_VERSION), dict[str, dict[str, Any]]()
     for name, rows in vectors.items():

@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
@@ -22,81 +25,133 @@ from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy
 from connector.state.changelog_slots import SEED, xxh64
-from connector.state.small_apply import MAX_CHANGES, Merged, SmallApply
+from connector.state.small_apply import MAX_BYTES, Merged, SmallApply, is_few
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, Tombstone, expire, join, visible
-from connector.tables.row import read_change, row_of, state_of
-from connector.tables.stored_state import families_of, read_state, write_state
+from connector.tables.row import RowReader
+from connector.tables.stored_state import StateForm, families_of
 from connector.tables.values import DataType
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyarrow.fs import FileSystem
+    from pyarrow.parquet import ParquetFile
     from pyroaring import BitMap64
 
 Key = tuple[object, ...]
+Add = Mapping[str, Any]
 
-_CHANGE_COLUMNS: Final = (
+_OF_CHANGE: Final = (
     *("table", "row_key", "commit_timestamp", "tie_breaker", "transaction"),
     *("change_sequence_number", "entries", "order_position", "stream_partition", "change_type"),
-    *("source_cluster_id", "ingest_batch", "kind"),
+    "source_cluster_id",
 )
-_OF_CHANGE: Final = 11
 _STATISTICS: Final = frozenset({DataType.INT64, DataType.STRING})
 _MAX_TEXT: Final = 32
 """Delta's file statistics have the first characters of a text. A longer one is left out."""
+_REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+"""The marks of Parquet files whose old dates are those of another calendar. Spark reads them."""
+
+
+class _LeftToSpark(Exception):  # noqa: N818, no fault
+    """Spark must do this apply. No file was written."""
 
 
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if there are more than `MAX_CHANGES`, if a value or a key does not fit the table,
-    or if a row is removed and there is no tombstone table yet. Raises `TableError` if a file cannot
-    be read or written.
+    Spark does it if the changes are not few (`is_few`) or the files with them and their rows are
+    large (`MAX_BYTES`), if a value or a key does not fit the table, if a file has dates of another
+    calendar, or if a row is removed and there is no tombstone table yet. Raises `TableError` if a
+    file cannot be read or written.
     """
     try:
         return _merge(task)
+    except _LeftToSpark:
+        return None
     except (OSError, ValueError) as error:  # those of Arrow are one of them
         raise trouble(task.table, "read or written", error) from error
 
 
-def _merge(task: SmallApply) -> Merged | None:
-    changes = _read_changes(task)
-    if changes is None:
-        return None
-    keys = changes.keys
-    rows = _Rows(task.definition, files_at(task.table), task.rows)
-    buckets = {key: _bucket(row_key, task.buckets) for key, row_key in keys.items()}
-    old = rows.of(keys, set(buckets.values()), with_states=not changes.overwrite)
-    states = dict(changes.states)
-    for one in old:
-        if one.state is not None:
-            states[one.key] = join(states[one.key], one.state)
-    if task.removed is not None and not changes.overwrite:
-        for key, state in _tombstones(task, keys):
-            states[key] = join(states[key], state)
+def _merge(task: SmallApply) -> Merged:
+    changelog, table, tombstones = map(_adds, (task.changes, task.rows, task.removed or ()))
+    always = _size(changelog) + _size(tombstones)
+    sizes = Counter[str | None]()
+    for add in table:
+        sizes[_bucket_of(add)] += add["size"]
+    _check_size(always + min(sizes[str(bucket)] for bucket in range(task.buckets)))
+    new = _new_changes(task, changelog)
+    row_keys = {key for rows in new.rows for key in rows["row_key"].to_pylist()}
+    buckets = {key: _bucket(key, task.buckets) for key in row_keys}
+    touched = {None, *map(str, set(buckets.values()))}
+    table = [add for add in table if _bucket_of(add) in touched]
+    _check_size(always + _size(table))
+
+    reader = RowReader(task.definition)
+    changes = _lifted(task, new, reader)
+    old, states = _with_old_states(task, changes, table, tombstones)
     live, gone = list[dict[str, Any]](), list[dict[str, Any]]()
-    for key, state in states.items():
-        state = expire(state, task.horizon)
-        row = row_of(task.definition, keys[key], visible(state))
-        stored = {STATE: write_state(task.definition, state), BUCKET: buckets[key]}
+    form, names = StateForm(task.definition), [part.name for part in task.definition.key.parts]
+    for key, joined in states.items():
+        state = expire(joined, task.horizon)
+        row = reader.row(key, visible(state))
+        if row is None and state == EMPTY:
+            continue
+        stored: dict[str, Any] = {STATE: form.write(state), BUCKET: buckets[changes.keys[key]]}
         if row is not None:
             live.append({**row, UNMAPPED: row[UNMAPPED] or None, **stored})
-        elif state != EMPTY:
-            names = [part.name for part in task.definition.key.parts]
+        else:
             gone.append({**dict(zip(names, key, strict=True)), **stored, "_newest": _newest(state)})
     if gone and task.removed is None:
-        return None
-    has_residual = any(one[STATE]["residual"] for one in (*live, *gone))
+        raise _LeftToSpark
     return Merged(
         changes=changes.count,
         highest=changes.highest,
-        deferred_from=changes.deferred_from,
-        has_residual=has_residual,
-        table=(*rows.without(old), *_write_rows(task, live)),
+        deferred_from=new.deferred_from,
+        has_residual=any(one[STATE]["residual"] for one in (*live, *gone)),
+        table=(*_without(files_at(task.table), old), *_write_rows(task, live)),
         tombstones=tuple(_write_tombstones(task, gone)),
     )
+
+
+def _with_old_states(
+    task: SmallApply, changes: _Changes, table: Sequence[Add], tombstones: Sequence[Add]
+) -> tuple[list[_Found], Mapping[Key, RowState]]:
+    """The rows of the table with these keys, and the states of the changes joined with theirs."""
+    form, states = StateForm(task.definition), dict(changes.states)
+    if not states:
+        return [], states
+    files, wanted = files_at(task.table), _Wanted(task.definition, changes.states)
+    if changes.overwrite:
+        return list(_found(files, table, wanted, ())), states
+    values = [column.name for column in task.definition.columns]
+    old = list(_found(files, table, wanted, [*values, STATE]))
+    for one in old:
+        columns = [_plain(one.columns[name]).to_pylist() for name in (STATE, *values)]
+        for key, (stored, *row) in zip(one.rows.values(), zip(*columns, strict=True), strict=True):
+            states[key] = join(states[key], form.read(stored, row))
+    for key, stored in _tombstones(task, tombstones, wanted):
+        states[key] = join(states[key], form.read(stored, [None] * len(values)))
+    return old, states
+
+
+def _adds(actions: Iterable[str]) -> list[Add]:
+    return [json.loads(action)["add"] for action in actions]
+
+
+def _size(adds: Iterable[Add]) -> int:
+    return sum(add["size"] for add in adds)
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise _LeftToSpark
+
+
+def _bucket_of(add: Add) -> str | None:
+    bucket = add["partitionValues"].get(BUCKET)
+    return None if bucket is None else str(bucket)
 
 
 def _newest(state: RowState) -> int:
@@ -110,6 +165,44 @@ def _bucket(row_key: bytes, buckets: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class _New:
+    """The rows of the changelog with the changes to merge, and the oldest batch with a deferred
+    change.
+    """
+
+    rows: Sequence[pa.Table]
+    deferred_from: int | None
+
+
+def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> _New:
+    """The changes of the source table that are below the low watermark and not merged yet."""
+    import pyarrow.compute as pc
+
+    definition, before = task.definition, task.before
+    found: list[pa.Table] = []
+    files, count, deferred = files_at(task.changelog), 0, list[int]()
+    for add in changelog:
+        with _opened(files, add) as file:
+            table = _read(file, [*_OF_CHANGE, "ingest_batch", "kind"])
+        is_ours = pc.and_(
+            pc.equal(table["kind"], "change"), pc.equal(table["table"], definition.source)
+        )
+        table = table.filter(is_ours)
+        places = list[int]()
+        of_row = (_plain(table[name]).to_pylist() for name in ("ingest_batch", "commit_timestamp"))
+        for place, (batch, committed) in enumerate(zip(*of_row, strict=True)):
+            if task.below is not None and committed >= task.below:
+                deferred.append(batch)
+            elif not before.covers(batch, committed):
+                places.append(place)
+        found.append(_taken(table, places))
+        count += len(places)
+        if not is_few(count, len(definition.columns)):
+            raise _LeftToSpark
+    return _New(found, min(deferred, default=None))
+
+
+@dataclass(frozen=True, slots=True)
 class _Changes:
     """The changes to merge: the state of each row with them alone, and its row key.
 
@@ -120,67 +213,50 @@ class _Changes:
     keys: Mapping[Key, bytes]
     count: int
     highest: int
-    deferred_from: int | None
     overwrite: bool
 
 
-def _read_changes(task: SmallApply) -> _Changes | None:
-    """None: there are too many, or one does not fit the table."""
+def _lifted(task: SmallApply, new: _New, reader: RowReader) -> _Changes:
     definition, before = task.definition, task.before
     states, keys = dict[Key, RowState](), dict[Key, bytes]()
-    count, highest, deferred_from = 0, 0, None
-    deletions = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
-    overwrite = bool(deletions) and not before.has_residual
-    applied = before.apply_watermark if before.complete_to_batch < before.to_batch else None
-    for row in _change_rows(task):
-        batch, committed = row[_OF_CHANGE], row[2]
-        if task.below is not None and committed >= task.below:
-            deferred_from = batch if deferred_from is None else min(deferred_from, batch)
-            continue
-        if applied is not None and batch <= before.to_batch and committed < applied:
-            continue
-        change, position = change_of(row[:_OF_CHANGE])
-        if read_change(definition, change) is not None or count == MAX_CHANGES:
-            return None
-        key = definition.key.read_key(change.row_key)
-        assert isinstance(key, tuple)
-        state = state_of(definition, [(change, position)])
-        known = states.get(key)
-        states[key] = state if known is None else join(known, state)
-        keys[key] = change.row_key
-        count, highest = count + 1, max(highest, committed)
-        overwrite = (
-            overwrite
-            and definition.order is OrderBy.COMMIT
-            and committed > before.highest_applied
-            and all(one in state.tombstones for one in deletions)
-            and len(state.tombstones) == len(deletions)
-        )
-    return _Changes(states, keys, count, highest, deferred_from, overwrite)
+    count, highest = 0, 0
+    deletions = {Tombstone(family, None, 0, 0) for family in families_of(definition)}
+    overwrite = bool(deletions) and not before.has_residual and definition.order is OrderBy.COMMIT
+    for table in new.rows:
+        columns = [_plain(table[name]).to_pylist() for name in _OF_CHANGE]
+        for row in zip(*columns, strict=True):
+            change, position = change_of(row)
+            if reader.fault(change) is not None:
+                raise _LeftToSpark
+            key = reader.key(change.row_key)
+            assert isinstance(key, tuple)
+            state = reader.state([(change, position)])
+            known = states.get(key)
+            states[key] = state if known is None else join(known, state)
+            keys[key] = change.row_key
+            count, highest = count + 1, max(highest, change.commit_timestamp)
+            overwrite = (
+                overwrite
+                and change.commit_timestamp > before.highest_applied
+                and state.tombstones.keys() == deletions
+            )
+    return _Changes(states, keys, count, highest, overwrite)
 
 
-def _change_rows(task: SmallApply) -> Iterator[tuple[Any, ...]]:
-    """The changes of the source table in the files: the columns of `change_of`, and the batch."""
-    import pyarrow.compute as pc
-
-    files = files_at(task.changelog)
-    for action in task.changes:
-        table = _read(files, json.loads(action)["add"], _CHANGE_COLUMNS)
-        is_ours = pc.and_(
-            pc.equal(table["kind"], "change"), pc.equal(table["table"], task.definition.source)
-        )
-        table = table.filter(is_ours)
-        columns = [_plain(table[name]).to_pylist() for name in _CHANGE_COLUMNS[:-1]]
-        yield from zip(*columns, strict=True)
-
-
-def _read(files: FileSystem, add: Mapping[str, Any], columns: Iterable[str]) -> pa.Table:
-    """These columns of all rows of a file. Partition columns are not in it."""
+@contextmanager
+def _opened(files: FileSystem, add: Add) -> Iterator[ParquetFile]:
     from pyarrow import parquet
 
     source = files.open_input_file(unquote(add["path"]))
     with parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-        return file.read(columns=list(columns), use_threads=False)
+        if any(mark in (file.metadata.metadata or {}) for mark in _REBASED):
+            raise _LeftToSpark
+        yield file
+
+
+def _read(file: ParquetFile, columns: Sequence[str]) -> pa.Table:
+    """These columns of all rows of a file. Partition columns are not in it."""
+    return file.read(columns=columns, use_threads=False)
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -192,150 +268,138 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column
 
 
+def _taken(table: pa.Table, rows: Iterable[int]) -> pa.Table:
+    import pyarrow as pa
+
+    return table.take(pa.array(rows, pa.int64()))
+
+
+class _Wanted:
+    """Keys that are looked for in files. The keys are different ones."""
+
+    def __init__(self, definition: TableDefinition, keys: Iterable[Key]) -> None:
+        import pyarrow as pa
+
+        self._keys = list(keys)
+        self.names = [part.name for part in definition.key.parts]
+        parts = zip(*self._keys, strict=True) if self._keys else ((),) * len(self.names)
+        types = (field.type for field in _fields(definition))
+        self._parts = [
+            pa.array(part, pa.int64() if pa.types.is_timestamp(type_) else type_)
+            for part, type_ in zip(parts, types, strict=False)
+        ]
+
+    def rows_of(self, table: pa.Table) -> dict[int, Key]:
+        """The numbers of the rows with one of the keys.
+
+        After each part, a row and a wanted key have the number of their parts so far, so that no
+        more than the wanted combinations are looked for.
+        """
+        import pyarrow.compute as pc
+
+        found = known = None
+        for name, part in zip(self.names, self._parts, strict=True):
+            column = _plain(table[name]).cast(part.type)
+            if found is not None and known is not None:
+                found, known = _numbered(found, known)
+                column, part = _numbered(column, part)
+                size = len(part.unique())
+                column = pc.add(pc.multiply(found.cast("int64"), size), column.cast("int64"))
+                part = pc.add(pc.multiply(known.cast("int64"), size), part.cast("int64"))
+            found, known = column, part
+        assert found is not None
+        assert known is not None
+        places = pc.index_in(found, known)
+        rows = pc.indices_nonzero(pc.is_valid(places))
+        keys = places.take(rows).to_pylist()
+        return {row: self._keys[key] for row, key in zip(rows.to_pylist(), keys, strict=True)}
+
+
+def _numbered(column: pa.ChunkedArray, wanted: pa.Array) -> tuple[pa.ChunkedArray, pa.Array]:
+    """Both with a number for each of the wanted values, null for any other value."""
+    import pyarrow.compute as pc
+
+    values = wanted.unique()
+    return pc.index_in(column, values), pc.index_in(wanted, values)
+
+
 @dataclass(frozen=True, slots=True)
-class _OldRow:
-    """A row of the table that a change touches. `state` None: it was not read."""
+class _Found:
+    """The rows of a file that have a wanted key, in order, and the columns that were asked for.
 
-    key: Key
-    file: int
-    row: int
-    state: RowState | None
+    `deleted` is the deletion vector of the file.
+    """
 
-
-class _Rows:
-    """The rows of a table in some of its files."""
-
-    def __init__(
-        self, definition: TableDefinition, files: FileSystem, actions: Sequence[str]
-    ) -> None:
-        self._definition, self._files = definition, files
-        self._adds = [json.loads(action)["add"] for action in actions]
-        self._vectors: dict[int, BitMap64] = {}
-
-    def of(
-        self, keys: Mapping[Key, bytes], buckets: set[int], *, with_states: bool
-    ) -> list[_OldRow]:
-        """The rows with these keys, which are in these buckets."""
-        found = list[_OldRow]()
-        names = [part.name for part in self._definition.key.parts]
-        values = [column.name for column in self._definition.columns]
-        for number, add in enumerate(self._adds):
-            bucket = add["partitionValues"].get(BUCKET)
-            if bucket is not None and int(bucket) not in buckets:
-                continue
-            indexes = _indexes(_read(self._files, add, names), self._definition, keys)
-            if descriptor := add.get("deletionVector"):
-                vector = read_vector(self._files, descriptor)
-                self._vectors[number] = vector
-                indexes = {index: key for index, key in indexes.items() if index not in vector}
-            if not indexes:
-                continue
-            states: Iterable[RowState | None] = [None] * len(indexes)
-            if with_states:
-                table = _read(self._files, add, [*values, STATE])
-                states = _states(_taken(table, indexes), self._definition, values)
-            found += (
-                _OldRow(key, number, index, state)
-                for (index, key), state in zip(indexes.items(), states, strict=True)
-            )
-        return found
-
-    def without(self, rows: Iterable[_OldRow]) -> Iterator[str]:
-        """Write the deletion vectors of these rows. Returns the actions that remove the rows."""
-        from pyroaring import BitMap64
-
-        marked = defaultdict[int, list[int]](list)
-        for row in rows:
-            marked[row.file].append(row.row)
-        vectors = {}
-        for number, indexes in marked.items():
-            vector = self._vectors.get(number, BitMap64()) | BitMap64(indexes)
-            if len(vector) < json.loads(self._adds[number]["stats"])["numRecords"]:
-                vectors[str(number)] = vector
-        named = write_vectors(self._files, vectors) if vectors else {}
-        now = time.time_ns() // 1_000_000
-        for number in marked:
-            add = self._adds[number]
-            yield json.dumps({"remove": _removed(add, now)})
-            if (descriptor := named.get(str(number))) is not None:
-                statistics = {**json.loads(add["stats"]), "tightBounds": False}
-                changed = {"stats": json.dumps(statistics), "deletionVector": descriptor}
-                yield json.dumps({"add": {**add, "dataChange": True, **changed}})
+    add: Add
+    rows: Mapping[int, Key]
+    deleted: BitMap64
+    columns: pa.Table
 
 
-def _removed(add: Mapping[str, Any], now: int) -> dict[str, Any]:
+def _found(
+    files: FileSystem, adds: Iterable[Add], wanted: _Wanted, columns: Sequence[str]
+) -> Iterator[_Found]:
+    """The rows with a wanted key in each of the files that has some."""
+    from pyroaring import BitMap64
+
+    for add in adds:
+        with _opened(files, add) as file:
+            rows = wanted.rows_of(_read(file, wanted.names))
+            deleted = BitMap64()
+            if rows and (descriptor := add.get("deletionVector")):
+                deleted = read_vector(files, descriptor)
+                rows = {row: key for row, key in rows.items() if row not in deleted}
+            if rows:
+                yield _Found(add, rows, deleted, _taken(_read(file, columns), rows))
+
+
+def _tombstones(
+    task: SmallApply, adds: Iterable[Add], wanted: _Wanted
+) -> Iterator[tuple[Key, Mapping[str, Any]]]:
+    """The stored states of the removed rows that count at the commit `before`."""
+    columns, before = ["_apply_number", "_attempt_id", STATE], task.before
+    for one in _found(files_at(task.tombstones), adds, wanted, columns):
+        rows = zip(*(one.columns[name].to_pylist() for name in columns), strict=True)
+        for key, (apply, attempt, stored) in zip(one.rows.values(), rows, strict=True):
+            if apply <= before.vacuumed_to or before.attempt_ids.get(apply) == attempt:
+                yield key, stored
+
+
+def _without(files: FileSystem, found: Iterable[_Found]) -> Iterator[str]:
+    """Write the deletion vectors of these rows. Returns the actions that remove the rows."""
+    from pyroaring import BitMap64
+
+    now, marked = time.time_ns() // 1_000_000, list(found)
+    vectors = {one.add["path"]: one.deleted | BitMap64(one.rows) for one in marked}
+    named = write_vectors(
+        files,
+        {
+            one.add["path"]: vectors[one.add["path"]]
+            for one in marked
+            if len(vectors[one.add["path"]]) < json.loads(one.add["stats"])["numRecords"]
+        },
+    )
+    for one in marked:
+        yield json.dumps({"remove": _removed(one.add, now)})
+        if (descriptor := named.get(one.add["path"])) is not None:
+            statistics = {**json.loads(one.add["stats"]), "tightBounds": False}
+            changed = {"stats": json.dumps(statistics), "deletionVector": descriptor}
+            yield json.dumps({"add": {**one.add, "dataChange": True, **changed}})
+
+
+def _removed(add: Add, now: int) -> dict[str, Any]:
     kept = ("path", "partitionValues", "size", "deletionVector", "tags", "stats")
     known = {name: add[name] for name in kept if add.get(name) is not None}
     return {**known, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
 
 
-def _indexes(
-    table: pa.Table, definition: TableDefinition, keys: Mapping[Key, bytes]
-) -> dict[int, Key]:
-    """The indexes of the rows with one of the keys."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    columns = [_plain(table[part.name]) for part in definition.key.parts]
-    is_any = None
-    for n, column in enumerate(columns):
-        wanted = pa.array(list({key[n] for key in keys}), column.type)
-        is_in = pc.is_in(column, value_set=wanted)
-        is_any = is_in if is_any is None else pc.and_(is_any, is_in)
-    indexes = pc.indices_nonzero(is_any)
-    candidates = [column.take(indexes).to_pylist() for column in columns]
-    return {
-        index: key
-        for index, *parts in zip(indexes.to_pylist(), *candidates, strict=True)
-        if (key := tuple(parts)) in keys
-    }
-
-
-def _taken(table: pa.Table, indexes: Iterable[int]) -> pa.Table:
-    import pyarrow as pa
-
-    return table.take(pa.array(indexes, pa.int64()))
-
-
-def _states(table: pa.Table, definition: TableDefinition, values: Sequence[str]) -> list[RowState]:
-    columns = [_plain(table[name]).to_pylist() for name in values]
-    stored = table[STATE].to_pylist()
-    rows = zip(*columns, strict=True) if columns else ((),) * len(stored)
-    return [read_state(definition, one, row) for one, row in zip(stored, rows, strict=True)]
-
-
-def _tombstones(task: SmallApply, keys: Mapping[Key, bytes]) -> Iterator[tuple[Key, RowState]]:
-    """The tombstones of the rows that count at the commit `before`."""
-    assert task.removed is not None
-    files, before = files_at(task.tombstones), task.before
-    columns = [*(part.name for part in task.definition.key.parts), STATE]
-    columns += ["_apply_number", "_attempt_id"]
-    for action in task.removed:
-        add = json.loads(action)["add"]
-        table = _read(files, add, columns)
-        indexes = _indexes(table, task.definition, keys)
-        if descriptor := add.get("deletionVector"):
-            vector = read_vector(files, descriptor)
-            indexes = {index: key for index, key in indexes.items() if index not in vector}
-        found = _taken(table.select(columns[-3:]), indexes)
-        for key, (stored, apply, attempt) in zip(
-            indexes.values(), zip(*(c.to_pylist() for c in found.columns), strict=True), strict=True
-        ):
-            if apply <= before.vacuumed_to or before.attempt_ids.get(apply) == attempt:
-                yield (
-                    key,
-                    read_state(task.definition, stored, [None] * len(task.definition.columns)),
-                )
-
-
-def _write_rows(task: SmallApply, rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    by_bucket = defaultdict[int, list[Mapping[str, Any]]](list)
-    for row in rows:
-        by_bucket[row[BUCKET]].append(row)
-    fields = _fields(task.definition)
-    for bucket, of_bucket in sorted(by_bucket.items()):
+def _write_rows(task: SmallApply, rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """Write the rows of each bucket to one file."""
+    fields, by_bucket = _fields(task.definition), sorted(rows, key=itemgetter(BUCKET))
+    for bucket, of_bucket in groupby(by_bucket, itemgetter(BUCKET)):
         parts = {BUCKET: str(bucket)}
-        yield _written(task, task.table, f"{BUCKET}={bucket}/", parts, fields, of_bucket)
+        place = f"{BUCKET}={bucket}/"
+        yield _written(task, task.table, place, parts, fields, list(of_bucket))
 
 
 def _write_tombstones(task: SmallApply, gone: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -101,7 +101,7 @@ def lift(
     tombstones: dict[Tombstone, ChangeOrder] = {}
     first = change_order(change, position, order_by)
     for index, entry in enumerate(change.entries):
-        order = first._replace(entry_index=index)
+        order = ChangeOrder(first.rank, first.position, index)
         match entry:
             case SetCell():
                 name = CellName(

@@ -15,9 +15,101 @@ from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.records.rejection import Reason, Rejection
 from connector.tables.column_names import UNMAPPED, unmapped_name
-from connector.tables.definition import TableDefinition
-from connector.tables.merge import EMPTY, RowState, join, lift
-from connector.tables.values import Unreadable, read_value, write_value
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.merge import EMPTY, Cell, RowState, join, lift
+from connector.tables.values import VERBATIM, Unreadable, read_value, write_value
+
+
+class RowReader:
+    """The functions of this module for many rows of one table. It remembers the values that it has
+    read, so it is for one apply or one command.
+    """
+
+    def __init__(self, definition: TableDefinition) -> None:
+        self._definition = definition
+        self._columns: dict[tuple[str, bytes], tuple[Column, dict[bytes, object]]] = {
+            column.cell: (column, {}) for column in definition.columns
+        }
+        self._keys: dict[bytes, tuple[object, ...] | Unreadable] = {}
+
+    def key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
+        """Return the values of the key columns."""
+        key = self._keys.get(row_key)
+        if key is None:
+            key = self._keys[row_key] = self._definition.key.read_key(row_key)
+        return key
+
+    def fault(self, change: DataChange) -> Rejection | None:
+        """Return the reason why a change does not fit this table: `read_change`."""
+        definition = self._definition
+        if definition.order is OrderBy.SEQUENCE_NUMBER and change.change_sequence_number is None:
+            return Rejection(Reason.MISSING_SEQUENCE_NUMBER, Reason.MISSING_SEQUENCE_NUMBER.cause)
+        key = self.key(change.row_key)
+        if isinstance(key, Unreadable):
+            return Rejection(Reason.UNREADABLE_VALUE, key.detail)
+        for entry in change.entries:
+            if not isinstance(entry, SetCell):
+                continue
+            value = self._value((entry.family, entry.qualifier), entry.value)
+            if isinstance(value, Unreadable):
+                column, _ = self._columns[entry.family, entry.qualifier]
+                where = f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})"
+                return Rejection(Reason.UNREADABLE_VALUE, Unreadable(where, entry.value).detail)
+        return None
+
+    def state(self, deliveries: Iterable[tuple[DataChange, OrderPosition]]) -> RowState:
+        """Return the state of a row with these changes: `state_of`."""
+        state, definition = EMPTY, self._definition
+        for change, position in deliveries:
+            lifted = lift(change, position, definition.order, definition.versions)
+            state = lifted if state is EMPTY else join(state, lifted)
+        return self.canonical(state)
+
+    def canonical(self, state: RowState) -> RowState:
+        """Return the state with canonical bytes: the function `canonical`."""
+        cells = dict(state.cells)
+        for name, cell in state.cells.items():
+            of_column = self._columns.get((name.family, name.qualifier))
+            if of_column is None or cell.value is None or of_column[0].type in VERBATIM:
+                continue
+            column, _ = of_column
+            value = self._value(column.cell, cell.value)
+            if not isinstance(value, Unreadable):
+                written = write_value(column.type, column.encoding, value)
+                cells[name] = Cell(cell.order, cell.cell_timestamp, written)
+        return RowState(cells, state.tombstones)
+
+    def row(
+        self, key: tuple[object, ...], cells: Mapping[tuple[str, bytes], bytes]
+    ) -> dict[str, object] | None:
+        """Return the row with these values of the key columns: `row_of`."""
+        definition = self._definition
+        row: dict[str, object] = {
+            part.name: value for part, value in zip(definition.key.parts, key, strict=True)
+        }
+        rest = dict(cells)
+        for cell, (column, _) in self._columns.items():
+            written = cells.get(cell)
+            value = None if written is None else self._value(cell, written)
+            row[column.name] = None if isinstance(value, Unreadable) else value
+            if row[column.name] is not None:
+                del rest[cell]
+        if definition.keep_unmapped:
+            row[UNMAPPED] = {unmapped_name(*cell): value for cell, value in rest.items()}
+            return row if cells else None
+        row[UNMAPPED] = None
+        return row if len(rest) < len(cells) else None
+
+    def _value(self, cell: tuple[str, bytes], written: bytes) -> object | Unreadable:
+        """The value of the bytes of a cell. None: no column shows the cell."""
+        of_column = self._columns.get(cell)
+        if of_column is None:
+            return None
+        column, known = of_column
+        value = known.get(written)
+        if value is None:
+            value = known[written] = read_value(column.type, column.encoding, written)
+        return value
 
 
 def read_change(definition: TableDefinition, change: DataChange) -> Rejection | None:
@@ -28,35 +120,14 @@ def read_change(definition: TableDefinition, change: DataChange) -> Rejection | 
     checked, also one that a later entry of the change replaces. The whole change becomes a dead
     letter (TBL-9).
     """
-    if definition.order is OrderBy.SEQUENCE_NUMBER and change.change_sequence_number is None:
-        return Rejection(Reason.MISSING_SEQUENCE_NUMBER, Reason.MISSING_SEQUENCE_NUMBER.cause)
-    key = definition.key.read_key(change.row_key)
-    if isinstance(key, Unreadable):
-        return Rejection(Reason.UNREADABLE_VALUE, key.detail)
-    columns = {column.cell: column for column in definition.columns}
-    for entry in change.entries:
-        column = (
-            columns.get((entry.family, entry.qualifier)) if isinstance(entry, SetCell) else None
-        )
-        if column is not None and isinstance(entry, SetCell):
-            value = read_value(column.type, column.encoding, entry.value)
-            if isinstance(value, Unreadable):
-                found = Unreadable(
-                    f"{value.expected} in column {column.name} ({unmapped_name(*column.cell)})",
-                    entry.value,
-                )
-                return Rejection(Reason.UNREADABLE_VALUE, found.detail)
-    return None
+    return RowReader(definition).fault(change)
 
 
 def state_of(
     definition: TableDefinition, deliveries: Iterable[tuple[DataChange, OrderPosition]]
 ) -> RowState:
     """Return the state of a row of this table with these changes, each at its order position."""
-    state = EMPTY
-    for change, position in deliveries:
-        state = join(state, lift(change, position, definition.order, definition.versions))
-    return canonical(definition, state)
+    return RowReader(definition).state(deliveries)
 
 
 def canonical(definition: TableDefinition, state: RowState) -> RowState:
@@ -64,16 +135,7 @@ def canonical(definition: TableDefinition, state: RowState) -> RowState:
 
     For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
     """
-    columns = {column.cell: column for column in definition.columns}
-    cells = dict(state.cells)
-    for name, cell in state.cells.items():
-        column = columns.get((name.family, name.qualifier))
-        if column is not None and cell.value is not None:
-            value = read_value(column.type, column.encoding, cell.value)
-            if not isinstance(value, Unreadable):
-                written = write_value(column.type, column.encoding, value)
-                cells[name] = cell._replace(value=written)
-    return RowState(cells, state.tombstones)
+    return RowReader(definition).canonical(state)
 
 
 def is_same_row(one: Mapping[str, object] | None, other: Mapping[str, object] | None) -> bool:
@@ -98,18 +160,4 @@ def row_of(
     """
     key = definition.key.read_key(row_key)
     assert not isinstance(key, Unreadable), key.detail
-    row: dict[str, object] = {
-        part.name: value for part, value in zip(definition.key.parts, key, strict=True)
-    }
-    rest = dict(cells)
-    for column in definition.columns:
-        cell = rest.get(column.cell)
-        value = None if cell is None else read_value(column.type, column.encoding, cell)
-        row[column.name] = None if isinstance(value, Unreadable) else value
-        if row[column.name] is not None:
-            del rest[column.cell]
-    if definition.keep_unmapped:
-        row[UNMAPPED] = {unmapped_name(*cell): value for cell, value in rest.items()}
-        return row if cells else None
-    row[UNMAPPED] = None
-    return row if len(rest) < len(cells) else None
+    return RowReader(definition).row(key, cells)

@@ -9,6 +9,7 @@ table with `versions = all` has a residual only.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 from typing import Any, Final
 
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
@@ -18,11 +19,80 @@ from connector.tables.values import write_value
 
 _RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
 _SECTION_BYTES: Final = 8
+_rank_of = itemgetter(*_RANK)
+_position_of = itemgetter(*OrderPosition._fields)
 
 
 def families_of(definition: TableDefinition) -> list[str]:
     """Return the families with a column, in the order of the columns."""
     return list(dict.fromkeys(column.family for column in definition.columns))
+
+
+class StateForm:
+    """The stored form of the states of one table: its names are made once for many rows."""
+
+    def __init__(self, definition: TableDefinition) -> None:
+        self._definition = definition
+        columns = definition.columns if definition.versions is Versions.LATEST else ()
+        self._registers = [
+            (column, CellName(*column.cell, None), Tombstone(*column.cell, 0, 0))
+            for column in columns
+        ]
+        self._families = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
+
+    def read(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
+        """Return the state of a row: `read_state`."""
+        order_by = self._definition.order
+        # The order is null if no column and no family of the row was written by it.
+        orders = [order and read_order(order_by, order) for order in stored["orders"] or ()]
+        cells: dict[CellName, Cell] = {}
+        tombstones: dict[Tombstone, ChangeOrder] = {}
+
+        entries, at = stored["column_entries"] or (), stored["cell_timestamps"] or ()
+        changes = stored["column_orders"]
+        # A column that was added after the row was written is not in its state.
+        for n, ((column, name, deletion), value) in enumerate(
+            zip(self._registers, values, strict=True)
+        ):
+            if n >= len(entries) or entries[n] is None:
+                continue
+            change = orders[changes[n]]
+            order = ChangeOrder(change.rank, change.position, entries[n])
+            timestamp = at[n] if n < len(at) else None
+            if value is None and timestamp is None:
+                tombstones[deletion] = order
+                continue
+            as_bytes = None if value is None else write_value(column.type, column.encoding, value)
+            cells[name] = Cell(order, timestamp or 0, as_bytes)
+        for n, (family, index) in enumerate(
+            zip(self._families, stored["family_entries"] or (), strict=False)
+        ):
+            if index is not None:
+                change = orders[stored["family_orders"][n]]
+                tombstones[family] = ChangeOrder(change.rank, change.position, index)
+        for one in stored["residual"] or ():
+            _read_element(self._definition, one, cells, tombstones)
+        return RowState(cells, tombstones)
+
+    def write(self, state: RowState) -> dict[str, Any]:
+        """Return the value of `_state`: `write_state`."""
+        cells, tombstones = dict(state.cells), dict(state.tombstones)
+        orders = _Orders(self._definition.order)
+        registers = [
+            _written(cells, tombstones, name, deletion) for _, name, deletion in self._registers
+        ]
+        deletions = [tombstones.pop(family, None) for family in self._families]
+        stored = {
+            "column_orders": [one and orders.index(one[0]) for one in registers],
+            "column_entries": [one and one[0].entry_index for one in registers],
+            "cell_timestamps": [one and one[1] for one in registers],
+            "family_orders": [one and orders.index(one) for one in deletions],
+            "family_entries": [one and one.entry_index for one in deletions],
+        }
+        residual = None
+        if cells or tombstones:
+            residual = list(_residual(self._definition, cells, tombstones)) or None
+        return {"orders": orders.stored, **stored, "residual": residual}
 
 
 def read_state(
@@ -31,78 +101,52 @@ def read_state(
     """Return the state of a row. `values` are those of the columns, as `tables.values` has them.
     They are empty if all versions are kept.
 
-    The cells of columns have the canonical bytes of their values.
+    The cells of columns have the canonical bytes of their values. A cell has a timestamp, also if a
+    deletion hid its value. A write without a value and a timestamp is the deletion of its column.
     """
-    is_latest = definition.versions is Versions.LATEST
-    # The order is null if no column and no family of the row was written by it.
-    orders = [order and read_order(definition.order, order) for order in stored["orders"] or ()]
-    cells: dict[CellName, Cell] = {}
-    tombstones: dict[Tombstone, ChangeOrder] = {}
-    columns = definition.columns if is_latest else ()
-    for n, (column, value) in enumerate(zip(columns, values, strict=True)):
-        if (index := _at(stored["column_entries"], n)) is not None:
-            order = orders[stored["column_orders"][n]]._replace(entry_index=index)
-            as_bytes = None if value is None else write_value(column.type, column.encoding, value)
-            at = _at(stored["cell_timestamps"], n) or 0
-            cells[CellName(*column.cell, None)] = Cell(order, at, as_bytes)
-    for n, family in enumerate(families_of(definition)):
-        if (index := _at(stored["family_entries"], n)) is not None:
-            order = orders[stored["family_orders"][n]]._replace(entry_index=index)
-            tombstones[Tombstone(family, None, 0, 0)] = order
-    for one in stored["residual"] or ():
-        order = read_order(definition.order, one["order"]["change"])
-        order = order._replace(entry_index=one["order"]["entry_index"])
-        family, qualifier = one["family"], one["qualifier"]
-        if qualifier is None:
-            tombstones[Tombstone(family, None, 0, 0)] = order
-        elif one["range_start"] is not None:
-            name = Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])
-            tombstones[name] = order
-        else:
-            as_bytes = None if one["value"] is None else bytes(one["value"])
-            at = one["cell_timestamp"] or 0
-            cells[CellName(family, bytes(qualifier), None if is_latest else at)] = Cell(
-                order, at, as_bytes
-            )
-    return RowState(cells, tombstones)
-
-
-def _at(stored: list[int | None] | None, index: int) -> int | None:
-    return stored[index] if stored is not None and index < len(stored) else None
-
-
-def read_order(order_by: OrderBy, stored: Mapping[str, Any]) -> ChangeOrder:
-    """Return the order of a change, with the entry index 0. It is the inverse of `write_order`."""
-    position = OrderPosition(*(stored[name] for name in OrderPosition._fields))
-    if order_by is OrderBy.COMMIT:
-        return ChangeOrder(tuple(stored[name] for name in _RANK), position, 0)
-    number = bytes(stored["sequence_number"])
-    starts = range(0, len(number), _SECTION_BYTES)
-    sections = (number[start : start + _SECTION_BYTES] for start in starts)
-    return ChangeOrder(tuple(map(int.from_bytes, sections)), position, 0)
+    return StateForm(definition).read(stored, values)
 
 
 def write_state(definition: TableDefinition, state: RowState) -> dict[str, Any]:
     """Return the value of `_state` for a normal state, without the values of the columns. The table
     keeps the latest version of a cell.
     """
-    cells, tombstones = dict(state.cells), dict(state.tombstones)
-    orders = _Orders(definition.order)
-    registers = [
-        _written(cells, tombstones, CellName(*column.cell, None)) for column in definition.columns
-    ]
-    deletions = [
-        tombstones.pop(Tombstone(family, None, 0, 0), None) for family in families_of(definition)
-    ]
-    stored = {
-        "column_orders": [one and orders.index(one[0]) for one in registers],
-        "column_entries": [one and one[0].entry_index for one in registers],
-        "cell_timestamps": [one and one[1] for one in registers],
-        "family_orders": [one and orders.index(one) for one in deletions],
-        "family_entries": [one and one.entry_index for one in deletions],
-    }
-    residual = list(_residual(definition, cells, tombstones))
-    return {"orders": orders.stored, **stored, "residual": residual or None}
+    return StateForm(definition).write(state)
+
+
+def _read_element(
+    definition: TableDefinition,
+    one: Mapping[str, Any],
+    cells: dict[CellName, Cell],
+    tombstones: dict[Tombstone, ChangeOrder],
+) -> None:
+    """Add an element of the residual to a state."""
+    order = read_order(definition.order, one["order"]["change"])
+    order = order._replace(entry_index=one["order"]["entry_index"])
+    family, qualifier, at = one["family"], one["qualifier"], one["cell_timestamp"]
+    if qualifier is None:
+        tombstones[Tombstone(family, None, 0, 0)] = order
+    elif one["range_start"] is not None:
+        name = Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])
+        tombstones[name] = order
+    elif one["value"] is None and at is None:
+        tombstones[Tombstone(family, bytes(qualifier), 0, 0)] = order
+    else:
+        is_latest = definition.versions is Versions.LATEST
+        as_bytes = None if one["value"] is None else bytes(one["value"])
+        name_of_cell = CellName(family, bytes(qualifier), None if is_latest else at or 0)
+        cells[name_of_cell] = Cell(order, at or 0, as_bytes)
+
+
+def read_order(order_by: OrderBy, stored: Mapping[str, Any]) -> ChangeOrder:
+    """Return the order of a change, with the entry index 0. It is the inverse of `write_order`."""
+    position = OrderPosition(*_position_of(stored))
+    if order_by is OrderBy.COMMIT:
+        return ChangeOrder(_rank_of(stored), position, 0)
+    number = bytes(stored["sequence_number"])
+    starts = range(0, len(number), _SECTION_BYTES)
+    sections = (number[start : start + _SECTION_BYTES] for start in starts)
+    return ChangeOrder(tuple(map(int.from_bytes, sections)), position, 0)
 
 
 class _Orders:
@@ -131,11 +175,14 @@ def write_order(order_by: OrderBy, order: ChangeOrder) -> dict[str, Any]:
 
 
 def _written(
-    cells: dict[CellName, Cell], tombstones: dict[Tombstone, ChangeOrder], name: CellName
+    cells: dict[CellName, Cell],
+    tombstones: dict[Tombstone, ChangeOrder],
+    name: CellName,
+    deletion: Tombstone,
 ) -> tuple[ChangeOrder, int | None] | None:
     """Take the newest write of a column: its order and cell timestamp, None for a deletion."""
     cell = cells.pop(name, None)
-    deleted = tombstones.pop(Tombstone(name.family, name.qualifier, 0, 0), None)
+    deleted = tombstones.pop(deletion, None)
     if cell is not None and (deleted is None or cell.order > deleted):
         return cell.order, cell.cell_timestamp
     return None if deleted is None else (deleted, None)
@@ -161,7 +208,8 @@ def _residual(
     }
     for name in sorted({*cells, *whole}) if keeps else ():
         value = cells[name].value if name in cells else None
-        written = _written(cells, tombstones, name)
+        deletion = Tombstone(name.family, name.qualifier, 0, 0)
+        written = _written(cells, tombstones, name, deletion)
         assert written is not None, name
         order, at = written
         value = None if at is None else value

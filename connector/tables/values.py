@@ -86,6 +86,8 @@ class Encoding(StrEnum):
 
 TEXT_ONLY: Final = frozenset({DataType.NUMERIC, DataType.JSON})
 """Types without a binary form."""
+VERBATIM: Final = frozenset({DataType.STRING, DataType.BYTES, DataType.JSON})
+"""Types whose bytes are all canonical."""
 
 _DATE = r"(?!0000)[0-9]{4}-(?:0[1-9]|1[0-2])-(?:0[1-9]|[12][0-9]|3[01])"
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]"
@@ -171,7 +173,7 @@ def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:
             written = _WRITE_TEXT[type_](value).encode("utf-8")
     except (UnicodeEncodeError, struct.error, ValueError):
         _refuse(type_, value)
-    if isinstance(read_value(type_, encoding, written), Unreadable):
+    if type_ not in _CHECKED and isinstance(read_value(type_, encoding, written), Unreadable):
         _refuse(type_, value)
     return written
 
@@ -320,6 +322,12 @@ _BINARY: Final[Mapping[DataType, tuple[str, str]]] = {
 # ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
+def _write_int64(number: int) -> str:
+    if not INT64_MIN <= number <= INT64_MAX:
+        raise ValueError("not an INT64")
+    return str(number)
+
+
 def _write_float64(number: float) -> str:
     if math.isnan(number):
         return "NaN"
@@ -348,7 +356,7 @@ def _write_timestamp(moment: int) -> str:
 _WRITE_TEXT: Final[Mapping[DataType, Callable[..., str]]] = {
     DataType.STRING: str,
     DataType.BOOL: lambda value: "true" if value else "false",
-    DataType.INT64: str,
+    DataType.INT64: _write_int64,
     DataType.FLOAT64: _write_float64,
     DataType.NUMERIC: _write_numeric,
     DataType.DATE: date.isoformat,
@@ -363,6 +371,11 @@ _WRITE_BINARY: Final[Mapping[DataType, Callable[..., bytes]]] = {
     DataType.DATE: lambda value: struct.pack(">i", (value - _EPOCH).days),
     DataType.TIMESTAMP: lambda value: struct.pack(">q", value),
 }
+
+_CHECKED: Final = frozenset(
+    {DataType.STRING, DataType.BOOL, DataType.INT64, DataType.FLOAT64, DataType.DATE}
+)
+"""Types of which every value that is written can be read: the writers refuse the others."""
 
 _PYTHON_TYPE: Final[Mapping[DataType, type]] = {
     DataType.STRING: str,

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import reduce
+from itertools import chain
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,21 +20,24 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
+from connector.errors import InvalidChangeError
 from connector.lake import small_apply
 from connector.lake.deletion_vectors import read_vector
 from connector.lake.small_apply import merge_few
 from connector.lake.stores import files_at
 from connector.records.model import DeleteCells, DeleteFamily, Entry, SetCell
-from connector.records.ordering import OrderBy
-from connector.state.small_apply import SmallApply
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
+from connector.state.small_apply import MAX_BYTES, MAX_CHANGES, SmallApply, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.row import row_of
-from connector.tables.values import DataType
-from tests.property.histories import COLUMNS, Delivery, batches, history
+from connector.tables.row import is_same_row, row_of
+from connector.tables.values import DataType, Encoding, read_value
+from tests.property.histories import COLUMNS, Delivery, batches, history, plain_entries
+from tests.property.spellings import COLUMNS as TYPED
+from tests.property.spellings import KEY_TYPES, spelled, value_of
 
 TABLE = TableDefinition(
     name="t",
@@ -42,58 +47,100 @@ TABLE = TableDefinition(
     columns=COLUMNS,
     buckets=2,
 )
+ROWS = (b"1", b"2", b"3", b"4")
 TABLES = [
     replace(TABLE, order=order, keep_unmapped=keeps) for order in OrderBy for keeps in (True, False)
 ]
 
 
+Wrong = Callable[[SmallApply], SmallApply]
+
+
 @dataclass
 class Disk:
-    """A table and its tombstone table in a folder, with the files that commits have added."""
+    """A table and its tombstone table in a folder, with the files that commits have added.
+
+    `wrong` changes the task of each merge, to show that a law can fail.
+    """
 
     folder: Path
     definition: TableDefinition
+    wrong: Wrong = field(default=lambda task: task)
     before: TableState = field(default_factory=TableState)
     batch: int = 0
+    logged: dict[int, Sequence[Delivery]] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
-    tombstones: dict[str, str] = field(default_factory=dict)
+    tombstones: dict[str, str] | None = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("changelog", "table", "tombstones"):
             (self.folder / name).mkdir(parents=True)
 
-    def apply(self, deliveries: Sequence[Delivery], *, crashes: bool = False) -> None:
-        """Log the deliveries as one batch and merge them. `crashes`: nothing is committed."""
+    def log(self, deliveries: Sequence[Delivery]) -> None:
+        """Log the deliveries as one batch."""
         self.batch += 1
-        path = f"{self.batch}.parquet"
-        parquet.write_table(logged(deliveries, self.batch), self.folder / "changelog" / path)
-        task = SmallApply(
+        self.logged[self.batch] = deliveries
+        file = self.folder / "changelog" / f"{self.batch}.parquet"
+        parquet.write_table(logged(deliveries, self.batch), file)
+
+    def task(self, *, below: int | None = None, horizon: int | None = None) -> SmallApply:
+        """The apply of all batches that may have changes to merge."""
+        batches = range(self.before.complete_to_batch + 1, self.batch + 1)
+        changes = [{"add": {"path": f"{batch}.parquet", "size": 1}} for batch in batches]
+        return SmallApply(
             definition=self.definition,
             buckets=self.definition.buckets,
             before=self.before,
-            below=None,
-            horizon=None,
+            below=below,
+            horizon=horizon,
             changelog=str(self.folder / "changelog"),
-            changes=(json.dumps({"add": {"path": path}}),),
+            changes=tuple(map(json.dumps, changes)),
             table=str(self.folder / "table"),
             rows=tuple(self.rows.values()),
             tombstones=str(self.folder / "tombstones"),
-            removed=tuple(self.tombstones.values()),
+            removed=None if self.tombstones is None else tuple(self.tombstones.values()),
             attempt_id=f"attempt {self.batch}",
         )
+
+    def apply(
+        self,
+        deliveries: Sequence[Delivery] = (),
+        *,
+        below: int | None = None,
+        horizon: int | None = None,
+        crashes: bool = False,
+    ) -> None:
+        """Log the deliveries as one batch and merge them. `crashes`: nothing is committed."""
+        if deliveries:
+            self.log(deliveries)
+        task = self.wrong(self.task(below=below, horizon=horizon))
         merged = merge_few(task)
         assert merged is not None
-        assert merged.changes == len(deliveries)
-        commit(self.tombstones, merged.tombstones)
+        waits = {
+            batch
+            for batch, them in self.logged.items()
+            if any(is_deferred(one, below) for one in them)
+        }
+        new = [
+            one
+            for batch, them in self.logged.items()
+            for one in them
+            if not self.before.covers(batch, one.change.commit_timestamp)
+            and not is_deferred(one, below)
+        ]
+        assert (merged.changes, merged.deferred_from) == (len(new), min(waits, default=None))
+        if merged.tombstones:
+            assert self.tombstones is not None
+            commit(self.tombstones, merged.tombstones)
         if crashes:
-            self.batch -= 1
             return
         commit(self.rows, merged.table)
         number = self.before.apply_number + 1
         self.before = replace(
             self.before,
             apply_number=number,
-            complete_to_batch=self.batch,
+            apply_watermark=below,
+            complete_to_batch=min(waits, default=self.batch + 1) - 1,
             to_batch=self.batch,
             highest_applied=max(self.before.highest_applied, merged.highest),
             has_residual=self.before.has_residual or merged.has_residual,
@@ -101,20 +148,47 @@ class Disk:
         )
 
     def shown(self) -> dict[bytes, dict[str, Any]]:
-        """The rows of the table by key, in the form of `row_of`."""
+        """The rows of the table by row key, in the form of `row_of`."""
         files, found = files_at(str(self.folder / "table")), {}
         for action in self.rows.values():
             add = json.loads(action)["add"]
             vector = add.get("deletionVector")
             gone = read_vector(files, vector) if vector else ()
             table = parquet.read_table(self.folder / "table" / add["path"], partitioning=None)
-            for number, row in enumerate(table.drop_columns([STATE]).to_pylist()):
-                if number not in gone:
-                    assert row["id"] not in found, "a key stands twice"
-                    unmapped = dict(row["_unmapped"] or {})
-                    kept = unmapped if self.definition.keep_unmapped else None
-                    found[row["id"]] = {**row, "_unmapped": kept}
+            columns = {
+                name: small_apply._plain(table[name]).to_pylist()
+                for name in table.column_names
+                if name != STATE
+            }
+            for number, values in enumerate(zip(*columns.values(), strict=True)):
+                if number in gone:
+                    continue
+                row = dict(zip(columns, values, strict=True))
+                key = self.definition.key
+                row_key = key.write_key(tuple(as_key(row[part.name]) for part in key.parts))
+                assert row_key not in found, "a key stands twice"
+                unmapped = dict(row["_unmapped"] or {})
+                kept = unmapped if self.definition.keep_unmapped else None
+                found[row_key] = {**row, "_unmapped": kept}
         return found
+
+    def assert_shows(self, deliveries: Iterable[Delivery]) -> None:
+        """The table is what `connector.tables.merge` says of these deliveries."""
+        shown, expected = self.shown(), truth(self.definition, deliveries)
+        assert shown.keys() == expected.keys()
+        for row_key, row in shown.items():
+            assert is_same_row(row, expected[row_key]), (row, expected[row_key])
+
+
+def is_deferred(one: Delivery, below: int | None) -> bool:
+    return below is not None and one.change.commit_timestamp >= below
+
+
+def as_key(value: Any) -> Any:
+    """A value as keys have it: a decimal without zeros at its end."""
+    if isinstance(value, Decimal):
+        return read_value(DataType.NUMERIC, Encoding.TEXT, f"{value:f}".encode())
+    return value
 
 
 def commit(files: dict[str, str], actions: Iterable[str]) -> None:
@@ -197,39 +271,191 @@ def truth(table: TableDefinition, deliveries: Iterable[Delivery]) -> dict[bytes,
     return {key: row for key, row in rows.items() if row is not None}
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda one: f"{one.order}, {one.keep_unmapped}")
-def test_newest_wins_whatever_the_batches(
-    tmp_path: Path, seed: int, table: TableDefinition
-) -> None:
-    """newest_wins, deletes_stay_deleted, nothing_invented, resumable: late and repeated changes in
-    any batches, some of which crash before their commit and are merged again.
+Law = Callable[[Random, Path, TableDefinition, Wrong], None]
+HISTORIES = 4
+every_table = pytest.mark.parametrize(
+    "table", TABLES, ids=lambda one: f"{one.order}, {one.keep_unmapped}"
+)
+
+
+def correct(task: SmallApply) -> SmallApply:
+    return task
+
+
+def several(rng: Random, count: int, **how: Any) -> list[list[Delivery]]:
+    """Several histories. No two of their changes have the same order position."""
+    return [
+        [
+            replace(one, position=one.position._replace(attempt=one.position.attempt + 3 * number))
+            for one in history(rng, **how)
+        ]
+        for number in range(count)
+    ]
+
+
+def any_batches(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
+    """Late and repeated changes in any batches, some of which crash before their commit and are
+    merged again.
     """
-    rng = Random(f"{seed}/{table.order}/{table.keep_unmapped}")
-    for number in range(6):
-        rows = [b"%d.%d" % (number, n) for n in range(4)]
-        deliveries = [one for _ in range(3) for one in history(rng, changes=9, rows=rows)]
-        disk = Disk(tmp_path / str(number), table)
-        for batch in batches(rng, deliveries):
-            if rng.random() < 0.2:
-                disk.apply(batch, crashes=True)
+    deliveries = list(chain(*several(rng, 3, changes=9, rows=ROWS)))
+    disk = Disk(folder, table, wrong)
+    for batch in batches(rng, deliveries):
+        if rng.random() < 0.2:
+            disk.apply(batch, crashes=True)
+            disk.apply()
+        else:
             disk.apply(batch)
-        assert disk.shown() == truth(table, deliveries)
-        shutil.rmtree(disk.folder)
+    disk.assert_shows(deliveries)
 
 
-def test_a_merge_that_forgets_old_rows_is_noticed(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+def deferred(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
+    """Changes at or above the low watermark wait, and several batches are merged at once. The table
+    is always the merge of what is below.
+    """
+    deliveries = list(chain(*several(rng, 3, changes=9, rows=ROWS)))
+    disk, below = Disk(folder, table, wrong), 0
+    shown = set[int]()
+    for batch in batches(rng, deliveries):
+        disk.log(batch)
+        if rng.random() < 0.5:
+            below = min(7, below + rng.choice((0, 0, 1, 2)))
+            disk.apply(below=below)
+            logged_ = [one for them in disk.logged.values() for one in them]
+            shown |= {id(one) for one in logged_ if not is_deferred(one, below)}
+            disk.assert_shows(one for one in logged_ if id(one) in shown)
+    disk.apply()
+    disk.assert_shows(deliveries)
+
+
+def forgotten(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
+    """Deletes below the horizon are forgotten. No later change is older than one of them."""
+
+    def order_of(one: Delivery) -> ChangeOrder:
+        return change_order(one.change, one.position, table.order)
+
+    disk, known, horizon = Disk(folder, table, wrong), list[Delivery](), 0
+    for found in several(rng, 6, changes=6, rows=ROWS[:2]):
+        old = [order_of(one) for one in known if order_of(one).age < horizon]
+        batch = [
+            one
+            for one in found
+            if order_of(one).age >= horizon and all(order_of(one) > order for order in old)
+        ]
+        horizon = max(horizon, rng.randint(0, 4))
+        if batch:
+            disk.apply(batch, horizon=horizon)
+            known += batch
+        disk.assert_shows(known)
+
+
+def whole_rows(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
+    """Each change is an image of its row. Most arrive in their order, and replace the row without
+    its state.
+    """
+    disk, late, known = Disk(folder, table, wrong), list[Delivery](), list[Delivery]()
+    for drawn in several(rng, 2, changes=14, rows=ROWS[:2]):
+        found = [
+            replace(one, change=replace(one.change, entries=plain_entries(one.change, whole=True)))
+            for one in drawn
+        ]
+        for committed in range(1, 7):
+            batch = [one for one in found if one.change.commit_timestamp == committed]
+            late += [one for one in batch if rng.random() < 0.3]
+            batch = [one for one in batch if one not in late]
+            for one in (batch, late.pop()) if late and rng.random() < 0.3 else (batch,):
+                now = one if isinstance(one, list) else [one]
+                if now:
+                    disk.apply(now)
+                    known += now
+        disk.assert_shows(known)
+
+
+def typed_values(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
+    """Columns of every type in both encodings, with values in any spelling, and keys of several
+    parts of every type.
+    """
+    parts = rng.sample(KEY_TYPES, rng.randint(1, len(KEY_TYPES)))
+    key = Key(tuple(KeyPart(f"k{n}", type_) for n, type_ in enumerate(parts)))
+    choices = [[value_of(rng, type_) for _ in range(2)] for type_ in parts]
+    written = (key.write_key(tuple(rng.choice(some) for some in choices)) for _ in range(6))
+    rows = sorted(set(filter(None, tried(written))))
+    used = rng.sample(TYPED, 3)
+
+    def typed(entry: Entry) -> Entry:
+        if isinstance(entry, DeleteFamily):
+            return entry
+        column = rng.choice(used)
+        if isinstance(entry, DeleteCells):
+            return replace(entry, family="f", qualifier=column.qualifier)
+        value = rng.choice(spelled(rng, column.type, column.encoding))
+        return replace(entry, family="f", qualifier=column.qualifier, value=value)
+
+    found = list(chain(*several(rng, 2, changes=9, rows=rows)))
+    changes = {
+        id(one.change): replace(one.change, entries=tuple(map(typed, one.change.entries)))
+        for one in found
+    }
+    deliveries = [replace(one, change=changes[id(one.change)]) for one in found]
+    disk = Disk(folder, replace(table, key=key, columns=TYPED), wrong)
+    for batch in batches(rng, deliveries):
+        disk.apply(batch)
+    disk.assert_shows(deliveries)
+
+
+def tried(row_keys: Iterator[bytes]) -> Iterator[bytes]:
+    """Those that can be row keys. An empty one can not."""
+    while True:
+        try:
+            yield next(row_keys)
+        except InvalidChangeError:
+            continue
+        except StopIteration:
+            return
+
+
+@pytest.mark.parametrize("law", [any_batches, deferred, forgotten, whole_rows, typed_values])
+@every_table
+def test_few_changes_are_merged_as_defined(
+    tmp_path: Path, seed: int, table: TableDefinition, law: Law
 ) -> None:
-    """The law above can fail."""
-    monkeypatch.setattr(small_apply, "join", lambda one, other: one)
-    rng, failed = Random(seed), 0
-    for number in range(8):
-        deliveries = [d for _ in range(2) for d in history(rng, changes=9, rows=(b"a", b"b"))]
-        disk = Disk(tmp_path / str(number), TABLE)
-        for one in deliveries:
-            disk.apply([one])
-        failed += disk.shown() != truth(TABLE, deliveries)
-    assert failed
+    """newest_wins, deletes_stay_deleted, nothing_invented, resumable, TBL-13"""
+    rng = Random(f"{seed}/{law.__name__}/{table.order}/{table.keep_unmapped}")
+    for number in range(HISTORIES):
+        folder = tmp_path / str(number)
+        law(rng, folder, table, correct)
+        shutil.rmtree(folder)
+
+
+def before(task: SmallApply, **values: Any) -> SmallApply:
+    return replace(task, before=replace(task.before, **values))
+
+
+@pytest.mark.parametrize(
+    ("law", "wrong"),
+    [
+        pytest.param(any_batches, lambda task: replace(task, rows=()), id="old rows"),
+        pytest.param(any_batches, lambda task: replace(task, removed=()), id="tombstones"),
+        pytest.param(deferred, lambda task: replace(task, below=None), id="low watermark"),
+        pytest.param(deferred, lambda task: before(task, apply_watermark=None), id="merged before"),
+        pytest.param(
+            forgotten,
+            lambda task: replace(task, horizon=task.horizon and task.horizon + 3),
+            id="horizon",
+        ),
+        pytest.param(whole_rows, lambda task: before(task, highest_applied=-1), id="newest"),
+    ],
+)
+def test_a_merge_that_ignores_a_part_of_its_input_is_noticed(
+    tmp_path: Path, seed: int, law: Law, wrong: Wrong
+) -> None:
+    """The laws above can fail, for example if every change counts as newer than the table."""
+    rng = Random(seed)
+    for number in range(30):
+        try:
+            law(rng, tmp_path / str(number), TABLE, wrong)
+        except AssertionError:
+            return
+    pytest.fail("nothing was noticed")
 
 
 def test_a_change_that_does_not_fit_is_left_to_spark(tmp_path: Path) -> None:
@@ -241,3 +467,91 @@ def test_a_change_that_does_not_fit_is_left_to_spark(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="None"):
         disk.apply([replace(first, change=replace(first.change, entries=(entry,)))])
     assert not any((tmp_path / "disk" / "table").iterdir())
+
+
+def cell(value: bytes, at: int, offset: int, *entries: Entry) -> Delivery:
+    (family, qualifier), row = COLUMNS[0].cell, b"a"
+    given = entries or (SetCell(family, qualifier, value, at),)
+    (first, *_) = history(Random(1), rows=(row,))
+    change = replace(first.change, entries=given, commit_timestamp=at, tie_breaker=0)
+    return Delivery(change, OrderPosition(1, 0, offset))
+
+
+GONE = tuple(DeleteFamily(family) for family in dict.fromkeys(one.family for one in COLUMNS))
+
+
+def test_a_deleted_row_comes_back_with_what_is_newer(tmp_path: Path) -> None:
+    """deletes_stay_deleted: a late change does not bring it back."""
+    disk = Disk(tmp_path / "disk", TABLE)
+    values = []
+    for at, one in (
+        (2, cell(b"old", 2, 1)),
+        (5, cell(b"", 5, 2, *GONE)),
+        (4, cell(b"late", 4, 3)),
+        (6, cell(b"new", 6, 4)),
+    ):
+        disk.apply([one])
+        values.append([row[COLUMNS[0].name] for row in disk.shown().values()])
+        assert disk.before.highest_applied >= at
+    assert values == [[b"old"], [], [], [b"new"]]
+
+
+def test_without_a_tombstone_table_spark_removes_the_row(tmp_path: Path) -> None:
+    """TBL-12: the apply that creates the tombstone table is one of Spark."""
+    disk = Disk(tmp_path / "disk", TABLE, tombstones=None)
+    disk.apply([cell(b"old", 2, 1)])
+    files = sorted((tmp_path / "disk" / "table").rglob("*"))
+    disk.log([cell(b"", 5, 2, *GONE)])
+    assert merge_few(disk.task()) is None
+    assert sorted((tmp_path / "disk" / "table").rglob("*")) == files
+
+
+@pytest.mark.parametrize(
+    "mark", ["org.apache.spark.legacyDateTime", "org.apache.spark.legacyINT96"]
+)
+def test_dates_of_another_calendar_are_left_to_spark(tmp_path: Path, mark: str) -> None:
+    """nothing_invented: the Parquet file says that its old dates are not those of today's
+    calendar.
+    """
+    disk = Disk(tmp_path / "disk", TABLE)
+    disk.apply([cell(b"old", 2, 1)])
+    (action,) = disk.rows.values()
+    file = tmp_path / "disk" / "table" / json.loads(action)["add"]["path"]
+    table = parquet.read_table(file, partitioning=None)
+    parquet.write_table(table.replace_schema_metadata({mark: ""}), file)
+    disk.log([cell(b"new", 3, 2)])
+    assert merge_few(disk.task()) is None
+
+
+@pytest.mark.parametrize("folder", ["changes", "rows", "removed"])
+def test_large_files_are_left_to_spark(tmp_path: Path, folder: str) -> None:
+    """SCL-1: nothing large is read in the driver, and nothing is read to learn that."""
+    disk = Disk(tmp_path / "disk", replace(TABLE, buckets=1))
+    disk.log([cell(b"old", 2, 1)])
+    large = {"path": "absent", "size": MAX_BYTES + 1, "partitionValues": {"_bucket": "0"}}
+    assert merge_few(disk.task()) is not None
+    assert merge_few(replace(disk.task(), **{folder: (json.dumps({"add": large}),)})) is None
+
+
+def test_buckets_without_a_change_do_not_count_and_are_not_read(tmp_path: Path) -> None:
+    """TBL-13"""
+    disk = Disk(tmp_path / "disk", TABLE)
+    disk.log([cell(b"old", 2, 1)])
+    other = 1 - small_apply._bucket(b"a", 2)
+    large = {"path": "absent", "size": MAX_BYTES, "partitionValues": {"_bucket": str(other)}}
+    assert merge_few(replace(disk.task(), rows=(json.dumps({"add": large}),))) is not None
+
+
+def test_many_changes_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SCL-1: the limit counts the changes to merge and the columns."""
+    assert is_few(5_000, 5)
+    assert not is_few(6_000, 5)
+    assert is_few(MAX_CHANGES, 0)
+    assert not is_few(MAX_CHANGES + 1, 0)
+    assert is_few(20, 2_000)
+    assert not is_few(30, 2_000)
+    disk = Disk(tmp_path / "disk", TABLE)
+    disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2)])
+    monkeypatch.setattr(small_apply, "is_few", lambda changes, columns: changes < 2)
+    assert merge_few(disk.task()) is None
+    assert merge_few(disk.task(below=3)) is not None

@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from connector.records.ordering import OrderBy
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyPart
-from connector.tables.merge import EMPTY, RowState, join, lift, normal, visible
+from connector.tables.merge import (
+    EMPTY,
+    CellName,
+    RowState,
+    Tombstone,
+    join,
+    lift,
+    normal,
+    visible,
+)
 from connector.tables.row import row_of
 from connector.tables.stored_state import read_state, write_state
 from connector.tables.values import DataType
@@ -58,10 +67,14 @@ def stored(
 
 
 def in_memory(table: TableDefinition, deliveries: Iterable[Delivery]) -> dict[str, object] | None:
+    return row_of(table, ROW[0], visible(joined(table, deliveries)))
+
+
+def joined(table: TableDefinition, deliveries: Iterable[Delivery]) -> RowState:
     state = EMPTY
     for one in deliveries:
         state = join(state, lift(one.change, one.position, table.order, table.versions))
-    return row_of(table, ROW[0], visible(state))
+    return state
 
 
 @tables
@@ -83,6 +96,50 @@ def test_newest_wins_if_the_state_is_stored_after_each_batch(
     for _ in range(400):
         deliveries = history(rng, changes=12, rows=ROW)
         assert stored(table, batches(rng, deliveries)) == in_memory(table, deliveries)
+
+
+@tables
+def test_a_state_is_read_back_as_it_was(table: TableDefinition, seed: int) -> None:
+    """deletes_stay_deleted: a deletion is read as a deletion, and a cell that a deletion hid as a
+    cell. Only the deletion of a column that has a newer cell is not stored, and nothing that a
+    table without unmapped cells does not keep.
+    """
+    rng, seen = Random(seed), 0
+    for _ in range(400):
+        state = normal(joined(table, history(rng, changes=12, rows=ROW)))
+        tombstones = {
+            one: order
+            for one, order in state.tombstones.items()
+            if not is_of_column(one) or newest(state, one) < order
+        }
+        if not table.keep_unmapped:
+            families = {column.family for column in table.columns}
+            mapped = {column.cell for column in table.columns}
+            tombstones = {
+                one: order
+                for one, order in tombstones.items()
+                if (one.family, one.qualifier) in mapped
+                or (one.qualifier is None and one.family in families)
+            }
+            cells = {name: it for name, it in state.cells.items() if name[:2] in mapped}
+            state = RowState(cells, state.tombstones)
+        row = row_of(table, ROW[0], visible(state))
+        values = [None if row is None else row[column.name] for column in table.columns]
+        read = read_state(table, write_state(table, state), values)
+        assert read == RowState(state.cells, tombstones)
+        seen += any(is_of_column(one) for one in read.tombstones)
+    assert seen, "columns were deleted"
+
+
+def is_of_column(one: Tombstone) -> bool:
+    return one.qualifier is not None and (one.start, one.end) == (0, 0)
+
+
+def newest(state: RowState, of: Tombstone) -> ChangeOrder:
+    """The order of the cell of a column, the least one if there is none."""
+    assert of.qualifier is not None
+    cell = state.cells.get(CellName(of.family, of.qualifier, None))
+    return ChangeOrder((), OrderPosition(0, 0, 0), 0) if cell is None else cell.order
 
 
 @pytest.mark.parametrize("lost", ["family_entries", "column_entries", "residual"])
