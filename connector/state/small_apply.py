@@ -12,20 +12,18 @@ from typing import Final
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
 
-MAX_CHANGES: Final = 10_000
-"""An apply of more changes is one of Spark, whatever the columns of the table."""
 MAX_BYTES: Final = 64_000_000
 """An apply that must look at larger files is one of Spark."""
-_MAX_WORK: Final = 50_000
+_MAX_WORK: Final = 120_000
 _WORK_OF_CHANGE: Final = 4
 """A change without columns is as much work as this number of columns."""
 
 
 def is_few(changes: int, columns: int) -> bool:
     """Return whether so many changes of a table with so many columns are merged without Spark. For
-    example, 5,000 changes of 5 columns are few, and 6,000 are not.
+    example, 13,000 changes of 5 columns are few, and 14,000 are not.
     """
-    return changes <= MAX_CHANGES and changes * (columns + _WORK_OF_CHANGE) <= _MAX_WORK
+    return changes * (columns + _WORK_OF_CHANGE) <= _MAX_WORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

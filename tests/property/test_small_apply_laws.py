@@ -27,7 +27,7 @@ from connector.lake.small_apply import merge_few
 from connector.lake.stores import files_at
 from connector.records.model import DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
-from connector.state.small_apply import MAX_BYTES, MAX_CHANGES, SmallApply, is_few
+from connector.state.small_apply import MAX_BYTES, SmallApply, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition
@@ -544,12 +544,10 @@ def test_buckets_without_a_change_do_not_count_and_are_not_read(tmp_path: Path) 
 
 def test_many_changes_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SCL-1: the limit counts the changes to merge and the columns."""
-    assert is_few(5_000, 5)
-    assert not is_few(6_000, 5)
-    assert is_few(MAX_CHANGES, 0)
-    assert not is_few(MAX_CHANGES + 1, 0)
-    assert is_few(20, 2_000)
-    assert not is_few(30, 2_000)
+    assert is_few(13_000, 5)
+    assert not is_few(14_000, 5)
+    assert is_few(50, 2_000)
+    assert not is_few(60, 2_000)
     disk = Disk(tmp_path / "disk", TABLE)
     disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2)])
     monkeypatch.setattr(small_apply, "is_few", lambda changes, columns: changes < 2)

@@ -44,7 +44,7 @@ from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table, new_attempt
-from connector.state.small_apply import MAX_CHANGES, MergeFew, SmallApply
+from connector.state.small_apply import MergeFew, SmallApply, is_few
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 
@@ -137,7 +137,9 @@ def _apply_few(
         definition.source, after=before.complete_to_batch, to=cut.batch
     )
     is_plain = table.has_vectors and bool(layout.registered) and not layout.late
-    if recent is None or recent.count > (MAX_CHANGES if is_plain else 0):
+    if recent is None or not (is_plain or recent.count == 0):
+        return None
+    if not is_few(recent.count, len(definition.columns)):
         return None
     files = table.files(version)
     if files is None:
