@@ -228,6 +228,7 @@ class Rewritten:
     ) -> None:
         spark = self._spark = files.spark
         self._files, self._path, self._version = files, path, int(files.snapshot.version())
+        self._changes_rows = kept is not None
         jvm: Any = spark._jvm
         writing = files.log.startTransaction(none(spark), jvm.scala.Some(files.snapshot))
         self._groups = list[_Group]()
@@ -239,15 +240,15 @@ class Rewritten:
                 rows.coalesce(1)._jdf, none(spark), True, scala_list(spark, ())
             )
             actions = [file.json() for file in each(new)]
-            self._groups.append(_Group(old, self._parsed(actions, changes_rows=kept is not None)))
+            self._groups.append(_Group(old, self._parsed(actions)))
         self.work = sum((group.work for group in self._groups), Work())
 
-    def _parsed(self, actions: Iterable[str], *, changes_rows: bool = False) -> tuple[Any, ...]:
+    def _parsed(self, actions: Iterable[str]) -> tuple[Any, ...]:
         """The `AddFile`s of actions. If the rows are the same as before, a reader of the table's
         change feed must not see them.
         """
         from_json = delta(self._spark).actions.Action.fromJson
-        is_new = '"dataChange":true' if changes_rows else '"dataChange":false'
+        is_new = '"dataChange":true' if self._changes_rows else '"dataChange":false'
         return tuple(from_json(one.replace('"dataChange":true', is_new)) for one in actions)
 
     def commit(
@@ -262,6 +263,7 @@ class Rewritten:
 
         If an old file has changed meanwhile, its group stays as it is. With `keys`, the columns
         that identify a row, the rows that were removed from it are marked in the new files instead.
+        If rows were left out, all groups are replaced, or none.
 
         `app_ids` are those of the table's writers. If one of them commits at the same time, nothing
         is changed. Raises `WriterConflictError`, or Delta's conflict, if another process commits at
@@ -280,7 +282,7 @@ class Rewritten:
             for group in self._groups
             if (now := self._as_of_now(group, changed, transaction, keys)) is not None
         ]
-        if not groups:
+        if len(groups) < (len(self._groups) if self._changes_rows else 1):
             raise files_changed(self._path)
         self.work = sum((group.work for group in groups), Work())
         old = [file for group in groups for file in group.old.values()]
