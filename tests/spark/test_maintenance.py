@@ -197,6 +197,8 @@ def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_com
     table, folder = stream.table(), f"{tmp_path}/tables/accounts"
     for at, rows in enumerate(("abcdef", "gh", "i", "jk"), start=1):
         stream.topic.send(*(account(row, at, name=f"{row} {at}") for row in rows))
+        if at == 1:  # the first tombstone is written by Spark, with whole buckets
+            stream.topic.send(account("x", 1, name="x"), delete("x", 2))
         stream.ingest()
         stream.apply(table)
     overtakes = iter([True])
