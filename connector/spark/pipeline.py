@@ -26,7 +26,8 @@ from connector.spark.storage.offsets import Offsets
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
 from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.maintenance_schedule import LOG_BEYOND_S, NEWEST_CUT_KEPT_US
+from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
+from connector.state.overrides import pace_in_force
 from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 
@@ -145,11 +146,14 @@ class Pipeline:
                     ),
                     retention_s=retention.table_file_s,
                     passed=self._tables[name].passed,
-                    compact=partial(self._applies.between, name, self._tables[name].compact),
+                    compact=partial(self._compact, name),
                     clean=partial(self._clean_table, stream, name),
                     clean_log=partial(self._clean_table_log, stream, name),
                     last_clean=partial(self._journal.last_clean_up, name, ""),
                     begun_at=self._tables[name].begun_at,
+                    is_late=self._is_late,
+                    is_wanted=self._tables[name].is_vacuum_due,
+                    live_bytes=self._tables[name].size_in_bytes,
                 )
                 for name in self._tables_of(stream)
             ]
@@ -168,15 +172,31 @@ class Pipeline:
                     clean_log=partial(self._clean_changelog_log, stream),
                     last_clean=partial(self._journal.last_clean_up, "", stream),
                     begun_at=ingest.changelog.begun_at,
+                    is_late=self._is_late,
                 )
             )
         return found
 
+    def _compact(self, name: str) -> Work | None:
+        return self._tables[name].compact(partial(self._applies.between, name))
+
+    def _is_late(self, now: int) -> bool:
+        """Whether a batch has waited too long for an apply of one of the tables."""
+        bounds, paces = self._journal.bounds(), self._journal.paces()
+        for stream, ingest in self._streams.items():
+            progress = ingest.changelog.progress(with_frontier=False)
+            for name in self._tables_of(stream):
+                pace_s = pace_in_force(self._config.tables[name], bounds, paces)
+                within_us = round(LATE_PACES * pace_s * 1_000_000)
+                if progress.is_late(self._tables[name].table_state(), now, within_us):
+                    return True
+        return False
+
     def _maintain(
         self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str
     ) -> None:
-        """Run the maintenance that is due for a stream and its tables. A table is maintained
-        between two of its applies (TBL-15).
+        """Run the maintenance that is due for a stream and its tables. Its commits are made between
+        two applies of a table (TBL-15).
         """
         for each in upkeep[stream]:
             if not stop.is_set():

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from connector.state.apply_level import CHANGES_PER_TASK, is_row_level
+from connector.state.maintenance_schedule import DataFile
 from connector.tables.definition import MAX_BUCKETS
 from connector.text import counted
 
@@ -20,13 +22,8 @@ MOST_BYTES: Final = 256 * MIB
 """The size of the largest bucket. A table below it has one bucket."""
 LEAST_BYTES: Final = 32 * MIB
 """More buckets for more cores never make a bucket smaller than this."""
-SPARSE_CHANGES: Final = 1_000_000
-SPARSE_BYTES: Final = 250
-"""An apply replaces single rows up to so many changes, and up to one for so many bytes of the
-table. `connector.spark.apply.merge` has the same numbers.
-"""
-CHANGES_PER_TASK: Final = 20_000
-"""A task has work for so many changes of an apply that replaces single rows; the same there."""
+ROW_BYTES: Final = 50
+"""A row needs about so many bytes. The size of a table is known or expected, its rows are not."""
 NEAR: Final = 2
 """A number within this factor of the recommended one is near enough."""
 
@@ -102,7 +99,8 @@ def _recommended(
     parts = f"{has}, and a bucket should have at most {size_of(MOST_BYTES)}"
     if changes is None:
         return by_size, parts
-    is_dense = changes > SPARSE_CHANGES or changes * SPARSE_BYTES > size or not has_vectors
+    all_rows = DataFile("", size, size // ROW_BYTES)
+    is_dense = not has_vectors or not is_row_level(changes, [all_rows])
     tasks = (cores or 1) if is_dense else min(cores or 1, 1 + changes // CHANGES_PER_TASK)
     by_cores = min(_power_of_two(tasks), _power_of_two(size // LEAST_BYTES + 1) // 2)
     does = "rewrite whole buckets" if is_dense else "replace single rows"

@@ -6,9 +6,10 @@ The rules use only numbers that commits already store.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 MINUTE_US: Final = 60_000_000
@@ -20,16 +21,26 @@ LOG_BEYOND_S: Final = 2 * 86_400
 NEWEST_CUT_KEPT_US: Final = 7 * DAY_US
 """How long the newest cut of a stream is kept, if its tables no longer have it."""
 
-LOOK_EVERY: Final = 20
-"""A table is checked for compaction after so many new files."""
+REST: Final = 10
+"""After a compaction that took some time, the next one of the same thing waits for so many times of
+it. So compactions take less than a tenth of the time.
+"""
+LATE_PACES: Final = 3
+"""Applies are late if a batch waits for longer than so many paces of a table. If they are in time,
+it waits for up to one pace, and its apply takes up to one.
+"""
+LATE_AT_MOST_US: Final = 2 * MINUTE_US
+"""Maintenance waits so long while applies are late. Without it, they would become later still."""
 SMALL_BYTES: Final = 32 * MIB
 """Files of at least this size are not rewritten, unless many of their rows are deleted."""
 LARGEST_BYTES: Final = 128 * MIB
 """The maximum size of a combined file."""
 GAIN: Final = 30
+GAIN_OF_LOG: Final = 200
 GAIN_PER_PLACE: Final = 4
 """A compaction must remove at least `GAIN` files, and so many for each partition on average.
-Otherwise it is not worth a commit.
+Otherwise it is not worth a commit. An apply or a read opens all files of a table, but only the
+newest files of a changelog. Therefore a changelog has `GAIN_OF_LOG`.
 """
 TIER: Final = 2
 """A file joins smaller files only if they have together at least half of its bytes. So no byte is
@@ -39,6 +50,13 @@ MARKED: Final = 0.2
 """A file is rewritten if at least this share of its rows is deleted."""
 MARKED_BYTES: Final = 0.2
 """A commit is worthwhile if deleted rows use more than this share of the bytes of the table."""
+
+MOST_ATTEMPTS: Final = 100
+"""Tombstones are vacuumed when a commit names so many attempts. Each one is some 45 bytes of every
+commit of the table.
+"""
+VACUUM_EVERY: Final = 1_000
+"""Tombstones are vacuumed after so many applies, because the horizon has passed some of them."""
 
 CLEAN_APART_US: Final = 5 * MINUTE_US
 CLEAN_APART_OF_RETENTION: Final = 4
@@ -72,14 +90,25 @@ class DataFile:
     rows: int
     marked: int = 0
 
+    @staticmethod
+    def of(action: str) -> DataFile:
+        """The file that an action of Delta's log adds. The action is JSON."""
+        add = json.loads(action)["add"]
+        return DataFile(
+            "/".join(map(str, add["partitionValues"].values())),
+            int(add["size"]),
+            int(json.loads(add.get("stats") or "{}").get("numRecords", 0)),
+            int((add.get("deletionVector") or {}).get("cardinality", 0)),
+        )
+
     @property
     def marked_share(self) -> float:
         return self.marked / self.rows if self.rows else 0.0
 
 
-def to_compact(files: Sequence[DataFile]) -> list[list[int]]:
+def to_compact(files: Sequence[DataFile], *, is_log: bool = False) -> list[list[int]]:
     """Return groups of files. Each group becomes one file. The result is empty if a commit is not
-    worthwhile.
+    worthwhile. `is_log`: the files are those of a changelog.
 
     A group has the indexes of its files in `files`. Its files have the same partition, and together
     at most `LARGEST_BYTES`. A group of one file may be larger.
@@ -92,7 +121,8 @@ def to_compact(files: Sequence[DataFile]) -> list[list[int]]:
     marked = sum(
         files[number].size * files[number].marked_share for group in groups for number in group
     )
-    is_worth = gain >= max(GAIN, GAIN_PER_PLACE * len(by_place)) or marked > MARKED_BYTES * sum(
+    least = GAIN_OF_LOG if is_log else GAIN
+    is_worth = gain >= max(least, GAIN_PER_PLACE * len(by_place)) or marked > MARKED_BYTES * sum(
         file.size for file in files
     )
     return groups if is_worth else []
@@ -125,14 +155,76 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
 
 @dataclass(frozen=True, slots=True)
 class CommitCount:
-    """The files that a commit added to a table, and the files and bytes that it removed. `at` is in
-    microseconds.
+    """The files and bytes that a commit added to a table, and those that it removed. A file in
+    which it marked rows as deleted is neither. `at` is in microseconds.
     """
 
     at: int
     added: int = 0
     removed: int = 0
     removed_bytes: int = 0
+    added_bytes: int = 0
+
+
+@dataclass(slots=True)
+class Postponed:
+    """Work that is due, and waits while applies are late: for at most `LATE_AT_MOST_US`."""
+
+    _since: int | None = None
+
+    def may_begin(self, now: int, is_late: Callable[[], bool]) -> bool:
+        """Return whether the work, which is due, may begin. Times are microseconds."""
+        self._since = now if self._since is None else self._since
+        if now - self._since < LATE_AT_MOST_US and is_late():
+            return False
+        self._since = None
+        return True
+
+
+@dataclass(slots=True)
+class Compactions:
+    """Decides when the files of a table, or of a changelog (`is_log`), are checked for compaction,
+    and compacted if it is worth it. Not thread-safe. Times are microseconds.
+
+    The files of an earlier process are checked with the first new file. After that, a check comes
+    when there are enough new files, or enough new bytes: a row-level apply adds few files, but
+    marks about as many bytes as it adds.
+    """
+
+    is_log: bool = False
+    _live_bytes: int = 0
+    _added: int = 0
+    _added_bytes: int = 0
+    _is_first: bool = True
+    _rests_until: int = 0
+    _waits: Postponed = field(default_factory=Postponed)
+
+    def passed(self, commits: Iterable[CommitCount]) -> None:
+        """Count the files of new commits."""
+        for commit in commits:
+            self._added += commit.added
+            self._added_bytes += max(0, commit.added_bytes - commit.removed_bytes)
+
+    def begins(self, now: int, is_late: Callable[[], bool], *, is_wanted: bool = False) -> bool:
+        """Return whether a check begins now. `is_wanted`: there is another reason for one."""
+        least = GAIN_OF_LOG if self.is_log else GAIN
+        has_marked = not self.is_log and self._added_bytes > MARKED_BYTES * self._live_bytes
+        is_due = is_wanted or self._added >= (1 if self._is_first else least) or has_marked
+        if not is_due or now < self._rests_until or not self._waits.may_begin(now, is_late):
+            return False
+        self._added, self._added_bytes, self._is_first = 0, 0, False
+        return True
+
+    def ended(self, at: int, took: int, live_bytes: int) -> None:
+        """Note that a check, with its compaction, ended. `live_bytes` is the size of the table."""
+        self._rests_until, self._live_bytes = at + REST * took, live_bytes
+
+
+def vacuums(attempts: int, applies: int) -> bool:
+    """Return whether tombstones are to be vacuumed. There were so many applies since the last time,
+    and the commit names so many attempts.
+    """
+    return attempts >= MOST_ATTEMPTS or applies >= VACUUM_EVERY
 
 
 def cleans(

@@ -236,6 +236,17 @@ class Progress:
             filter(None, (table.as_of, self.freshness.of(table.complete_to_batch))), default=None
         )
 
+    def is_late(self, table: TableState, now: int, within_us: int) -> bool:
+        """Return whether a batch has waited longer than `within_us` for an apply of the table.
+
+        The state that the batch gives is as old as the time when Kafka was asked for its end. If
+        that is no longer known, the batch has waited for long.
+        """
+        if table.to_batch >= self.ingest_batch:
+            return False
+        asked = self.freshness.of(table.to_batch + 1)
+        return asked is None or now - asked > within_us
+
     def suffices(self, table: TableState, max_staleness_s: float | None, now: int) -> bool:
         """Return whether a table, without a merge, is enough for a read with this bound.
 

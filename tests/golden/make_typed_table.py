@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
@@ -20,8 +19,8 @@ from typing import Any, Final
 from connector import jars
 from connector.records.model import DataChange, DeleteFamily, Heartbeat, SetCell
 from connector.records.views import EPOCH
-from connector.spark.apply import merge
 from connector.spark.session import start_session
+from connector.state import apply_level
 from connector.tables.column_names import unmapped_cell
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -144,8 +143,7 @@ def delete_row(number: int, at: int) -> DataChange:
 
 def main() -> None:
     store = jars.JarStore.from_environment(os.environ)
-    merge.MIN_SPARSE_BYTES = 0  # type: ignore[misc]  # a table this small has its buckets rewritten
-    sys.modules["connector.spark.apply.apply"].is_sparse = merge.is_sparse  # type: ignore[attr-defined]
+    apply_level.MIN_BYTES = 0  # type: ignore[misc]  # a table this small has its buckets rewritten
     with tempfile.TemporaryDirectory() as scratch:
         spark = start_session(jars.fetch("spark", store), scratch=Path(scratch), cores="2")
         stream = Stream(spark, Path(scratch) / "warehouse")

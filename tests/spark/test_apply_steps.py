@@ -25,8 +25,9 @@ from connector.records.rejection import Reason
 from connector.spark.apply import merge
 from connector.spark.apply.statistics import BatchStatistics
 from connector.spark.reader import read_table
-from connector.spark.storage import table as table_module
+from connector.spark.storage.files import Files
 from connector.spark.storage.table import Table
+from connector.state import apply_level, maintenance_schedule
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
@@ -53,7 +54,7 @@ STEPS = ("letters published", "tombstones written", "table committed")
 def either_way(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     rng = Random(f"{seed}/ways")
 
-    def is_sparse(table: Table, seen: BatchStatistics) -> bool:
+    def is_sparse(table: Table, seen: BatchStatistics, files: Files | None) -> bool:
         return table.has_vectors and bool(seen.buckets) and rng.random() < 0.5
 
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", is_sparse)
@@ -187,20 +188,29 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
         table.bury(invented, earlier, attempt="dead")
     assert {("c", before.apply_number), ("c", before.apply_number + 1)} <= tombstones(spark, stream)
 
+    def of_c() -> set[int]:
+        return {number for row, number in tombstones(spark, stream) if row == "c"}
+
     stream.topic.send(account("c", 12, name="same time"))
     stream.ingest()
     stream.apply(table)
     assert shown(table) == stream.truth()
     assert "c" in shown(table)
-    assert {("c", before.apply_number + 1)} == {
-        entry for entry in tombstones(spark, stream) if entry[0] == "c"
-    }
-    assert table.table_state().vacuumed_to == before.apply_number
+    assert of_c() == {before.apply_number, before.apply_number + 1}
+    after = table.table_state()
+    table.bury(invented, after, attempt="dead")
+    table.vacuum_tombstones()
+    assert of_c() == {after.apply_number + 1}, "another process may be about to commit it"
+    assert (table.table_state().vacuumed_to, table.table_state().attempt_ids) == (
+        after.apply_number,
+        {},
+    )
 
     stream.topic.send(account("a", 16, name="late"))
     stream.ingest()
     stream.apply(stream.table())
     assert shown(table) == stream.truth()
+    table.vacuum_tombstones()
     assert {row for row, _ in tombstones(spark, stream)} == {"a", "b"}
 
 
@@ -211,7 +221,7 @@ def test_a_commit_names_a_bounded_number_of_attempts(
     """TBL-12: deletes_stay_deleted: attempts are swept when there are many of them; what they
     remembered counts on.
     """
-    monkeypatch.setattr(table_module, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(maintenance_schedule, "MOST_ATTEMPTS", 1)
     stream = copied(deleted, tmp_path / "copy")
     table: Table = stream.table()
     stream.apply(table)
@@ -220,6 +230,8 @@ def test_a_commit_names_a_bounded_number_of_attempts(
         stream.ingest()
         stream.apply(table)
         assert len(table.table_state().attempt_ids) <= 2
+        table.compact()
+        assert table.table_state().attempt_ids == {}
     stream.topic.send(account("a", 17, name="late"), account("d", 17, name="late"))
     stream.ingest()
     stream.apply(table)
@@ -275,7 +287,9 @@ def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_
         stream.topic.send(delete("b", at * S - 1))
         stream.topic.send_everywhere(Heartbeat("p", at * S))
         stream.ingest()
-        stream.apply(stream.table())
+        table = stream.table()
+        table.vacuum_tombstones()
+        stream.apply(table)
     assert tombstones(spark, stream) == {
         ("b", 2),
         ("b", 3),
@@ -302,7 +316,7 @@ def test_few_changes_replace_single_rows(
     """TBL-13, TBL-18: the other rows stay in their files, unless the table is to be without
     deletion vectors.
     """
-    monkeypatch.setattr(merge, "MIN_SPARSE_BYTES", 0)
+    monkeypatch.setattr(apply_level, "MIN_BYTES", 0)
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", merge.is_sparse)
     stream, without = Stream(spark, tmp_path), definition("without", deletion_vectors=False)
     stream.topic.send(*(account(f"r{n}", 10, name="first", amount="1") for n in range(9)))
@@ -388,7 +402,7 @@ def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(
     assert shown(table) == stream.truth(wanted)
     assert table.table_state().horizon == 2
     assert {row for row, _ in tombstones(spark, stream)} == {"a"}
-    stream.table(wanted).vacuum_tombstones(table.table_state())
+    stream.table(wanted).vacuum_tombstones()
     assert tombstones(spark, stream) == set()
 
 
@@ -403,7 +417,7 @@ def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
     """TBL-13: with Spark, the changes are looked at once, the files are those that are known, and
     the rows that were kept for the merge are released. Without Spark there is no job.
     """
-    monkeypatch.setattr(merge, "MIN_SPARSE_BYTES", 0)
+    monkeypatch.setattr(apply_level, "MIN_BYTES", 0)
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", merge.is_sparse)
     stream, context = Stream(spark, tmp_path), spark.sparkContext._jsc.sc()  # type: ignore[attr-defined]
     stream.topic.send(
@@ -444,7 +458,7 @@ def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(
     stream.topic.send(account("a", 9, name="late", amount="1"))
     stream.ingest()
     table = stream.table()
-    table.vacuum_tombstones(table.table_state())
+    table.vacuum_tombstones()
     commits, before = len(list(log.glob("*.json"))), table.table_state()
     stream.apply(table)
     assert shown(table) == stream.truth()

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -191,6 +192,54 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
     stream.ingest()
     stream.apply(stream.table())
     assert shown(stream.table()) == stream.truth()
+
+
+@pytest.mark.usefixtures("compacts_at_once")
+@pytest.mark.parametrize("row_by_row", [True, False])
+def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_commit(
+    spark: SparkSession, tmp_path: Path, *, row_by_row: bool
+) -> None:
+    """TBL-10, TBL-15: newest_wins, deletes_stay_deleted: rows that the apply replaced or removed
+    are gone from the new files too. If it rewrote their bucket, the compaction is void.
+    """
+    stream = Stream(spark, tmp_path, without_spark=repeat(True))
+    table, folder = stream.table(), f"{tmp_path}/tables/accounts"
+    for at, rows in enumerate(("abcdef", "gh", "i", "jk"), start=1):
+        stream.topic.send(*(account(row, at, name=f"{row} {at}") for row in rows))
+        if at == 1:  # the first tombstone is written by Spark, with whole buckets
+            stream.topic.send(account("x", 1, name="x"), delete("x", 2))
+        stream.ingest()
+        stream.apply(table)
+    overtakes = iter([True])
+
+    def overtaken(act: Callable[[], Work]) -> Work:
+        if next(overtakes, False):
+            stream.topic.send(
+                *(account("a", 9, amount="9"), account("j", 2, amount="2"), account("z", 9)),
+                *(delete("b", 9), delete("i", 9)),
+            )
+            stream.ingest()
+            stream.without_spark = repeat(row_by_row)
+            stream.apply(table)
+        return act()
+
+    before = files(spark, f"{folder}/data")
+    if not row_by_row:
+        with pytest.raises(WriterConflictError):
+            table.compact(overtaken)
+        assert shown(table) == stream.truth()
+        return
+    done = table.compact(overtaken)
+    assert shown(table) == stream.truth()
+    assert set(shown(table)) == set("acdefghjkz")
+    assert done is not None
+    assert files(spark, f"{folder}/data") < before
+    newest = max(Path(f"{folder}/data").glob("_delta_log/*.json")).read_text()
+    assert ('"dataChange":false' in newest, '"dataChange":true' in newest) == (True, False)
+    stream.topic.send(delete("c", 11), account("b", 8, name="late"), account("a", 12, name="new"))
+    stream.ingest()
+    stream.apply(table)
+    assert shown(table) == stream.truth()
 
 
 @pytest.mark.usefixtures("compacts_at_once")
@@ -396,7 +445,8 @@ def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_
 class Kept:
     """Something that is maintained, by hand; `said` and `jobs` are what came of it."""
 
-    def __init__(self, last_clean: int | None = None) -> None:
+    def __init__(self, last_clean: int | None = None, *, is_late: bool = False) -> None:
+        self.is_late = is_late
         self.commits: list[CommitCount] = []
         self.did: list[str] = []
         self.said: list[str] = []
@@ -411,6 +461,8 @@ class Kept:
             clean_log=lambda now: self.did.append("log"),
             last_clean=lambda: last_clean,
             begun_at=lambda: 0,
+            is_late=lambda now: self.is_late,
+            live_bytes=lambda: 1_000_000,
         )
 
     def _passed(self) -> list[CommitCount]:
@@ -437,8 +489,8 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
     kept, minute, hour = Kept(), maintenance_schedule.MINUTE_US, maintenance_schedule.HOUR_US
     assert kept.round(0) == []
     assert kept.round(1, CommitCount(1, 1)) == ["compact"], "what an earlier process has left"
-    assert kept.round(2, *[CommitCount(2, 1)] * (maintenance_schedule.LOOK_EVERY - 1)) == []
-    assert kept.round(3, CommitCount(3, 1, 100, 10)) == ["compact"]
+    assert kept.round(minute, *[CommitCount(2, 1)] * (maintenance_schedule.GAIN - 1)) == []
+    assert kept.round(minute, CommitCount(3, 1, 100, 10)) == ["compact"]
     assert kept.round(hour + 2 * minute) == ["clean", "log"]
     assert kept.round(2 * hour) == []
     assert kept.round(3 * hour, *[CommitCount(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == [
@@ -475,7 +527,21 @@ def test_what_fails_is_said_and_tried_later() -> None:
     assert kept.said == ["table t: maintenance failed and will be repeated: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
     kept.error = None
-    assert kept.round(1, *[CommitCount(0, 1)] * maintenance_schedule.LOOK_EVERY) == ["compact"]
+    later = maintenance_schedule.MINUTE_US
+    assert kept.round(later, *[CommitCount(0, 1)] * maintenance_schedule.GAIN) == ["compact"]
+
+
+def test_maintenance_waits_while_applies_are_late() -> None:
+    """TBL-15: for two minutes at most. A table whose files nobody merges would become later
+    still.
+    """
+    kept, minute, hour = Kept(is_late=True), maintenance_schedule.MINUTE_US, 3_600_000_000
+    assert kept.round(0, CommitCount(0, 1, 100, 10)) == []
+    assert kept.round(2 * minute - 1) == []
+    assert kept.round(2 * minute) == ["compact"]
+    assert kept.round(2 * hour) == ["log"]
+    kept.is_late = False
+    assert kept.round(2 * hour + 1) == ["clean"]
 
 
 def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:

@@ -22,6 +22,7 @@ from connector.spark.apply.statistics import BatchStatistics
 from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
+from connector.spark.storage.files import Files
 from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord
 from connector.tables.definition import TableDefinition, Versions
@@ -77,7 +78,7 @@ def test_newest_wins_whoever_else_works_on_the_table(
     """
     rng, stream = Random(f"{seed}/{wanted.name}"), Stream(spark, tmp_path)
 
-    def is_sparse(table: Table, seen: BatchStatistics) -> bool:
+    def is_sparse(table: Table, seen: BatchStatistics, files: Files | None) -> bool:
         return table.has_vectors and bool(seen.buckets) and rng.random() < 0.8
 
     monkeypatch.setattr(sys.modules["connector.spark.apply.apply"], "is_sparse", is_sparse)

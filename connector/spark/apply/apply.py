@@ -103,7 +103,6 @@ def apply(
     )
     if is_there and holding is not None and holding.dead == before.blocked_rows:
         return None
-    before = table.vacuum_tombstones(before)
     if holding is None and not before.blocked_rows and merge_few is not None:
         few = _apply_few(table, changelog, version, before, cut, newest, merge_few, on_step)
         if few is not None:
@@ -202,8 +201,8 @@ def _write(
         on_step("tombstones written")
         table.commit(None, (), after)
         return after
-    is_single = is_sparse(table, seen)
-    files = table.files(version) if is_single else None
+    files = table.files(version)
+    is_single = is_sparse(table, seen, files)
     if is_single:
         of_rows = (table, pivoted, seen, before, version, keep)
         rows, places = merged_rows(*of_rows, files=files, horizon=horizon)

@@ -5,7 +5,6 @@ TBL-16).
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -26,29 +25,24 @@ from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION
 from connector.spark.storage.files import Files
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import Table
+from connector.state.apply_level import CHANGES_PER_TASK, MANY_CHANGES, is_row_level
+from connector.state.maintenance_schedule import DataFile
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 
-MANY_CHANGES: Final = 1_000_000
-"""The keys of more changes are not sent to every task."""
-SPARSE_BYTES: Final = 250
-"""An apply is row-level if there are fewer changes than one for this many bytes of the table: about
-one row in five.
-"""
-MIN_SPARSE_BYTES: Final = 1_000_000
-"""A smaller table is rewritten as quickly, and keeps few files."""
-CHANGES_PER_TASK: Final = 20_000
-"""One task merges this many changes of a table with one bucket. Starting another task would take
-longer than its work.
-"""
 
-
-def is_sparse(table: Table, seen: BatchStatistics) -> bool:
-    """Whether the apply is row-level: few changes touch a large table (TBL-13)."""
-    if not table.has_vectors or not seen.buckets or seen.changes > MANY_CHANGES:
+def is_sparse(table: Table, seen: BatchStatistics, files: Files | None) -> bool:
+    """Whether the apply is row-level (TBL-13). `files` are those of the table, if they are
+    known.
+    """
+    if not table.has_vectors or not seen.buckets:
         return False
-    size = table.size_in_bytes()
-    return size >= MIN_SPARSE_BYTES and size >= seen.changes * SPARSE_BYTES
+    buckets = {str(bucket) for bucket in seen.buckets}
+    touched = None
+    if files is not None:
+        known = (DataFile.of(file.json()) for file in files)
+        touched = [file for file in known if file.place in buckets]
+    return is_row_level(seen.changes, touched)
 
 
 def merged_buckets(

@@ -438,7 +438,7 @@ class Changelog:
         if self._stored_in() is None:
             return None
         with explained(f"stream {self._stream}"):
-            return rewrite(self._spark, self._path)
+            return rewrite(self._spark, self._path, is_log=True)
 
     def put_together(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit with the metadata of the newest one. Call it

@@ -59,7 +59,7 @@ def replace_rows(
         removed = (
             _marked_in_log(spark, transaction, places)
             if files is None
-            else _marked(spark, transaction, files, places)
+            else marked_files(spark, transaction, files, places)
         )
     added.result()
     transaction.commit(app_version, stored, actions=removed)
@@ -79,13 +79,15 @@ def check_version(transaction: Transaction, path: str, version: int) -> None:
     transaction.delta.readWholeTable()
 
 
-def _marked(spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame) -> Any:
+def marked_files(
+    spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame
+) -> Any:
     """Delta's actions that mark the rows at `places` in `files` as deleted. One job writes the
     vectors.
     """
     commands, folder = delta(spark).commands, transaction.log.dataPath()
     vectors = {
-        _url(spark, folder, file): file.deletionVector().serializeToBase64()
+        file_url(spark, folder, file): file.deletionVector().serializeToBase64()
         for file in files
         if file.deletionVector()
     }
@@ -116,7 +118,7 @@ def _marked(spark: SparkSession, transaction: Transaction, files: Files, places:
     return scala_list(spark, actions)
 
 
-def _url(spark: SparkSession, folder: Any, file: Any) -> str:
+def file_url(spark: SparkSession, folder: Any, file: Any) -> str:
     """The path of a file, as its rows have it."""
     jvm: Any = spark._jvm
     path = scala_object(delta(spark).util, "DeltaFileOperations").absolutePath(

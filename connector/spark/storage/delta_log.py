@@ -184,13 +184,19 @@ class DeltaLog:
         place = bisect_right(versions, at, key=lambda version: self._read(version).at)
         return versions[place - 1] if place else None
 
-    def removed_between(self, after: int, to: int) -> frozenset[str]:
+    def changed_between(self, after: int, to: int) -> dict[str, str | None]:
         """The paths of files that the versions `(after, to]` removed, or in which they marked rows
-        as deleted.
+        as deleted. Each has the newest action that adds it, as JSON, or None if it is gone.
         """
-        return frozenset().union(
-            *(self._read(version).removed for version in range(after + 1, to + 1))
-        )
+        changed: dict[str, str | None] = {}
+        for version in range(after + 1, to + 1):
+            commit = self._read(version)
+            changed |= dict.fromkeys(commit.removed)
+            for action in commit.added:
+                path = json.loads(action)["add"]["path"]
+                if path in commit.removed:
+                    changed[path] = action
+        return changed
 
     def clean(self, before: int, readable: Collection[int] = ()) -> int:
         """Remove log files that are only needed for versions before `before` (microseconds).
@@ -285,15 +291,22 @@ class DeltaLog:
             if restored is not None and self._files.exists(self._file(int(restored))):
                 stored = self._read(int(restored)).stored
         at = int(info.get("timestamp", 0)) * 1000
-        added = {action["add"]["path"] for action in actions if "add" in action}
+        added = {
+            action["add"]["path"]: action["add"].get("size") or 0
+            for action in actions
+            if "add" in action
+        }
         removed = {
             action["remove"]["path"]: action["remove"].get("size") or 0
             for action in actions
             if "remove" in action
         }
         # If rows of a file were marked as deleted, the commit removes the file and adds it.
-        gone = removed.keys() - added
-        files = CommitCount(at, len(added), len(gone), sum(removed[path] for path in gone))
+        gone, new = removed.keys() - added.keys(), added.keys() - removed.keys()
+        files = CommitCount(
+            *(at, len(new), len(gone), sum(removed[path] for path in gone)),
+            added_bytes=sum(added[path] for path in new),
+        )
         adds = tuple(line for line, action in zip(lines, actions, strict=True) if "add" in action)
         return Commit(version, at, operation, stored, files, adds, frozenset(removed))
 

@@ -8,10 +8,12 @@ its commit metadata from the session, which others share, and before it has writ
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final
 from urllib.parse import unquote
 
@@ -21,6 +23,13 @@ from pyspark.sql import SparkSession
 
 from connector.errors import ConnectorError, ErrorCode, WriterConflictError
 from connector.spark.failures import cause_of
+from connector.spark.storage.deletion_vectors import (
+    FILE,
+    ROW,
+    ROW_LOCATION,
+    file_url,
+    marked_files,
+)
 from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
 from connector.spark.storage.transaction import Transaction
@@ -29,9 +38,10 @@ from connector.state.maintenance_schedule import (
     HOUR_US,
     LOG_BEYOND_S,
     LOG_EVERY,
-    LOOK_EVERY,
     CommitCount,
+    Compactions,
     DataFile,
+    Postponed,
     cleans,
     to_compact,
 )
@@ -83,6 +93,11 @@ class Maintenance:
     `clean_log` remove old files, and get the time in microseconds. `job` has the fields of a job
     except kind, times and outcome. `last_clean` returns when old files were last removed.
     `begun_at` returns when the oldest known commit was made.
+
+    `is_late` returns whether applies are late, at a time in microseconds. Then `compact` and
+    `clean` wait for a while. `is_wanted` returns whether there is other work for `compact` than
+    small files. `live_bytes` returns the size of the newest version of a table. None: it is a
+    changelog.
     """
 
     def __init__(
@@ -99,17 +114,22 @@ class Maintenance:
         clean_log: Callable[[int], None],
         last_clean: Callable[[], int | None],
         begun_at: Callable[[], int],
+        is_late: Callable[[int], bool] = lambda now: False,
+        is_wanted: Callable[[], bool] = lambda: False,
+        live_bytes: Callable[[], int] | None = None,
     ) -> None:
         self._what, self._job, self._keep, self._say = what, job, keep, say
         self._retention_s = retention_s
         self._passed, self._compact, self._clean = passed, compact, clean
         self._clean_log = clean_log
         self._last_clean, self._begun_at = last_clean, begun_at
+        self._is_late, self._is_wanted, self._live_bytes = is_late, is_wanted, live_bytes
+        self._compactions = Compactions(is_log=live_bytes is None)
+        self._cleaning = Postponed()
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
         self._removed: list[CommitCount] = []
-        # The files of an earlier process are checked with the first new file.
-        self._added, self._commits, self._newest_at = LOOK_EVERY - 1, 0, 0
+        self._commits, self._newest_at = 0, 0
         passed()
 
     def after_round(self, now: int) -> None:
@@ -124,14 +144,13 @@ class Maintenance:
     def _look(self, now: int) -> None:
         passed = self._passed()
         self._removed += (commit for commit in passed if commit.removed)
-        self._added += sum(commit.added for commit in passed)
+        self._compactions.passed(passed)
         self._commits += len(passed)
         self._newest_at = max([self._newest_at, *(commit.at for commit in passed)])
-        if self._added >= LOOK_EVERY:
-            self._added = 0
-            done = self._timed(JobKind.COMPACTION, now, self._compact)
-            if done is not None:
-                self._say(f"{self._what}: compaction reduced the number of files by {done.files:,}")
+        is_late = partial(self._is_late, now)
+        is_wanted = bool(passed) and self._is_wanted()
+        if self._compactions.begins(now, is_late, is_wanted=is_wanted):
+            self._look_at_files(now)
         if self._cleaned_at is None:
             known = self._last_clean()
             self._cleaned_at = self._begun_at() if known is None else known
@@ -142,7 +161,7 @@ class Maintenance:
             last=self._cleaned_at,
             newest_at=self._newest_at,
             retention_s=self._retention_s,
-        ):
+        ) and self._cleaning.may_begin(now, is_late):
             self._cleaned_at = now
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
@@ -154,6 +173,17 @@ class Maintenance:
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
             self._commits, self._log_cleaned_at = 0, now
             self._clean_log(now)
+
+    def _look_at_files(self, now: int) -> None:
+        began = time.monotonic_ns()
+        try:
+            done = self._timed(JobKind.COMPACTION, now, self._compact)
+            if done is not None:
+                self._say(f"{self._what}: compaction reduced the number of files by {done.files:,}")
+        finally:
+            took = (time.monotonic_ns() - began) // 1000
+            size = 0 if self._live_bytes is None else self._live_bytes()
+            self._compactions.ended(now + took, took, size)
 
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
         """Run `act`. Record it as a job, unless there was nothing to do."""
@@ -171,77 +201,163 @@ class Maintenance:
         return done
 
 
-class Rewritten:
-    """New files that will replace old files of a table. Readers do not see them before `commit`."""
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Files of one partition, by path, and the files with the same rows that will replace them. All
+    are `AddFile`s of Delta.
+    """
 
-    def __init__(self, files: Files, path: str, groups: Iterable[Iterable[Any]]) -> None:
+    old: Mapping[str, Any]
+    new: tuple[Any, ...]
+
+    @property
+    def work(self) -> Work:
+        return Work(
+            len(self.old) - len(self.new), sum(int(file.size()) for file in self.old.values())
+        )
+
+
+class Rewritten:
+    """New files that will replace old files of a table. Readers do not see them before `commit`.
+
+    With `kept`, an SQL condition, the new files have only the rows for which it is true.
+    """
+
+    def __init__(
+        self, files: Files, path: str, groups: Iterable[Iterable[Any]], kept: str | None = None
+    ) -> None:
         spark = self._spark = files.spark
-        self._path, self._version = path, int(files.snapshot.version())
+        self._files, self._path, self._version = files, path, int(files.snapshot.version())
+        self._changes_rows = kept is not None
         jvm: Any = spark._jvm
         writing = files.log.startTransaction(none(spark), jvm.scala.Some(files.snapshot))
-        self._old, self._new = list[Any](), list[Any]()
-        self.work = Work()
+        self._groups = list[_Group]()
         for group in groups:
-            old = list(group)
+            old = {str(file.path()): file for file in group}
+            rows = files.only(old.values()).rows()
+            rows = rows if kept is None else rows.where(kept)
             new = writing.writeFiles(
-                files.only(old).rows().coalesce(1)._jdf, none(spark), True, scala_list(spark, ())
+                rows.coalesce(1)._jdf, none(spark), True, scala_list(spark, ())
             )
-            # The rows are the same as before, so a reader of the table's change feed must not see
-            # them.
-            made = [
-                file.json().replace('"dataChange":true', '"dataChange":false') for file in each(new)
-            ]
-            self._new += map(delta(spark).actions.Action.fromJson, made)
-            self._old += old
-            self.work += Work(len(old) - len(made), sum(int(file.size()) for file in old))
-        self._paths = frozenset(str(file.path()) for file in self._old)
+            actions = [file.json() for file in each(new)]
+            self._groups.append(_Group(old, self._parsed(actions)))
+        self.work = sum((group.work for group in self._groups), Work())
+
+    def _parsed(self, actions: Iterable[str]) -> tuple[Any, ...]:
+        """The `AddFile`s of actions. If the rows are the same as before, a reader of the table's
+        change feed must not see them.
+        """
+        from_json = delta(self._spark).actions.Action.fromJson
+        is_new = '"dataChange":true' if self._changes_rows else '"dataChange":false'
+        return tuple(from_json(one.replace('"dataChange":true', is_new)) for one in actions)
 
     def commit(
         self,
         log: DeltaLog,
         app_ids: Collection[str],
         metadata_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
-    ) -> None:
-        """Replace the old files by the new ones. `metadata_of` makes the metadata of the commit
-        from that of the newest one.
+        keys: Sequence[str] = (),
+    ) -> Work:
+        """Replace the old files by the new ones, and return what was done. `metadata_of` makes the
+        metadata of the commit from that of the newest one.
 
-        `app_ids` are those of the table's writers. If one of them commits meanwhile, nothing is
-        changed. Raises `WriterConflictError`, or Delta's conflict, if another process has removed
-        one of the old files or commits at the same time.
+        If an old file has changed meanwhile, its group stays as it is. With `keys`, the columns
+        that identify a row, the rows that were removed from it are marked in the new files instead.
+        If rows were left out, all groups are replaced, or none.
+
+        `app_ids` are those of the table's writers. If one of them commits at the same time, nothing
+        is changed. Raises `WriterConflictError`, or Delta's conflict, if another process commits at
+        the same time, or if all old files have changed.
         """
         transaction = Transaction(self._spark, self._path, None)
         for app_id in app_ids:
             transaction.depend_on(app_id)
         newest = log.newest()
         version = int(transaction.delta.snapshot().version())
-        is_ours = newest is not None and newest.stored is not None and newest.version == version
-        if (
-            newest is None
-            or newest.stored is None
-            or not is_ours
-            or self._paths & log.removed_between(self._version, version)
-        ):
-            raise WriterConflictError(
-                ErrorCode.TABLE_CHANGED,
-                f"The files of {self._path} changed during a compaction",
-                "Another process wrote to the Delta table",
-                "Do nothing: this compaction has changed nothing, and it will be repeated",
-                path=self._path,
-            )
-        transaction.delta.trackFilesRead(scala_list(self._spark, self._old))
-        now = time.time_ns() // 1_000_000
-        actions = [*self._new, *(file.removeWithTimestamp(now, False) for file in self._old)]
+        if newest is None or newest.stored is None or newest.version != version:
+            raise files_changed(self._path)
+        changed = log.changed_between(self._version, version)
+        groups = [
+            now
+            for group in self._groups
+            if (now := self._as_of_now(group, changed, transaction, keys)) is not None
+        ]
+        if len(groups) < (len(self._groups) if self._changes_rows else 1):
+            raise files_changed(self._path)
+        self.work = sum((group.work for group in groups), Work())
+        old = [file for group in groups for file in group.old.values()]
+        transaction.delta.trackFilesRead(scala_list(self._spark, old))
+        at = time.time_ns() // 1_000_000
+        removed = (file.removeWithTimestamp(at, False) for file in old)
+        actions = [*(file for group in groups for file in group.new), *removed]
         metadata = metadata_of(newest.stored)
         transaction.commit(0, metadata, actions=scala_list(self._spark, actions))
+        return self.work
+
+    def _as_of_now(
+        self,
+        group: _Group,
+        changed: Mapping[str, str | None],
+        transaction: Transaction,
+        keys: Sequence[str],
+    ) -> _Group | None:
+        """The group, without the rows that were removed since it was written. None: its old files
+        stay.
+        """
+        was = {path: file for path, file in group.old.items() if path in changed}
+        if not was:
+            return group
+        live = [action for path in was if (action := changed[path]) is not None]
+        if not keys or not live:
+            return None
+        now = {str(file.path()): file for file in self._parsed(live)}
+        key = f"struct({', '.join(keys)}) AS _key"
+        left = self._files.only(now.values()).rows().selectExpr(key)
+        rows = self._files.only(was.values()).rows().selectExpr(key)
+        gone = rows.join(left, "_key", "left_anti")
+        new = self._files.only(group.new)
+        places = new.rows().selectExpr(key, *ROW_LOCATION).join(gone, "_key", "left_semi")
+        marked = marked_files(self._spark, transaction, new, places.select(FILE, ROW))
+        old = {path: file for path, file in group.old.items() if path not in was} | now
+        return _Group(old, self._parsed(self._marked(group.new, marked)))
+
+    @staticmethod
+    def _marked(files: Iterable[Any], actions: Any) -> Iterator[str]:
+        """The actions that add `files`, with the rows marked that `actions` of Delta mark. A file
+        without another row is left out.
+        """
+        removed, added = set[str](), dict[str, str]()
+        for one in each(actions):
+            text = one.json()
+            ((kind, action),) = json.loads(text).items()
+            if kind == "add":
+                added[action["path"]] = text
+            else:
+                removed.add(action["path"])
+        for file in files:
+            path = str(file.path())
+            if path in added or path not in removed:
+                yield added.get(path) or file.json()
 
 
-def rewrite(spark: SparkSession, path: str) -> Rewritten | None:
+def files_changed(path: str) -> WriterConflictError:
+    """The files of a table changed during a compaction."""
+    return WriterConflictError(
+        ErrorCode.TABLE_CHANGED,
+        f"The files of {path} changed during a compaction",
+        "Another process wrote to the Delta table",
+        "Do nothing: this compaction has changed nothing, and it will be repeated",
+        path=path,
+    )
+
+
+def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritten | None:
     """Write the rows of small files into larger ones, by partition, if it is worth it. It needs no
-    commit and no lock.
+    commit and no lock. `is_log`: it is a changelog.
     """
     files = all_files(spark, path)
     known = list(files)
-    groups = to_compact([_data_file(file) for file in known])
+    groups = to_compact([DataFile.of(file.json()) for file in known], is_log=is_log)
     return (
         Rewritten(files, path, [[known[number] for number in group] for group in groups])
         if groups
@@ -249,15 +365,16 @@ def rewrite(spark: SparkSession, path: str) -> Rewritten | None:
     )
 
 
-def _data_file(file: Any) -> DataFile:
-    rows, vector = file.numPhysicalRecords(), file.deletionVector()
-    marked = 0 if vector is None else int(vector.cardinality())
-    return DataFile(
-        str(file.partitionValues().toString()),
-        int(file.size()),
-        int(rows.get()) if rows.isDefined() else 0,
-        marked,
-    )
+def without_rows(spark: SparkSession, path: str, condition: str) -> Rewritten | None:
+    """Write the files that have a row for which the SQL condition is true again, without these
+    rows. None: there is no such row. It needs no commit and no lock.
+    """
+    files = all_files(spark, path)
+    found = files.rows().where(condition).selectExpr("_metadata.file_path").distinct().collect()
+    touched = {row["file_path"] for row in found}
+    old = [file for file in files if file_url(spark, files.log.dataPath(), file) in touched]
+    kept = f"NOT coalesce({condition}, false)"
+    return Rewritten(files, path, [[file] for file in old], kept) if old else None
 
 
 def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:

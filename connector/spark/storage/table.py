@@ -10,8 +10,9 @@ Tombstones of attempts that no commit names do not count. A later apply removes 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from delta.tables import DeltaTable
@@ -46,15 +47,18 @@ from connector.spark.storage.maintenance import (
     FILE_RETENTION,
     LOG_RETENTION,
     OWN_LOG_CLEANING,
+    Rewritten,
     Work,
     bytes_on_disk,
     clean,
+    files_changed,
     retention_properties,
     rewrite,
+    without_rows,
 )
 from connector.spark.storage.transaction import Transaction
 from connector.state.damage import tombstones_unusable
-from connector.state.maintenance_schedule import DAY_US, CommitCount
+from connector.state.maintenance_schedule import DAY_US, CommitCount, vacuums
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
@@ -71,18 +75,17 @@ from connector.tables.values import DataType
 
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
-MAX_ATTEMPTS: Final = 20
-"""A table's commit names up to this many attempts before a vacuum. Each one is a comparison for
-every tombstone.
-"""
-SWEEP_EVERY: Final = 200
-"""After at most this many applies, a vacuum removes the tombstones that are older than the horizon.
-"""
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
 """The properties that say how long old versions are kept."""
+Between = Callable[[Callable[[], Work]], Work]
+"""Calls a function between two applies of a table."""
+
+
+def _at_once(act: Callable[[], Work]) -> Work:
+    return act()
 
 
 class Table:
@@ -108,7 +111,6 @@ class Table:
         self.path = places.data(path)
         self._definition = definition
         self._log = DeltaLog(spark, self.path)
-        self._has_vacuumed_tombstones = False
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
@@ -391,38 +393,66 @@ class Table:
                 table=self._definition.name,
             )
 
-    def vacuum_tombstones(self, table_state: TableState) -> TableState:
-        """Vacuum tombstones that no commit names or that are older than the horizon. Returns the
-        new table state (TBL-12).
-
-        It runs at the first apply of a process, because a process before may have failed. It also
-        runs when a commit names many attempts, and after many applies. Of the tombstones that no
-        commit names, it removes only those with a number that a commit has taken. Another apply may
-        be about to commit under the next number. A writer may add tombstones later under a number
-        taken before. They are true for the changes of the changelog, and change nothing once these
-        are applied. The horizon is that of a batch which the table covers (MRG-11).
-        """
-        due = (
-            not self._has_vacuumed_tombstones
-            or len(table_state.attempt_ids) > MAX_ATTEMPTS
-            or table_state.apply_number - table_state.vacuumed_to > SWEEP_EVERY
+    def is_vacuum_due(self) -> bool:
+        """Whether `compact` has tombstones to remove (TBL-12)."""
+        state = self.table_state()
+        return state.has_tombstones and vacuums(
+            len(state.attempt_ids), state.apply_number - state.vacuumed_to
         )
-        self._has_vacuumed_tombstones = True
-        if not due or table_state.vacuumed_to == table_state.apply_number:
-            return table_state
-        expired_below = self._forgotten_below(table_state)
-        if expired_below is not None:
-            horizon = max(expired_below, table_state.horizon or 0)
-            dead = (
-                f"_apply_number > {table_state.vacuumed_to} AND _apply_number <="
-                f" {table_state.apply_number} AND NOT ({_named(table_state)})"
+
+    def vacuum_tombstones(self, between: Between = _at_once) -> Work | None:
+        """Remove tombstones that no commit names or that are older than the horizon (TBL-12). After
+        that, the commits need not name the attempts of the others. None: no apply came since the
+        last time.
+
+        Applies may run meanwhile. `between` calls the commits between two of them. Until then,
+        tombstones of an attempt that failed do not count, and need not be removed.
+
+        Of the tombstones that no commit names, it removes only those with a number that a commit
+        has taken. Another apply may be about to commit under the next number. A writer may add
+        tombstones later under a number taken before. They are true for the changes of the
+        changelog, and change nothing once these are applied. The horizon is that of a batch which
+        the table covers (MRG-11).
+        """
+        state = self.table_state()
+        expired_below = self._forgotten_below(state)
+        if expired_below is None or state.vacuumed_to == state.apply_number:
+            return None
+        horizon = max(expired_below, state.horizon or 0)
+        dead = (
+            f"_apply_number > {state.vacuumed_to} AND _apply_number <= {state.apply_number} AND"
+            f" NOT coalesce({_named(state)}, false)"
+        )
+        with explained(f"table {self._definition.name}"):
+            rewritten = without_rows(
+                self._spark, self._tombstones_path, f"(_newest < {horizon} OR ({dead}))"
             )
-            with explained(f"table {self._definition.name}"):
-                session = metadata_session(self._spark, user_metadata(_tombstones_state(horizon)))
-                DeltaTable.forPath(session, self._tombstones_path).delete(
-                    f"_newest < {horizon} OR ({dead})"
-                )
-        return replace(table_state, vacuumed_to=table_state.apply_number, attempt_ids={})
+            return between(partial(self._vacuumed, rewritten, state, horizon))
+
+    def _vacuumed(self, rewritten: Rewritten | None, state: TableState, horizon: int) -> Work:
+        """Commit the tombstones that are left, and then that all of them up to the apply of `state`
+        count.
+        """
+        version, newest = self.newest()
+        later = {
+            apply: attempt
+            for apply, attempt in newest.attempt_ids.items()
+            if apply > state.apply_number
+        }
+        if (newest.vacuumed_to, newest.attempt_ids) != (
+            state.vacuumed_to,
+            {**state.attempt_ids, **later},
+        ) or newest.apply_number < state.apply_number:
+            raise files_changed(self._tombstones_path)
+        done = Work()
+        if rewritten is not None:
+            done = rewritten.commit(self._tombstones_log, [], lambda _: _tombstones_state(horizon))
+        after = replace(newest, vacuumed_to=state.apply_number, attempt_ids=later)
+        transaction = Transaction(self._spark, self.path, None)
+        check_version(transaction, self.path, version)
+        transaction.commit(0, after.to_json(self._definition.name))
+        self._check_committed(after)
+        return done
 
     def passed(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the table and its tombstone
@@ -447,29 +477,34 @@ class Table:
             commit.at if commit is not None else None if version >= self._newest()[0].version else 0
         )
 
-    def compact(self) -> Work | None:
-        """Merge small files of the table and of its tombstone table. No row changes (TBL-15). Call
-        it between two applies of this process.
+    def compact(self, between: Between = _at_once) -> Work | None:
+        """Merge small files of the table and of its tombstone table, and remove tombstones that
+        count no more, if it is due. No row changes (TBL-15). None: there was nothing to do.
 
-        None: it is not worth it.
+        Applies may run meanwhile. `between` calls each commit between two applies of this process.
         """
         done = None
         with explained(f"table {self._definition.name}"):
             if (rewritten := rewrite(self._spark, self.path)) is not None:
-                # The newest commit must be one of lowmark, and may differ only in its files.
-                rewritten.commit(
-                    self._log,
-                    [self._app_id],
-                    lambda _: self.table_state().to_json(self._definition.name),
-                )
-                done = rewritten.work
+                done = between(partial(self._replace_files, rewritten))
             if (
                 self.has_tombstones_table(self.table_state())
                 and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None
             ):
-                rewritten.commit(self._tombstones_log, [], dict)
-                done = rewritten.work + (done or Work())
+                merged = between(partial(rewritten.commit, self._tombstones_log, [], dict))
+                done = merged + (done or Work())
+            if self.is_vacuum_due() and (vacuumed := self.vacuum_tombstones(between)) is not None:
+                done = vacuumed + (done or Work())
         return done
+
+    def _replace_files(self, rewritten: Rewritten) -> Work:
+        # The newest commit must be one of lowmark, and may differ only in its files.
+        return rewritten.commit(
+            self._log,
+            [self._app_id],
+            lambda _: self.table_state().to_json(self._definition.name),
+            self.layout.keys,
+        )
 
     def clean(self, now: int, keep: Collection[int] = ()) -> Work:
         """Remove files that are only needed for versions older than the table's retention (TBL-23).
@@ -633,14 +668,11 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
 
 
 def _named(table_state: TableState) -> str:
-    """The SQL condition for tombstones of the attempts that the commit names."""
-    return (
-        " OR ".join(
-            f"(_apply_number = {apply} AND _attempt_id = '{attempt}')"
-            for apply, attempt in table_state.attempt_ids.items()
-        )
-        or "false"
+    """The SQL condition for tombstones of the attempts that the commit names. It may be null."""
+    named = ", ".join(
+        f"{apply}L, '{attempt}'" for apply, attempt in table_state.attempt_ids.items()
     )
+    return f"try_element_at(map({named}), _apply_number) = _attempt_id" if named else "false"
 
 
 def _tombstones_state(expired_below: int) -> dict[str, object]:

@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.spark.apply import merge
-from connector.state import bucket_advice
 from connector.state.bucket_advice import (
     LEAST_BYTES,
     MIB,
@@ -98,15 +96,3 @@ def test_a_number_that_is_near_is_kept(present: int | None, is_worth: bool) -> N
 def test_applies_without_changes_do_not_count() -> None:
     assert median_changes([0, 5, 0, 9, 7]) == 7
     assert median_changes([0, 0]) is None
-
-
-@pytest.mark.parametrize(
-    ("ours", "of_apply"),
-    [
-        ("SPARSE_BYTES", "SPARSE_BYTES"),
-        ("SPARSE_CHANGES", "MANY_CHANGES"),
-        ("CHANGES_PER_TASK", "CHANGES_PER_TASK"),
-    ],
-)
-def test_the_numbers_are_those_of_an_apply(ours: str, of_apply: str) -> None:
-    assert getattr(bucket_advice, ours) == getattr(merge, of_apply)

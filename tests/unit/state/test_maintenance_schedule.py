@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,19 +16,27 @@ from connector.state.maintenance_schedule import (
     CLEAN_APART_US,
     DAY_US,
     GAIN,
+    GAIN_OF_LOG,
     GAIN_PER_PLACE,
     HOUR_US,
     LARGEST_BYTES,
+    LATE_AT_MOST_US,
     MARKED,
     MIB,
     MINUTE_US,
+    MOST_ATTEMPTS,
+    REST,
     SMALL_BYTES,
+    VACUUM_EVERY,
     CommitCount,
+    Compactions,
     DataFile,
     cleans,
     superfluous,
     to_compact,
+    vacuums,
 )
+from connector.state.table_state import TableState
 
 KIB = 1024
 FILES = st.lists(
@@ -264,3 +274,91 @@ def test_every_version_that_is_needed_can_be_worked_out(
     for version in range(needed, newest + 1):
         base = max((base for base in bases if base <= version), default=0)
         assert set(range(base, version + 1)) <= commits
+
+
+def in_time() -> bool:
+    return False
+
+
+def late() -> bool:
+    return True
+
+
+def test_a_check_for_compaction_comes_with_enough_new_files() -> None:
+    """TBL-15: as many as a compaction must remove. Of a changelog a read opens the newest files
+    only, so there it takes more.
+    """
+    for is_log, least in ((False, GAIN), (True, GAIN_OF_LOG)):
+        due = Compactions(is_log=is_log)
+        assert not due.begins(0, in_time)
+        due.passed([CommitCount(0, 1)])
+        assert due.begins(0, in_time), "the files of an earlier process"
+        due.ended(0, 0, 10**9)
+        due.passed([CommitCount(0, 1)] * (least - 1))
+        assert not due.begins(0, in_time)
+        due.passed([CommitCount(0, 1)])
+        assert due.begins(0, in_time)
+        assert not due.begins(0, in_time)
+
+
+def test_a_check_for_compaction_comes_with_enough_new_bytes() -> None:
+    """TBL-15: a row-level apply marks about as many bytes as it adds. A commit that removes as much
+    as it adds marks nothing.
+    """
+    due = Compactions()
+    due.ended(0, 0, 1_000)
+    due.passed([CommitCount(0, 0, removed=1, removed_bytes=900, added_bytes=900)])
+    due.passed([CommitCount(0, 0, added_bytes=200)])
+    assert not due.begins(0, in_time)
+    due.passed([CommitCount(0, 0, added_bytes=1)])
+    assert due.begins(0, in_time)
+    log = Compactions(is_log=True)
+    log.passed([CommitCount(0, 0, added_bytes=10**9)])
+    assert not log.begins(0, in_time), "rows of a changelog are not marked"
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 3)), min_size=1, max_size=300))
+def test_compactions_take_less_than_a_tenth_of_the_time(rounds: list[tuple[int, int]]) -> None:
+    """TBL-15: however long they take, and however many files there are."""
+    due, now, spent, last = Compactions(), 0, 0, 0
+    for took_s, pause_s in rounds:
+        due.passed([CommitCount(now, GAIN)])
+        if due.begins(now, in_time):
+            assert now >= REST * last
+            last = took_s * 1_000_000
+            now, spent = now + last, spent + last
+            due.ended(now, last, 0)
+        now += pause_s * 1_000_000
+    assert (spent - last) * (1 + REST) <= now
+
+
+def test_a_compaction_waits_while_applies_are_late_but_not_for_ever() -> None:
+    """TBL-15: the files may be why they are late."""
+    due = Compactions()
+    due.passed([CommitCount(0, GAIN)])
+    assert not due.begins(5, late)
+    assert not due.begins(5 + LATE_AT_MOST_US - 1, late)
+    assert due.begins(5 + LATE_AT_MOST_US, late)
+    due.ended(5, 0, 0)
+    due.passed([CommitCount(0, GAIN)])
+    assert not due.begins(5 + LATE_AT_MOST_US, late), "each one waits anew"
+    assert due.begins(6 + LATE_AT_MOST_US, in_time)
+    assert due.begins(7 + LATE_AT_MOST_US, in_time, is_wanted=True)
+
+
+def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> None:
+    """TBL-12"""
+    assert not vacuums(MOST_ATTEMPTS - 1, VACUUM_EVERY - 1)
+    assert vacuums(MOST_ATTEMPTS, MOST_ATTEMPTS)
+    assert vacuums(0, VACUUM_EVERY)
+    state = TableState(attempt_ids=dict.fromkeys(range(10**5, 10**5 + 100), "0" * 32))
+    assert len(json.dumps(state.to_json("t"), separators=(",", ":"))) < 5_500
+
+
+def test_a_file_is_read_from_the_action_that_adds_it() -> None:
+    """TBL-13, TBL-15: its rows are those on disk. Statistics and a vector may be missing."""
+    add: dict[str, Any] = {"path": "p", "partitionValues": {"_bucket": "3"}, "size": 7}
+    assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 0)
+    add |= {"stats": '{"numRecords":9}', "deletionVector": {"cardinality": 2}}
+    assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 9, 2)
+    assert DataFile.of(json.dumps({"add": {**add, "partitionValues": {}}})).place == ""

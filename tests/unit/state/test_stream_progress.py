@@ -69,6 +69,21 @@ def test_a_table_is_as_old_as_is_known_today_or_was_at_its_apply() -> None:
     assert Progress().as_of(TableState()) is None
 
 
+@pytest.mark.parametrize(
+    ("to_batch", "now_s", "is_late"),
+    [(2, 999, False), (1, 103, False), (1, 104, True), (0, 103, False), (0, 104, True)],
+)
+def test_a_table_is_late_if_a_batch_waits_for_long(
+    to_batch: int, now_s: int, *, is_late: bool
+) -> None:
+    """TBL-15: what matters is how long the oldest batch waits. No batch waits for a table that has
+    them all, however old it is.
+    """
+    assert TWO.is_late(TableState(to_batch=to_batch), now_s * S, 3 * S) is is_late
+    unknown = replace(TWO, freshness=NONE_ASKED)
+    assert unknown.is_late(TableState(to_batch=1), 0, 3 * S)
+
+
 def test_rows_expire_only_once_everything_was_read_that_could_release_them() -> None:
     """WRS-21: batch 2 was read up to offset 4 of 9, so only what arrived before 100 s is known."""
     assert TWO.expires_before(500 * S, 20) == (100 - 2 * 20) * S
