@@ -25,7 +25,7 @@ from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy
 from connector.state.changelog_slots import SEED, xxh64
-from connector.state.small_apply import MAX_BYTES, Merged, SmallApply, is_few
+from connector.state.small_apply import MAX_BYTES, Merged, SmallApply
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, Tombstone, expire, join, visible
@@ -61,10 +61,9 @@ class _LeftToSpark(Exception):  # noqa: N818, no fault
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if the changes are not few (`is_few`) or the files with them and their rows are
-    large (`MAX_BYTES`), if a value or a key does not fit the table, if a file has dates of another
-    calendar, or if a row is removed and there is no tombstone table yet. Raises `TableError` if a
-    file cannot be read or written.
+    Spark does it if the files with the changes and their rows are large (`MAX_BYTES`), if a value or
+    a key does not fit the table, if a file has dates of another calendar, or if a row is removed and
+    there is no tombstone table yet. Raises `TableError` if a file cannot be read or written.
     """
     try:
         return _merge(task)
@@ -180,7 +179,7 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> _New:
 
     definition, before = task.definition, task.before
     found: list[pa.Table] = []
-    files, count, deferred = files_at(task.changelog), 0, list[int]()
+    files, deferred = files_at(task.changelog), list[int]()
     for add in changelog:
         with _opened(files, add) as file:
             table = _read(file, [*_OF_CHANGE, "ingest_batch", "kind"])
@@ -196,9 +195,6 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> _New:
             elif not before.covers(batch, committed):
                 places.append(place)
         found.append(_taken(table, places))
-        count += len(places)
-        if not is_few(count, len(definition.columns)):
-            raise _LeftToSpark
     return _New(found, min(deferred, default=None))
 
 

@@ -1,11 +1,9 @@
 """The applies of a pipeline: which table is next (`connector.state.pace`), and the threads that
 apply (JOB-2, JOB-3, TBL-10).
 
-Tables that are brought to one cut together are a *round*. While rounds are short, the next batch of
-a stream waits for the round of the batch before (`follow`), because both need the same processors.
-A longer apply does not delay ingest. It does not delay other tables while a thread is free. A round
-remembers the version in which each table reached the cut. It ends when the last table reaches the
-cut, even if others have moved on.
+Tables that are brought to one cut together are a *round*. An apply does not delay ingest. It does
+not delay other tables while a thread is free. A round remembers the version in which each table
+reached the cut. It ends when the last table reaches the cut, even if others have moved on.
 """
 
 from __future__ import annotations
@@ -40,12 +38,6 @@ from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
 
-FOLLOW_S: Final = 3.0
-FOLLOW_ON_FEW_CORES_S: Final = 60.0
-FEW_CORES: Final = 4
-"""A round of up to `FOLLOW_S` is short. On few cores, ingest and applies would only slow each other
-down, and so a batch waits longer.
-"""
 CHECK_EVERY_S: Final = 1.0
 """How soon a failure of ingest is noticed."""
 _STOP_WITHIN_S: Final = 0.2
@@ -88,7 +80,6 @@ class _Round:
     cut: Cut
     turns: Turns | None
     under_way: set[str]
-    begun: float = field(default_factory=time.monotonic)
     stood: dict[str, Stood] = field(default_factory=dict)
 
 
@@ -96,7 +87,7 @@ class Applies:
     """The applies of all tables of a configuration.
 
     `record` is called when a round ends, with the version of each table at its cut. Use it from one
-    thread only, except `heard`, `follow`, `between` and `add_job`.
+    thread only, except `heard`, `between` and `add_job`.
     """
 
     def __init__(
@@ -129,9 +120,6 @@ class Applies:
         self._journalling = threading.Lock()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
-        self._is_over = {stream: threading.Event() for stream in config.streams}
-        self._lasted_s = dict.fromkeys(config.streams, 0.0)
-        self._is_running = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -145,18 +133,8 @@ class Applies:
 
     def heard(self, stream: str) -> None:
         """Note that a batch of the stream was logged. Any thread may call it."""
-        self._is_over[stream].clear()
         self._news[stream] = True
         self._wake.set()
-
-    def follow(self, stream: str) -> None:
-        """Wait for the round that a batch has made due, if rounds of the stream are short. Any
-        thread may call it.
-        """
-        is_few = self._spark.sparkContext.defaultParallelism <= FEW_CORES
-        longest_s = FOLLOW_ON_FEW_CORES_S if is_few else FOLLOW_S
-        if self._is_running and self._lasted_s[stream] <= longest_s:
-            self._is_over[stream].wait(longest_s)
 
     def between(self, name: str, act: Callable[[], Done]) -> Done:
         """Call `act` between two applies of a table. Any thread may call it."""
@@ -195,16 +173,12 @@ class Applies:
             _Upkeep(self._spark, self._names, maintain, self._look_every_s) as upkeep,
         ):
             try:
-                self._is_running = True
                 while not stop.is_set():
                     check()
                     for stream in self._settle():
                         upkeep.ask(stream)
                     upkeep.begin_due()
                     self._begin_due(threads)
-                    at_work = {going.stream for going, _ in self._under_way.values()}
-                    for stream in self._is_over.keys() - at_work:
-                        self._is_over[stream].set()
                     self._pause(stop)
             except TableError:
                 with suppress(TableError):
@@ -213,10 +187,6 @@ class Applies:
             except BaseException:
                 self._cancel(threads)
                 raise
-            finally:
-                self._is_running = False
-                for is_over in self._is_over.values():
-                    is_over.set()
             self._settle_all(threads)
 
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
@@ -305,7 +275,6 @@ class Applies:
             if going.turns is not None:
                 going.turns.ended(name, applied=applied)
             if not going.under_way:
-                self._lasted_s[going.stream] = time.monotonic() - going.begun
                 self._record(going.stream, going.cut, going.stood)
                 over.add(going.stream)
         return over

@@ -61,7 +61,6 @@ class Pipeline:
                 *(spark, config, stream, worlds[name], earliest[name], say, journal.bounds),
                 on_step=partial(self._step, f"stream {name}"),
                 heard=partial(self._heard, name),
-                follow=partial(self._follow, name),
             )
             for name, stream in config.streams.items()
         }
@@ -127,9 +126,6 @@ class Pipeline:
 
     def _heard(self, stream: str) -> None:
         self._applies.heard(stream)
-
-    def _follow(self, stream: str) -> None:
-        self._applies.follow(stream)
 
     def _upkeep(self) -> dict[str, list[Maintenance]]:
         """The maintenance of each stream: first that of its tables, then that of its changelog."""

@@ -48,8 +48,7 @@ class _StoppedError(Exception):
 class StreamIngest:
     """The streaming query of one stream.
 
-    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch,
-    and `follow` before the next one may begin.
+    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch.
     """
 
     def __init__(
@@ -63,11 +62,10 @@ class StreamIngest:
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
         heard: Callable[[], None] = lambda: None,
-        follow: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
         self._say = say
-        self._bounds, self._heard, self._follow = bounds, heard, follow
+        self._bounds, self._heard = bounds, heard
         self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
@@ -319,7 +317,6 @@ class StreamIngest:
         self._losses.over()
         self._heard()
         self._say(_batch_line(self._stream.name, progress, offsets))
-        self._follow()
         self._on_step("batch ended")
 
 

@@ -14,16 +14,19 @@ from connector.tables.definition import TableDefinition
 
 MAX_BYTES: Final = 64_000_000
 """An apply that must look at larger files is one of Spark."""
-_MAX_WORK: Final = 120_000
+_MAX_WORK: Final = 2_000_000
 _WORK_OF_CHANGE: Final = 4
 """A change without columns is as much work as this number of columns."""
 
 
-def is_few(changes: int, columns: int) -> bool:
-    """Return whether so many changes of a table with so many columns are merged without Spark. For
-    example, 13,000 changes of 5 columns are few, and 14,000 are not.
+def is_few(changes: int, columns: int, cores: int = 2) -> bool:
+    """Return whether so many changes of a table with so many columns are merged without Spark.
+
+    One processor merges them, and Spark would use all of them. So with more processors, fewer
+    changes are few. For example, 100,000 changes of 5 columns are few on 2 processors, and 10,000
+    are on 16.
     """
-    return changes * (columns + _WORK_OF_CHANGE) <= _MAX_WORK
+    return changes * (columns + _WORK_OF_CHANGE) * max(2, cores) <= _MAX_WORK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -542,14 +542,10 @@ def test_buckets_without_a_change_do_not_count_and_are_not_read(tmp_path: Path) 
     assert merge_few(replace(disk.task(), rows=(json.dumps({"add": large}),))) is not None
 
 
-def test_many_changes_are_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SCL-1: the limit counts the changes to merge and the columns."""
-    assert is_few(13_000, 5)
-    assert not is_few(14_000, 5)
-    assert is_few(50, 2_000)
-    assert not is_few(60, 2_000)
-    disk = Disk(tmp_path / "disk", TABLE)
-    disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2)])
-    monkeypatch.setattr(small_apply, "is_few", lambda changes, columns: changes < 2)
-    assert merge_few(disk.task()) is None
-    assert merge_few(disk.task(below=3)) is not None
+def test_few_changes_are_fewer_with_more_processors() -> None:
+    """TBL-13: Spark uses all of them."""
+    assert is_few(100_000, 5)
+    assert not is_few(200_000, 5)
+    assert is_few(10_000, 5, cores=16)
+    assert not is_few(100_000, 5, cores=16)
+    assert not is_few(1_000, 2_000)

@@ -138,7 +138,8 @@ def _apply_few(
     is_plain = table.has_vectors and bool(layout.registered) and not layout.late
     if recent is None or not (is_plain or recent.count == 0):
         return None
-    if not is_few(recent.count, len(definition.columns)):
+    cores = table.spark.sparkContext.defaultParallelism
+    if not is_few(recent.count, len(definition.columns), cores):
         return None
     files = table.files(version)
     if files is None:
