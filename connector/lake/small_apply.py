@@ -61,9 +61,9 @@ class _LeftToSpark(Exception):  # noqa: N818, no fault
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if the files with the changes and their rows are large (`MAX_BYTES`), if a value or
-    a key does not fit the table, if a file has dates of another calendar, or if a row is removed and
-    there is no tombstone table yet. Raises `TableError` if a file cannot be read or written.
+    Spark does it if the files with the changes and their rows are large (`MAX_BYTES`), if a value
+    or a key does not fit the table, if a file has dates of another calendar, or if a row is removed
+    and there is no tombstone table yet. Raises `TableError` if a file cannot be read or written.
     """
     try:
         return _merge(task)
