@@ -187,8 +187,7 @@ def _count_row_images(read: Read, mod_type: pa.ChunkedArray, found: RowCounts) -
 def _count_staged(read: Read, rows: BatchRows, found: RowCounts) -> None:
     import pyarrow.compute as pc
 
-    table = read(_columns(rows, "table", "kind", "write_stream.stream"))
-    table = table.filter(pc.equal(table["kind"], "staged"))
+    table = read(_columns(rows, "table", "write_stream.stream"))
     _count_common(table, rows, found)
     found.staged += table.num_rows
     found.streams.update(pc.unique(_field(table, "write_stream", "stream")).to_pylist())
