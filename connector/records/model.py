@@ -116,8 +116,8 @@ class ModType(StrEnum):
     DELETE = "DELETE"
 
     def contradicts(self, *, sets_cells: bool) -> bool:
-        """Return whether it is not what the entries do: a DELETE that sets a cell, or an INSERT
-        that sets none (ING-7).
+        """Return whether it is not what the entries do, by whether one of them sets a cell
+        (ING-7).
         """
         return self is not ModType.UPDATE and sets_cells == (self is ModType.DELETE)
 
@@ -302,7 +302,9 @@ class RowImage:
             raise
 
     def contradicts(self, entries: Iterable[Entry]) -> bool:
-        """Return whether `mod_type` is not what the entries do."""
+        """Return whether `mod_type` is not what the entries do: a DELETE that sets a cell, or an
+        INSERT that sets none (ING-7).
+        """
         sets_cells = any(isinstance(entry, SetCell) for entry in entries)
         return self.mod_type.contradicts(sets_cells=sets_cells)
 

@@ -450,7 +450,7 @@ def test_a_sample_has_all_kafka_partitions_and_tables() -> None:
 
 
 def test_a_file_that_cannot_be_read_is_an_error_with_its_name(tmp_path: Path) -> None:
-    """ERR-1."""
+    """TBL-14."""
     files = write(tmp_path, [change()], at_once=1)
     (path,) = tmp_path.rglob("*.parquet")
     path.write_bytes(b"PAR1")
