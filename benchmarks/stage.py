@@ -26,6 +26,7 @@ from connector.kafka import topics
 from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.topics import TopicFacts
+from connector.lake.batch_counts import count_rows
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.session import start_session
 from connector.spark.stream_ingest import StreamIngest
@@ -130,6 +131,7 @@ class Stage:
             publish=publish,
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
+            count_rows=count_rows,
             outside=lambda known, published: external_dead_letters(
                 self.kafka, topic.topic, known, published
             ),

@@ -115,6 +115,12 @@ class ModType(StrEnum):
     UPDATE = "UPDATE"
     DELETE = "DELETE"
 
+    def contradicts(self, *, sets_cells: bool) -> bool:
+        """Return whether it is not what the entries do, by whether one of them sets a cell
+        (ING-7).
+        """
+        return self is not ModType.UPDATE and sets_cells == (self is ModType.DELETE)
+
 
 @dataclass(frozen=True, slots=True)
 class SetCell:
@@ -299,10 +305,8 @@ class RowImage:
         """Return whether `mod_type` is not what the entries do: a DELETE that sets a cell, or an
         INSERT that sets none (ING-7).
         """
-        if self.mod_type is ModType.UPDATE:
-            return False
         sets_cells = any(isinstance(entry, SetCell) for entry in entries)
-        return sets_cells == (self.mod_type is ModType.DELETE)
+        return self.mod_type.contradicts(sets_cells=sets_cells)
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,6 +303,7 @@ def ports_of(
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
     from connector.kafka.open_transactions import open_transactions
+    from connector.lake.batch_counts import count_rows
     from connector.spark.ingest.ingest import IngestPorts
 
     facts = topics.describe(config.kafka, stream.topic)
@@ -328,6 +329,7 @@ def ports_of(
         high_watermarks=lambda: topics.high_watermarks(
             config.kafka, topics.describe(config.kafka, stream.topic)
         ),
+        count_rows=count_rows,
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: overrides.ends(stream.name, above=taken_to),
         releases=lambda taken_to: overrides.releases(stream.name, above=taken_to),

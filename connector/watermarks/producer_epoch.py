@@ -14,15 +14,13 @@ from typing import Final, NamedTuple
 
 EPOCH_HEADER: Final = "connector.producer-epoch"
 
-EPOCH_PATTERN: Final = "[0-9]{1,18}"
-
-_is_epoch = re.compile(EPOCH_PATTERN.encode()).fullmatch
+_is_epoch = re.compile(rb"[0-9]{1,18}").fullmatch
 
 
-def epoch_of(headers: Iterable[tuple[str, bytes | None]]) -> int:
-    """Return the epoch of a control record. It is 0 if the headers have none, or no number."""
+def epoch_of(headers: Iterable[tuple[str, bytes | None]]) -> int | None:
+    """Return the epoch of a control record. None: the headers have none, or no number."""
     found = next((value for name, value in headers if name == EPOCH_HEADER), None)
-    return int(found) if found is not None and _is_epoch(found) else 0
+    return int(found) if found is not None and _is_epoch(found) else None
 
 
 class ProducerEpoch:

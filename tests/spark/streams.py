@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.config.retention import VersionRetention
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter, replay_header
+from connector.lake.batch_counts import count_rows
 from connector.lake.plain_table import batches, open_table, rows_in
 from connector.lake.small_apply import merge_few
 from connector.records import codec
@@ -243,6 +244,7 @@ class Stream:
             publish=self.publish,
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
+            count_rows=count_rows,
             schema_by_id=self.schema_by_id,
             releases=lambda taken_to: [
                 release for release in self.releases if release.number > taken_to

@@ -19,6 +19,7 @@ from pyspark.sql import SparkSession
 from connector.config.retention import VersionRetention
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ErrorCode, TableError, WriterConflictError
+from connector.lake.batch_counts import count_rows
 from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
@@ -555,7 +556,11 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         tables={"accounts": definition()},
     )
     world = IngestPorts(
-        topic=lambda: stream.topic.facts, publish=stream.publish, now=now_us, high_watermarks=dict
+        topic=lambda: stream.topic.facts,
+        publish=stream.publish,
+        now=now_us,
+        high_watermarks=dict,
+        count_rows=count_rows,
     )
     kept = History(config.warehouse)
     journal = JobLog(

@@ -74,7 +74,7 @@ def newest_token(
                     continue  # a release has no token
                 reached.setdefault(received.position.kafka_partition, received.record_timestamp)
                 if isinstance(received.record, Heartbeat | ChildPartitions):
-                    epoch = max(epoch, epoch_of(received.source.headers))
+                    epoch = max(epoch, epoch_of(received.source.headers) or 0)
                 if _order(received.record, stream_partition, in_transactions):
                     found[received.position.kafka_partition] = received
         # A record that arrived before the newest known one cannot be newer. The times of clients

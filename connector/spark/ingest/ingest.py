@@ -23,7 +23,6 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.external import ExternalDeadLetters
 from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
-from connector.spark.ingest.count import count_rows, sample_of_keys
 from connector.spark.ingest.dead_letters import rejected_letters
 from connector.spark.ingest.releases import count_rows_of
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
@@ -35,13 +34,15 @@ from connector.spark.ingest.validate import (
     unknown_fields,
     validated,
 )
+from connector.spark.sql import skew_us
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.offsets import BatchRange, same
+from connector.state.batch_counts import BatchRows, CountRows, counts_of
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
 from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
-from connector.state.source_checks import KeyPlacement
+from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
@@ -62,12 +63,14 @@ it saves.
 
 @dataclass(frozen=True, slots=True)
 class IngestPorts:
-    """Functions that ingest needs from Kafka and the clock, because another package knows Kafka.
+    """Functions that ingest needs from Kafka, the clock and the files of a changelog, because other
+    packages know these.
 
     - `topic` reads the topic's id and number of Kafka partitions from Kafka.
     - `publish` delivers dead letters, or raises. It returns how many there were.
     - `now` is the time in microseconds.
     - `high_watermarks` returns the end of every Kafka partition, including open transactions.
+    - `count_rows` counts the rows of a batch in the files of the changelog.
     - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
       id, and raises if the registry does not answer. Without the function, no registry is
       configured.
@@ -89,6 +92,7 @@ class IngestPorts:
     publish: Callable[[Iterable[DeadLetter]], int]
     now: Callable[[], int]
     high_watermarks: Callable[[], Mapping[int, int]]
+    count_rows: CountRows
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
@@ -326,9 +330,9 @@ class Ingest:
         if before.ingest_batch == batch.ingest_batch:
             self._on_step("progress committed")
             return before
-        rows = self._changelog.batch_rows(batch.ingest_batch)
+        files = self._changelog.batch_files(batch.ingest_batch)
         # Another process may have logged the batch, so its schemas may not be known yet.
-        counts = self._counted(rows, batch, before, self._unknown_fields)
+        counts, placement = self._counted(files, batch, before, self._unknown_fields)
         published = 0
         if counts.rejected:
             rejected = self._changelog.rejected(batch.ingest_batch)
@@ -342,14 +346,16 @@ class Ingest:
             )
         self._on_step("letters published")
         releases, released = self._releases_after(before, batch, counts)
-        progress = self._progress_after(rows, before, batch, counts, published, releases)
+        progress = self._progress_after(before, batch, counts, placement, published, releases)
         self._changelog.append_progress(progress, released)
         self._on_step("progress committed")
         self._halt_on_disaster(batch, counts)
         return progress
 
-    def _settled(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> Progress | None:
-        """The progress after `before` with the written rows of a batch, before their commit. None:
+    def _settled(
+        self, files: tuple[str, ...], batch: LoggedBatch, before: Progress
+    ) -> Progress | None:
+        """The progress after `before` with the written files of a batch, before their commit. None:
         some rows were rejected, or a release may be complete.
 
         Dead letters are published after the commit. Before it, another attempt may still validate
@@ -358,12 +364,12 @@ class Ingest:
         """
         self._on_step("rows written")
         asks = self._unknown_fields if unknown_fields(self._schemas) else None
-        counts = self._counted(rows, batch, before, asks)
+        counts, placement = self._counted(files, batch, before, asks)
         self._on_step("rows counted")
         if counts.rejected or _may_complete(before, batch, counts):
             return None
         releases, _ = self._releases_after(before, batch, counts)
-        return self._progress_after(rows, before, batch, counts, 0, releases)
+        return self._progress_after(before, batch, counts, placement, 0, releases)
 
     def _releases_after(
         self, before: Progress, batch: LoggedBatch, counts: BatchCounts
@@ -379,45 +385,48 @@ class Ingest:
 
     def _counted(
         self,
-        rows: DataFrame,
+        files: tuple[str, ...],
         batch: LoggedBatch,
         before: Progress,
         fields_of: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
-    ) -> BatchCounts:
-        skew_s = self._stream.limits.max_clock_skew_s
-        return count_rows(
-            rows,
-            self._known_tables,
-            before,
-            kafka_partitions=batch.kafka_partitions,
-            max_clock_skew_s=skew_s,
-            tasks=_tasks(batch),
-            unknown_fields=fields_of,
+    ) -> tuple[BatchCounts, KeyPlacement | None]:
+        """The counts of a batch, and the placement of keys with a sample of it. None: no sample is
+        due (ING-1).
+
+        `fields_of` returns the unknown fields of the schemas with these ids (ING-3). None: no valid
+        record of the batch has a schema with unknown fields. The time of the sample is that of the
+        batch, so that a batch that runs again takes the same one.
+        """
+        placement, partition_of = before.checks.placement, self._world.partition_of
+        is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)
+        rows = self._world.count_rows(
+            BatchRows(
+                changelog=self._changelog.path,
+                files=files,
+                ingest_batch=batch.ingest_batch,
+                known_tables=self._known_tables,
+                low_watermark=before.low_watermark or 0,
+                max_clock_skew=skew_us(self._stream.limits.max_clock_skew_s),
+                with_schemas=fields_of is not None,
+                sample=SAMPLE_RECORDS if is_due and partition_of is not None else 0,
+            )
         )
+        fields = fields_of(rows.schemas.keys()) if fields_of and rows.schemas else {}
+        counts = counts_of(rows, before, batch.kafka_partitions, fields)
+        if partition_of is None or not is_due or not counts.changes:
+            return counts, None
+        return counts, placement.after(rows.sample, partition_of, batch.asked.at)
 
     def _unknown_fields(self, ids: Collection[int]) -> Mapping[int, tuple[str, ...]]:
         self._learn(ids)
         return unknown_fields(self._schemas)
 
-    def _placement(
-        self, rows: DataFrame, before: Progress, batch: LoggedBatch, counts: BatchCounts
-    ) -> KeyPlacement | None:
-        """The placement of keys with a sample of the batch. None: no sample is due (ING-1).
-
-        The time is that of the batch, so that a batch that runs again takes the same sample.
-        """
-        placement, now = before.checks.placement, batch.asked.at
-        is_due = batch.kafka_partitions > 1 and counts.changes and placement.is_due(now)
-        if self._world.partition_of is None or not is_due:
-            return None
-        return placement.after(sample_of_keys(rows), self._world.partition_of, now)
-
     def _progress_after(
         self,
-        rows: DataFrame,
         before: Progress,
         batch: LoggedBatch,
         counts: BatchCounts,
+        placement: KeyPlacement | None,
         published: int,
         releases: ReleaseProgress,
     ) -> Progress:
@@ -433,7 +442,7 @@ class Ingest:
             retention,
             roots,
             batch.ends,
-            self._placement(rows, before, batch, counts),
+            placement,
             self._stream.wait_s,
             releases,
         )
@@ -553,7 +562,7 @@ class Ingest:
 
 
 def _tasks(batch: LoggedBatch) -> int:
-    """The number of tasks that write, or read, the rows of a batch."""
+    """The number of tasks that write the rows of a batch."""
     return 1 + batch.offsets.records // RECORDS_PER_TASK
 
 

@@ -42,7 +42,7 @@ from connector.spark.storage.delta_log import (
     set_properties,
     user_metadata,
 )
-from connector.spark.storage.files import Files, delta, log_of, scala_list, size_in_bytes
+from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list, size_in_bytes
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.maintenance import (
     Rewritten,
@@ -209,14 +209,14 @@ class Changelog:
         batch: LoggedBatch,
         *,
         ingest_time: int,
-        settle: Callable[[DataFrame], Progress | None] = lambda rows: None,
+        settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
     ) -> None:
         """Commit a batch of rows, validated (`connector.spark.ingest.validate`) and placed
         (`connector.spark.ingest.replays`), and check the commit.
 
-        `ingest_time` is in microseconds. `settle` gets the written rows before any reader sees
-        them. The progress that it returns is part of the commit. None: `append_progress` stores it
-        later.
+        `ingest_time` is in microseconds. `settle` gets the written files, as actions of Delta,
+        before any reader sees them. The progress that it returns is part of the commit. None:
+        `append_progress` stores it later.
 
         Raises `WriterConflictError` if another writer took the batch's number. Then no row of this
         batch is visible.
@@ -244,7 +244,7 @@ class Changelog:
         commit: str,
         before: Mapping[str, Any],
         batch: LoggedBatch,
-        settle: Callable[[DataFrame], Progress | None] = lambda rows: None,
+        settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
     ) -> None:
         stored = {
             **before,
@@ -263,7 +263,7 @@ class Changelog:
             settled = None
             if rows is not None:
                 transaction.write(rows)
-                settled = settle(transaction.written.rows())
+                settled = settle(transaction.written.actions())
             metadata = (
                 stored if settled is None else {**stored, **self._metadata_of(settled, transaction)}
             )
@@ -577,6 +577,21 @@ class Changelog:
         """The rows of one batch."""
         return self.rows().where(F.col("ingest_batch") == ingest_batch)
 
+    def batch_files(self, ingest_batch: int) -> tuple[str, ...]:
+        """The files with the rows of the newest batch, as actions of Delta. They may have rows of
+        other batches, too. No row of the newest batch is marked as deleted.
+        """
+        newest = self._log.newest()
+        commits = self._log.back_from(newest.version if newest else -1)
+        for commit in islice(commits, _RECENT_COMMITS):
+            stored = commit.stored
+            if stored is None or commit.removed or stored["ingest_batch"] != ingest_batch:
+                break
+            if stored["commit"] in ("batch", "closed_partitions"):
+                return commit.added
+        found = all_files(self._spark, self._path).actions()
+        return tuple(action for action in found if _may_have(action, ingest_batch))
+
     def staged(self, *, after: int, to: int) -> DataFrame:
         """The staged rows of the ingest batches `(after, to]`."""
         return self.rows().where(
@@ -791,6 +806,15 @@ def _batches(after: int, to: int) -> str:
         "ingest_batch IN"
         f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
     )
+
+
+def _may_have(action: str, ingest_batch: int) -> bool:
+    """Whether the file that the action adds may have rows of the batch."""
+    stats = json.loads(json.loads(action)["add"].get("stats") or "{}")
+    least, most = (
+        stats.get(name, {}).get("ingest_batch", ingest_batch) for name in ("minValues", "maxValues")
+    )
+    return bool(least <= ingest_batch <= most)
 
 
 def _of_streams(streams: Collection[str]) -> str:

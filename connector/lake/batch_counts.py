@@ -1,0 +1,273 @@
+"""Counts the rows of a batch in the files of a changelog, without Spark (TBL-5).
+
+Only the columns are read that a count needs, one row group at a time. Changes and staged rows are
+counted by column. Control records are few, and are counted one by one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from heapq import nsmallest
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
+
+from connector.lake.checks import trouble
+from connector.lake.stores import files_at
+from connector.records.codec import CONFLUENT_BYTES, confluent_id
+from connector.records.model import (
+    MAX_TIMESTAMP,
+    ChildPartition,
+    ChildPartitions,
+    ModType,
+    OffsetRange,
+    Release,
+)
+from connector.state.batch_counts import BatchRows, RowCounts
+from connector.state.changelog_slots import (
+    CONTROL_SLOT,
+    FRONTIER_SLOT,
+    REJECTED_SLOT,
+    STAGED_SLOT,
+)
+from connector.state.source_checks import Placed
+from connector.watermarks.frontier import LineageRecord
+from connector.watermarks.producer_epoch import epoch_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+Read = Callable[[Iterable[str]], "pa.Table"]
+"""Reads columns of the rows of the batch in a row group."""
+
+_OF_CHANGE: Final = (
+    *("stream_partition", "kafka_partition", "record_timestamp", "commit_timestamp"),
+    *("estimated_low_watermark", "order_position.attempt", "row_image.mod_type"),
+    "transaction.number_of_records_in_transaction",
+)
+_OF_CONTROL: Final = (
+    *("stream_partition", "kafka_partition", "offset", "headers", "order_position.attempt"),
+    *("heartbeat.timestamp", "child_partitions", "release"),
+)
+_ROWS_AT_ONCE: Final = 10_000
+_MULTIPLIERS: Final = (-7046029254386353131, -4417276706812531889)
+"""Odd numbers that spread consecutive offsets over all numbers of 64 bits."""
+
+
+def count_rows(rows: BatchRows) -> RowCounts:
+    """Count the rows of a batch. Raises `TableError` if a file cannot be read."""
+    from pyarrow import parquet
+
+    found, files = RowCounts(), files_at(rows.changelog)
+    sample = list[tuple[int, Placed]]()
+    try:
+        for action in rows.files:
+            add = json.loads(action)["add"]
+            slot = int(add["partitionValues"]["slot"])
+            if slot <= FRONTIER_SLOT:
+                continue
+            count = _COUNT_OF_SLOT.get(slot, _count_changes)
+            source = files.open_input_file(unquote(add["path"]))
+            with source, parquet.ParquetFile(source, pre_buffer=True) as file:
+                for number in range(file.num_row_groups):
+                    read = partial(_read, file, number, rows.ingest_batch)
+                    count(read, rows, found)
+                    if rows.sample and count is _count_changes:
+                        sample = nsmallest(rows.sample, [*sample, *_sample(read, rows)])
+    except (OSError, ValueError) as error:  # those of Arrow are one of them
+        raise trouble(rows.changelog, "read", error) from error
+    found.sample = [placed for _, placed in sample]
+    return found
+
+
+def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[str]) -> pa.Table:
+    """Columns of the rows of a batch in a row group. Times are in microseconds."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    wanted = ["ingest_batch", *columns]
+    table = file.read_row_group(number, wanted, use_threads=False)
+    table = table.filter(pc.equal(table["ingest_batch"], ingest_batch))
+    for n, column in enumerate(table.columns):
+        if pa.types.is_timestamp(column.type):
+            times = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            table = table.set_column(n, table.field(n).name, times)
+    return table
+
+
+def _columns(rows: BatchRows, *others: str) -> tuple[str, ...]:
+    """The columns that are counted in every valid record, and others."""
+    common = ("kafka_partitions", "ingest_time")
+    return (*common, *others, *(("value",) if rows.with_schemas else ()))
+
+
+def _count_common(table: pa.Table, rows: BatchRows, found: RowCounts) -> None:
+    import pyarrow.compute as pc
+
+    _count_time(table, found)
+    most = pc.max(table["kafka_partitions"]).as_py()
+    found.kafka_partitions = max(found.kafka_partitions, most or 0)
+    if "table" in table.column_names:
+        for one in pc.value_counts(table["table"]).to_pylist():
+            found.unknown_tables += one["counts"] * (one["values"] not in rows.known_tables)
+    if rows.with_schemas:
+        prefixes = pc.binary_slice(table["value"].drop_null(), 0, CONFLUENT_BYTES)
+        for one in pc.value_counts(prefixes).to_pylist():
+            if (id_ := confluent_id(one["values"])) is not None:
+                found.schemas[id_] += one["counts"]
+
+
+def _count_time(table: pa.Table, found: RowCounts) -> None:
+    import pyarrow.compute as pc
+
+    found.read_at = max(found.read_at, pc.max(table["ingest_time"]).as_py() or 0)
+
+
+def _true(mask: pa.ChunkedArray) -> int:
+    import pyarrow.compute as pc
+
+    return pc.sum(mask).as_py() or 0
+
+
+def _count_changes(read: Read, rows: BatchRows, found: RowCounts) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = read(_columns(rows, "table", *_OF_CHANGE))
+    _count_common(table, rows, found)
+    found.changes += table.num_rows
+    found.late += _true(pc.less(table["commit_timestamp"], rows.low_watermark))
+    records = _field(table, "transaction", "number_of_records_in_transaction")
+    found.declared += _true(pc.greater(records, 1))
+    # The same rule as `frontier.is_claim`. A valid time minus the skew cannot overflow.
+    low, arrival = table["estimated_low_watermark"], table["record_timestamp"]
+    is_said = pc.greater(low, 0)
+    in_time = pc.less_equal(pc.subtract(low, rows.max_clock_skew), arrival)
+    is_claim = pc.and_(pc.and_(is_said, pc.less_equal(low, MAX_TIMESTAMP)), in_time)
+    # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
+    is_replay = pc.greater(_field(table, "order_position", "attempt"), 0)
+    nothing = pa.scalar(None, pa.int64())
+    counted = pa.table(
+        {
+            "stream_partition": table["stream_partition"],
+            "kafka_partition": table["kafka_partition"],
+            "claim": pc.if_else(is_replay, nothing, pc.if_else(is_claim, low, 0)),
+            "beyond": pc.and_(is_said, pc.invert(is_claim)),
+        }
+    )
+    by_place = counted.group_by(["stream_partition", "kafka_partition"], use_threads=False)
+    for one in by_place.aggregate([("claim", "max"), ("beyond", "sum")]).to_pylist():
+        if one["claim_max"] is not None:
+            found.claim(one["stream_partition"], one["kafka_partition"], one["claim_max"])
+        found.in_future[one["stream_partition"]] += one["beyond_sum"] or 0
+    mod_type = _field(table, "row_image", "mod_type")
+    if mod_type.null_count < len(mod_type):
+        _count_row_images(read, mod_type, found)
+
+
+def _count_row_images(read: Read, mod_type: pa.ChunkedArray, found: RowCounts) -> None:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    entries = read(["entries.list.element.kind"])["entries"].combine_chunks()
+    kinds = pc.struct_field(pc.list_flatten(entries), "kind")
+    with_cells = pc.list_parent_indices(entries).filter(pc.equal(kinds, "SET_CELL"))
+    numbers = pa.array(range(len(entries)), with_cells.type)
+    sets_cells = pc.is_in(numbers, value_set=with_cells)
+    images = pa.table({"mod_type": mod_type, "sets_cells": sets_cells}).drop_null()
+    by_both = images.group_by(["mod_type", "sets_cells"], use_threads=False)
+    for one in by_both.aggregate([([], "count_all")]).to_pylist():
+        if ModType(one["mod_type"]).contradicts(sets_cells=one["sets_cells"]):
+            found.row_images[one["mod_type"]] += one["count_all"]
+
+
+def _count_staged(read: Read, rows: BatchRows, found: RowCounts) -> None:
+    import pyarrow.compute as pc
+
+    table = read(_columns(rows, "table", "write_stream.stream"))
+    _count_common(table, rows, found)
+    found.staged += table.num_rows  # no row of the newest batch has expired
+    found.streams.update(pc.unique(_field(table, "write_stream", "stream")).to_pylist())
+
+
+def _count_rejected(read: Read, _: BatchRows, found: RowCounts) -> None:
+    table = read(["reason", "rule", "ingest_time"])
+    _count_time(table, found)
+    by_both = table.group_by(["reason", "rule"], use_threads=False)
+    for one in by_both.aggregate([([], "count_all")]).to_pylist():
+        name = "/".join(filter(None, (one["reason"], one["rule"])))
+        found.rejected[name] += one["count_all"]
+
+
+def _count_control(read: Read, rows: BatchRows, found: RowCounts) -> None:
+    table = read(_columns(rows, *_OF_CONTROL))
+    _count_common(table, rows, found)
+    found.control += table.num_rows
+    for few in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
+        for row in few.to_pylist():
+            _count_control_record(row, found)
+
+
+def _count_control_record(row: Mapping[str, Any], found: RowCounts) -> None:
+    name, kafka_partition = row["stream_partition"], row["kafka_partition"]
+    # A changelog without write streams may lack the column.
+    if (release := row.get("release")) is not None:
+        ranges = tuple(OffsetRange(**one) for one in release["ranges"])
+        found.releases[Release(name, release["commit_timestamp"], ranges)] = None
+    if row["order_position"]["attempt"] > 0:
+        return
+    headers = ((one["key"], one["value"]) for one in row["headers"] or ())
+    if (epoch := epoch_of(headers)) is not None:
+        found.epoch(name, kafka_partition, epoch, row["offset"])
+    if (heartbeat := row["heartbeat"]) is not None:
+        found.claim(name, kafka_partition, heartbeat["timestamp"] + 1)
+    if (said := row["child_partitions"]) is not None:
+        children = tuple(
+            ChildPartition(
+                one["token"],
+                tuple(one["parent_partition_tokens"]),
+                one["start_key"],
+                one["end_key"],
+            )
+            for one in said["children"]
+        )
+        record = ChildPartitions(name, said["start_timestamp"], said["record_sequence"], children)
+        found.lineage[LineageRecord(kafka_partition, row["kafka_partitions"], record)] = None
+
+
+_COUNT_OF_SLOT: Final = {
+    CONTROL_SLOT: _count_control,
+    REJECTED_SLOT: _count_rejected,
+    STAGED_SLOT: _count_staged,
+}
+"""All other slots have changes."""
+
+
+def _sample(read: Read, rows: BatchRows) -> list[tuple[int, Placed]]:
+    """Some changes of a row group that are no replays, each with a number that orders it. It
+    depends on the place of the change alone, so the same batch has the same sample, with changes of
+    all Kafka partitions and tables.
+    """
+    import pyarrow.compute as pc
+
+    place = Placed._fields[1:]
+    table = read([*place, "row_key", "order_position.attempt"])
+    table = table.filter(pc.less_equal(_field(table, "order_position", "attempt"), 0))
+    by_partition, by_offset = _MULTIPLIERS
+    partitions = pc.multiply(table["kafka_partition"].cast("int64"), by_partition)
+    order = pc.multiply(pc.add(partitions, table["offset"]), by_offset)
+    table = table.append_column("order", order)
+    by = [(name, "ascending") for name in ("order", "kafka_partition", "offset")]
+    first = pc.select_k_unstable(table, min(rows.sample, table.num_rows), by)
+    return [
+        (one["order"], Placed(one["row_key"], *(one[name] for name in place)))
+        for one in table.take(first).to_pylist()
+    ]
+
+
+def _field(table: pa.Table, column: str, name: str) -> pa.ChunkedArray:
+    import pyarrow.compute as pc
+
+    return pc.struct_field(table[column], name)
