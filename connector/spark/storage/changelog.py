@@ -410,7 +410,7 @@ class Changelog:
             )
 
     def _add_columns(self, stored: Mapping[str, Any]) -> None:
-        known = self._spark.read.format("delta").load(self._path).columns
+        known = self._log.columns()
         lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in known}
         if not lacking:
             return
@@ -731,7 +731,7 @@ class Changelog:
             "frontier": UNKNOWN.to_json(),
             "file_retention_s": self._retention_s,
         }
-        self._make(rows.limit(0), begun)
+        self._make(rows, begun)
         return self._stored_in() or begun
 
     def _check_newest(self, ingest_batch: int, stored: Mapping[str, Any]) -> None:
@@ -760,16 +760,20 @@ class Changelog:
             stream=self._stream,
         )
 
-    def _make(self, no_rows: DataFrame, stored: Mapping[str, Any]) -> None:
-        writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
-        writer.option("delta.dataSkippingStatsColumns", STATISTICS).option(
-            "delta.appendOnly", "false"
-        ).option("delta.checkpointInterval", "50").option(
-            "txnAppId", f"lowmark/{self._stream}/batches"
-        ).option("txnVersion", "0").option("userMetadata", user_metadata(stored))
-        writer.options(**retention_properties(self._retention_s))
+    def _make(self, rows: DataFrame, stored: Mapping[str, Any]) -> None:
+        """Commit a table with the columns of `rows`, and no row, unless there is one meanwhile."""
+        properties = {
+            "delta.dataSkippingStatsColumns": STATISTICS,
+            "delta.appendOnly": "false",
+            "delta.checkpointInterval": "50",
+            **retention_properties(self._retention_s),
+        }
         with explained(f"stream {self._stream}"):
-            writer.save(self._path)
+            transaction = self._begin("batches")
+            if transaction.is_first:
+                columns = rows._jdf.schema().asNullable()
+                transaction.create(columns, properties, ["slot"])
+                transaction.commit(0, stored)
 
 
 def entries_of(changes: DataFrame) -> DataFrame:

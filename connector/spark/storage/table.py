@@ -52,7 +52,7 @@ from connector.spark.storage.maintenance import (
     retention_properties,
     rewrite,
 )
-from connector.spark.storage.transaction import Transaction
+from connector.spark.storage.transaction import Transaction, create_table, row_type
 from connector.state.damage import tombstones_unusable
 from connector.state.maintenance_schedule import DAY_US, CommitCount
 from connector.state.reading import reading
@@ -79,6 +79,12 @@ SWEEP_EVERY: Final = 200
 """After at most this many applies, a vacuum removes the tombstones that are older than the horizon.
 """
 TOMBSTONES: Final = "tombstones"
+_OF_TOMBSTONE: Final = (
+    ("_apply_number", "bigint"),
+    ("_attempt_id", "string"),
+    ("_newest", "bigint"),
+)
+"""The columns of a tombstone after those of its row."""
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
@@ -246,22 +252,17 @@ class Table:
         entries = entries.coalesce(1)
         expired_below = self._forgotten_below(before)
         with explained(f"table {self._definition.name}"):
-            if expired_below is None:
-                if entries.isEmpty():
-                    return False
-                writer = (
-                    entries.write.format("delta")
-                    .mode("append")
-                    .option("delta.dataSkippingStatsColumns", "_newest")
-                )
-                writer.options(**self._kept).option(
-                    "userMetadata", user_metadata(_tombstones_state(0))
-                ).save(self._tombstones_path)
-                return True
+            # An apply without tombstones would leave an empty file. Without a table, nothing would
+            # remove it.
+            if expired_below is None and entries.isEmpty():
+                return False
             transaction = Transaction(self._spark, self._tombstones_path, None)
+            if transaction.is_first:
+                known = {"delta.dataSkippingStatsColumns": "_newest", **self._kept}
+                transaction.create(self._tombstones_type(), known)
             transaction.write(entries)
             if transaction.has_written:
-                transaction.commit(apply, _tombstones_state(expired_below))
+                transaction.commit(apply, _tombstones_state(expired_below or 0))
             return transaction.has_written
 
     def commit(
@@ -600,16 +601,22 @@ class Table:
     def _create(self) -> Layout:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        session = metadata_session(self._spark, self._metadata_of(TableState()))
-        builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
-        for name, type_ in layout.column_types:
-            builder = builder.addColumn(name, type_)
-        for name, text in {**new_properties(self._definition, ids), **self._kept}.items():
-            builder = builder.property(name, text)
         with explained(f"table {self._definition.name}"):
             self._log.forget_beginning()
-            builder.execute()
+            create_table(
+                self._spark,
+                self.path,
+                row_type(self._spark, layout.column_types),
+                {**new_properties(self._definition, ids), **self._kept},
+                [BUCKET],
+                self._metadata_of(TableState()),
+            )
         return layout
+
+    def _tombstones_type(self) -> Any:
+        types = dict(self.layout.column_types)
+        of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
+        return row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
 
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:

@@ -9,12 +9,16 @@ API for this in Python. This module calls, through the JVM, the steps of Delta's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.spark.storage.delta_log import user_metadata
+from connector.errors import ErrorCode, WriterConflictError
+from connector.spark.storage.delta_log import active, metadata_session, user_metadata
 from connector.spark.storage.files import Files, delta, each, log_of, none, scala_list
 
 
@@ -32,7 +36,10 @@ class Transaction:
         self._none = none(spark)
         self.log = log_of(spark, path)
         self.delta = self.log.startTransaction(self._none, self._none)
-        self.newest = -1 if app_id is None else self._newest_of(app_id)
+        self.is_first = int(self.delta.readVersion()) < 0
+        """Whether there is no table yet. The commit must `create` it."""
+        self.newest = -1 if app_id is None or self.is_first else self._newest_of(app_id)
+        self._partitions = self._none
         self._written = scala_list(spark, ())
 
     def _newest_of(self, app_id: str) -> int:
@@ -49,6 +56,29 @@ class Transaction:
     def depend_on(self, app_id: str) -> None:
         """Make a commit under this name by another process a conflict."""
         self.delta.readTxn().addOne(app_id)
+
+    def create(
+        self, columns: Any, properties: Mapping[str, str], partition_by: Sequence[str] = ()
+    ) -> None:
+        """Let the commit create the table. Call it before `write`. There must be no table.
+
+        `columns` is Spark's type of a row in the JVM. Delta adds the properties that the session
+        has as defaults, and chooses the protocol.
+        """
+        assert self.is_first, "there is a table"
+        metadata = {
+            "id": str(uuid.uuid4()),
+            "format": {"provider": "parquet", "options": {}},
+            "schemaString": columns.json(),
+            "partitionColumns": list(partition_by),
+            "configuration": dict(properties),
+            "createdTime": time.time_ns() // 1_000_000,
+        }
+        action = delta(self._spark).actions.Action.fromJson(json.dumps({"metaData": metadata}))
+        with active(self._spark):
+            self.delta.updateMetadata(action, False)
+        jvm: Any = self._spark._jvm
+        self._partitions = jvm.scala.Some(scala_list(self._spark, partition_by))
 
     def write(self, rows: DataFrame) -> None:
         """Write rows to files that belong to the commit."""
@@ -85,5 +115,44 @@ class Transaction:
         jvm: Any = self._spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
         return delta(self._spark).DeltaOperations.Write(
-            append, *[self._none] * 2, jvm.scala.Some(metadata), *[self._none] * 5
+            append, self._partitions, self._none, jvm.scala.Some(metadata), *[self._none] * 5
         )
+
+
+def create_table(
+    spark: SparkSession,
+    path: str,
+    columns: Any,
+    properties: Mapping[str, str],
+    partition_by: Sequence[str],
+    metadata: str,
+) -> None:
+    """Create an empty table, as SQL's CREATE TABLE does, in one commit with `metadata`.
+
+    No SQL is run, because the first query of a process takes seconds. Raises `WriterConflictError`
+    if there is a table, and Delta's conflict if another process creates one meanwhile.
+    """
+    # The operation has no metadata of its own.
+    session = metadata_session(spark, metadata)
+    transaction = Transaction(session, path, None)
+    if not transaction.is_first:
+        raise WriterConflictError(
+            ErrorCode.CONCURRENT_WRITE,
+            f"Another process created {path} at the same time",
+            "Two processes use the same warehouse",
+            "Stop one of the two processes. This one has changed nothing",
+            path=path,
+        )
+    transaction.create(columns, properties, partition_by)
+    operation = delta(spark).DeltaOperations.CreateTable(
+        transaction.delta.metadata(), False, False, none(spark)
+    )
+    with active(session):
+        transaction.delta.commit(scala_list(spark, ()), operation)
+
+
+def row_type(spark: SparkSession, columns: Sequence[tuple[str, str]]) -> Any:
+    """Spark's type of a row in the JVM, from names and types of columns."""
+    types: Any = getattr(spark._jvm, "org.apache.spark.sql.types.StructType")
+    listed = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in columns)
+    return types.fromDDL(listed)
