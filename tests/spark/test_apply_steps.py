@@ -470,7 +470,7 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
         recent = changelog.recent_changes("t", after=after, to=to)
         assert recent is not None
         assert recent.count == 4 * (to - after)
-        assert sorted(recent.rows.collect()) == sorted(
+        assert sorted(recent.rows().collect()) == sorted(
             changelog.changes("t", after=after, to=to).collect()
         )
     rewritten = changelog.rewrite()

@@ -75,13 +75,13 @@ from connector.write_streams.releases import ReleasedRange, StagedStream
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Changes, and their files as actions of Delta. `count` is the number of rows in the files,
-    which may be more than there are changes.
+    """Recent changes. `files` are their files as actions of Delta. `count` is the number of rows in
+    the files, which may be more than there are changes. `rows` returns the changes.
     """
 
-    rows: DataFrame
     files: tuple[str, ...]
     count: int
+    rows: Callable[[], DataFrame]
 
 
 _LONG_LIST: Final = 1000
@@ -610,7 +610,8 @@ class Changelog:
         """
         if self._has_released(after):
             return None
-        newest, slot, named = self._log.newest(), str(table_slot(source)), list[str]()
+        newest, slot = self._log.newest(), str(table_slot(source))
+        named, count = list[str](), 0
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
@@ -619,22 +620,23 @@ class Changelog:
                 break
             if metadata is None or commit.removed:
                 return None
-            if metadata["commit"] == "batch" and metadata["ingest_batch"] <= to:
-                named += (
-                    action
-                    for action in commit.added
-                    if json.loads(action)["add"]["partitionValues"]["slot"] == slot
-                )
+            if metadata["commit"] != "batch" or metadata["ingest_batch"] > to:
+                continue
+            for action in commit.added:
+                add = json.loads(action)["add"]
+                if add["partitionValues"]["slot"] == slot:
+                    named.append(action)
+                    count += int(json.loads(add["stats"])["numRecords"])
         else:
             return None
-        log = log_of(self._spark, self._path)
-        added = list(map(delta(self._spark).actions.Action.fromJson, named))
-        rows = Files(
-            self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)
-        ).rows()
-        count = sum(int(file.numPhysicalRecords().get()) for file in added)
-        changes = rows.where((F.col("table") == source) & (F.col("kind") == "change"))
-        return Recent(changes, tuple(named), count)
+
+        def rows() -> DataFrame:
+            log = log_of(self._spark, self._path)
+            added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
+            found = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            return found.where((F.col("table") == source) & (F.col("kind") == "change"))
+
+        return Recent(tuple(named), count, rows)
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
