@@ -559,7 +559,8 @@ class Table:
                     table=self._definition.name,
                     path=self.path,
                 )
-            return self._create()
+            if (layout := self._create()) is not None:
+                return layout
         properties = properties or self._log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.table_state()
@@ -598,12 +599,13 @@ class Table:
         with explained(f"table {self._definition.name}"):
             set_properties(self._spark, self.path, properties, self._metadata_of(before))
 
-    def _create(self) -> Layout:
+    def _create(self) -> Layout | None:
+        """Create the table. None: another process has just created it."""
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
         with explained(f"table {self._definition.name}"):
             self._log.forget_beginning()
-            create_table(
+            is_new = create_table(
                 self._spark,
                 self.path,
                 row_type(self._spark, layout.column_types),
@@ -611,7 +613,7 @@ class Table:
                 [BUCKET],
                 self._metadata_of(TableState()),
             )
-        return layout
+        return layout if is_new else None
 
     def _tombstones_type(self) -> Any:
         types = dict(self.layout.column_types)

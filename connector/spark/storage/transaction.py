@@ -17,7 +17,6 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.errors import ErrorCode, WriterConflictError
 from connector.spark.storage.delta_log import active, metadata_session, user_metadata
 from connector.spark.storage.files import Files, delta, each, log_of, none, scala_list
 
@@ -126,29 +125,24 @@ def create_table(
     properties: Mapping[str, str],
     partition_by: Sequence[str],
     metadata: str,
-) -> None:
-    """Create an empty table, as SQL's CREATE TABLE does, in one commit with `metadata`.
+) -> bool:
+    """Create an empty table, as SQL's CREATE TABLE does, in one commit with `metadata`. Returns
+    whether there was none before. Raises Delta's conflict if another process creates it meanwhile.
 
-    No SQL is run, because the first query of a process takes seconds. Raises `WriterConflictError`
-    if there is a table, and Delta's conflict if another process creates one meanwhile.
+    No SQL is run, because the first query of a process takes seconds.
     """
     # The operation has no metadata of its own.
     session = metadata_session(spark, metadata)
     transaction = Transaction(session, path, None)
     if not transaction.is_first:
-        raise WriterConflictError(
-            ErrorCode.CONCURRENT_WRITE,
-            f"Another process created {path} at the same time",
-            "Two processes use the same warehouse",
-            "Stop one of the two processes. This one has changed nothing",
-            path=path,
-        )
+        return False
     transaction.create(columns, properties, partition_by)
     operation = delta(spark).DeltaOperations.CreateTable(
         transaction.delta.metadata(), False, False, none(spark)
     )
     with active(session):
         transaction.delta.commit(scala_list(spark, ()), operation)
+    return True
 
 
 def row_type(spark: SparkSession, columns: Sequence[tuple[str, str]]) -> Any:
