@@ -51,9 +51,8 @@ _MAX_TEXT: Final = 32
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if there are more than `MAX_CHANGES`, if a value or a key does not fit the table,
-    or if a row is removed and there is no tombstone table yet. Raises `TableError` if a file cannot
-    be read or written.
+    Spark does it if there are more than `MAX_CHANGES`, or if a value or a key does not fit the
+    table. Raises `TableError` if a file cannot be read or written.
     """
     try:
         return _merge(task)
@@ -73,7 +72,7 @@ def _merge(task: SmallApply) -> Merged | None:
     for one in old:
         if one.state is not None:
             states[one.key] = join(states[one.key], one.state)
-    if task.removed is not None and not changes.overwrite:
+    if not changes.overwrite:
         for key, state in _tombstones(task, keys):
             states[key] = join(states[key], state)
     live, gone = list[dict[str, Any]](), list[dict[str, Any]]()
@@ -86,8 +85,6 @@ def _merge(task: SmallApply) -> Merged | None:
         elif state != EMPTY:
             names = [part.name for part in task.definition.key.parts]
             gone.append({**dict(zip(names, key, strict=True)), **stored, "_newest": _newest(state)})
-    if gone and task.removed is None:
-        return None
     has_residual = any(one[STATE]["residual"] for one in (*live, *gone))
     return Merged(
         changes=changes.count,
@@ -306,7 +303,6 @@ def _states(table: pa.Table, definition: TableDefinition, values: Sequence[str])
 
 def _tombstones(task: SmallApply, keys: Mapping[Key, bytes]) -> Iterator[tuple[Key, RowState]]:
     """The tombstones of the rows that count at the commit `before`."""
-    assert task.removed is not None
     files, before = files_at(task.tombstones), task.before
     columns = [*(part.name for part in task.definition.key.parts), STATE]
     columns += ["_apply_number", "_attempt_id"]
@@ -354,6 +350,7 @@ def _write_tombstones(task: SmallApply, gone: Sequence[Mapping[str, Any]]) -> It
         pa.field("_newest", pa.int64()),
     ]
     rows = [{**row, **number} for row in gone]
+    files_at(task.tombstones).create_dir(".", recursive=True)  # there may be no tombstone table yet
     yield _written(task, task.tombstones, "", {}, [*keys, state, *others], rows, ["_newest"])
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.stored_definition import NO_IDS, assign_ids
 from connector.tables.values import DataType
 from tests.changes import change
-from tests.spark.streams import Stream, account, definition, job_count
+from tests.spark.streams import Stream, account, copied, definition, job_count
 
 RETENTION = VersionRetention()
 OF_USER = {
@@ -144,7 +145,7 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
     session: SparkSession, tmp_path: Path, seen: list[tuple[Any, ...]]
 ) -> None:
     """TBL-4, TBL-12: protocol, properties with a session's defaults, columns, and commit."""
-    stream = Stream(session, tmp_path)
+    stream = Stream(session, tmp_path / "one")
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
     _, rows, stored = seen[0]
@@ -173,7 +174,10 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
     stream.topic.send(change(DeleteFamily("f"), at=5, row_key=b"b"))
     stream.ingest()
     seen.clear()
-    stream.apply(stream.table(retention=RETENTION))
+    few = copied(stream, tmp_path / "few")
+    few.without_spark = repeat(True)
+    for one in (few, stream):
+        one.apply(one.table(retention=RETENTION))
     _, rows = seen[0]
     properties = retention_properties(RETENTION.table_file_s)
     of_tombstones = save(
@@ -182,11 +186,19 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
         {"tombstones": True, "expired_below": 0},
         {"delta.dataSkippingStatsColumns": "_newest", **properties},
     )
-    made = first_commit(places.tombstones(f"{tmp_path}/tables/accounts", ""))
+    made, made_by_few = (
+        first_commit(places.tombstones(f"{one.folder}/tables/accounts", ""))
+        for one in (stream, few)
+    )
     for commit in (made, of_tombstones):  # the attempt is another one, and so may be the size
         (added,), (info,) = commit["add"], commit["commitInfo"]
         assert added.pop("size") == int(info["operationMetrics"].pop("numOutputBytes"))
     assert made == of_tombstones
+    for commit in (made, made_by_few):
+        (info,) = commit["commitInfo"]
+        assert info.pop("operationMetrics") or commit is made_by_few
+        assert len(commit.pop("add")) == 1
+    assert made == made_by_few
 
 
 def save(

@@ -256,10 +256,7 @@ class Table:
             # remove it.
             if expired_below is None and entries.isEmpty():
                 return False
-            transaction = Transaction(self._spark, self._tombstones_path, None)
-            if transaction.is_first:
-                known = {"delta.dataSkippingStatsColumns": "_newest", **self._kept}
-                transaction.create(self._tombstones_type(), known)
+            transaction = self._burial()
             transaction.write(entries)
             if transaction.has_written:
                 transaction.commit(apply, _tombstones_state(expired_below or 0))
@@ -342,26 +339,25 @@ class Table:
         from_json = delta(self._spark).actions.Action.fromJson
         return scala_list(self._spark, map(from_json, actions))
 
-    def tombstone_files(self, table_state: TableState) -> tuple[str, tuple[str, ...] | None]:
-        """The tombstone table and its files, as actions of Delta's log. None: there is no such
-        table. Raises as `has_tombstones_table`.
+    def tombstone_files(self, table_state: TableState) -> tuple[str, tuple[str, ...]]:
+        """The tombstone table, which may not exist yet, and its files, as actions of Delta's log.
+        Raises as `has_tombstones_table`.
         """
         path = self._tombstones_path
         if not self.has_tombstones_table(table_state):
-            return path, None
+            return path, ()
         return path, all_files(self._spark, path).actions()
 
     def add_tombstones(self, actions: Sequence[str], before: TableState) -> None:
-        """Commit files with tombstones for the apply after `before`. There is a tombstone table.
+        """Commit files with tombstones for the apply after `before`.
 
         They do not count before a commit of the table names the attempt.
         """
         expired_below = self._forgotten_below(before)
-        assert expired_below is not None
         with explained(f"table {self._definition.name}"):
-            Transaction(self._spark, self._tombstones_path, None).commit(
+            self._burial().commit(
                 before.apply_number + 1,
-                _tombstones_state(expired_below),
+                _tombstones_state(expired_below or 0),
                 actions=self._parsed(actions),
             )
 
@@ -615,10 +611,16 @@ class Table:
             )
         return layout if is_new else None
 
-    def _tombstones_type(self) -> Any:
-        types = dict(self.layout.column_types)
-        of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
-        return row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
+    def _burial(self) -> Transaction:
+        """A commit to the tombstone table. It creates the table if there is none."""
+        transaction = Transaction(self._spark, self._tombstones_path, None)
+        if transaction.is_first:
+            types = dict(self.layout.column_types)
+            of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
+            columns = row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
+            properties = {"delta.dataSkippingStatsColumns": "_newest", **self._kept}
+            transaction.create(columns, properties)
+        return transaction
 
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:

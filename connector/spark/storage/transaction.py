@@ -148,5 +148,5 @@ def create_table(
 def row_type(spark: SparkSession, columns: Sequence[tuple[str, str]]) -> Any:
     """Spark's type of a row in the JVM, from names and types of columns."""
     types: Any = getattr(spark._jvm, "org.apache.spark.sql.types.StructType")
-    listed = ", ".join(f"`{name.replace('`', '``')}` {type_}" for name, type_ in columns)
+    listed = ", ".join(f"`{name}` {type_}" for name, type_ in columns)
     return types.fromDDL(listed)
