@@ -612,7 +612,7 @@ class Table:
         return layout if is_new else None
 
     def _burial(self) -> Transaction:
-        """A commit to the tombstone table. It creates the table if there is none."""
+        """A commit to the tombstone table, which it creates if there is no such table."""
         transaction = Transaction(self._spark, self._tombstones_path, None)
         if transaction.is_first:
             types = dict(self.layout.column_types)
