@@ -55,7 +55,7 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.offsets import BatchRange, same
 from connector.spark.storage.released import released_rows
 from connector.spark.storage.text_files import read_text, write_text
-from connector.spark.storage.transaction import Transaction
+from connector.spark.storage.transaction import Transaction, create_table
 from connector.state.changelog_slots import (
     FRONTIER_SLOT,
     REJECTED_SLOT,
@@ -352,7 +352,10 @@ class Changelog:
         )
 
     def _begin(self, kind: str) -> Transaction:
-        return Transaction(self._spark, self._path, f"lowmark/{self._stream}/{kind}")
+        return Transaction(self._spark, self._path, self._app_id(kind))
+
+    def _app_id(self, kind: str) -> str:
+        return f"lowmark/{self._stream}/{kind}"
 
     @property
     def _freshness_path(self) -> str:
@@ -445,7 +448,7 @@ class Changelog:
         while there is no ingest.
         """
         with explained(f"stream {self._stream}"):
-            app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
+            app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
             rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
@@ -771,11 +774,15 @@ class Changelog:
             **retention_properties(self._retention_s),
         }
         with explained(f"stream {self._stream}"):
-            transaction = self._begin("batches")
-            if transaction.is_first:
-                columns = rows._jdf.schema().asNullable()
-                transaction.create(columns, properties, ["slot"])
-                transaction.commit(0, stored)
+            create_table(
+                self._spark,
+                self._path,
+                rows._jdf.schema().asNullable(),
+                properties,
+                stored,
+                partition_by=["slot"],
+                app_id=self._app_id("batches"),
+            )
 
 
 def entries_of(changes: DataFrame) -> DataFrame:

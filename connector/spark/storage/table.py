@@ -256,7 +256,7 @@ class Table:
             # remove it.
             if expired_below is None and entries.isEmpty():
                 return False
-            transaction = self._burial()
+            transaction = self._burial(expired_below)
             transaction.write(entries)
             if transaction.has_written:
                 transaction.commit(apply, _tombstones_state(expired_below or 0))
@@ -355,7 +355,7 @@ class Table:
         """
         expired_below = self._forgotten_below(before)
         with explained(f"table {self._definition.name}"):
-            self._burial().commit(
+            self._burial(expired_below).commit(
                 before.apply_number + 1,
                 _tombstones_state(expired_below or 0),
                 actions=self._parsed(actions),
@@ -606,21 +606,21 @@ class Table:
                 self.path,
                 row_type(self._spark, layout.column_types),
                 {**new_properties(self._definition, ids), **self._kept},
-                [BUCKET],
-                self._metadata_of(TableState()),
+                TableState().to_json(self._definition.name),
+                partition_by=[BUCKET],
             )
         return layout if is_new else None
 
-    def _burial(self) -> Transaction:
-        """A commit to the tombstone table, which it creates if there is no such table."""
-        transaction = Transaction(self._spark, self._tombstones_path, None)
-        if transaction.is_first:
+    def _burial(self, expired_below: int | None) -> Transaction:
+        """A commit to the tombstone table. It is created if there is none (`_forgotten_below`)."""
+        path = self._tombstones_path
+        if expired_below is None:
             types = dict(self.layout.column_types)
             of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
             columns = row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
             properties = {"delta.dataSkippingStatsColumns": "_newest", **self._kept}
-            transaction.create(columns, properties)
-        return transaction
+            create_table(self._spark, path, columns, properties, _tombstones_state(0))
+        return Transaction(self._spark, path, None)
 
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:

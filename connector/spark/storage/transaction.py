@@ -13,12 +13,14 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.spark.storage.delta_log import active, metadata_session, user_metadata
 from connector.spark.storage.files import Files, delta, each, log_of, none, scala_list
+
+_FILES_BESIDE_COMMITS: Final = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
 class Transaction:
@@ -36,9 +38,8 @@ class Transaction:
         self.log = log_of(spark, path)
         self.delta = self.log.startTransaction(self._none, self._none)
         self.is_first = int(self.delta.readVersion()) < 0
-        """Whether there is no table yet. The commit must `create` it."""
+        """Whether there is no table yet."""
         self.newest = -1 if app_id is None or self.is_first else self._newest_of(app_id)
-        self._partitions = self._none
         self._written = scala_list(spark, ())
 
     def _newest_of(self, app_id: str) -> int:
@@ -55,29 +56,6 @@ class Transaction:
     def depend_on(self, app_id: str) -> None:
         """Make a commit under this name by another process a conflict."""
         self.delta.readTxn().addOne(app_id)
-
-    def create(
-        self, columns: Any, properties: Mapping[str, str], partition_by: Sequence[str] = ()
-    ) -> None:
-        """Let the commit create the table. Call it before `write`. There must be no table.
-
-        `columns` is Spark's type of a row in the JVM. Delta adds the properties that the session
-        has as defaults, and chooses the protocol.
-        """
-        assert self.is_first, "there is a table"
-        metadata = {
-            "id": str(uuid.uuid4()),
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": columns.json(),
-            "partitionColumns": list(partition_by),
-            "configuration": dict(properties),
-            "createdTime": time.time_ns() // 1_000_000,
-        }
-        action = delta(self._spark).actions.Action.fromJson(json.dumps({"metaData": metadata}))
-        with active(self._spark):
-            self.delta.updateMetadata(action, False)
-        jvm: Any = self._spark._jvm
-        self._partitions = jvm.scala.Some(scala_list(self._spark, partition_by))
 
     def write(self, rows: DataFrame) -> None:
         """Write rows to files that belong to the commit."""
@@ -114,7 +92,7 @@ class Transaction:
         jvm: Any = self._spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
         return delta(self._spark).DeltaOperations.Write(
-            append, self._partitions, self._none, jvm.scala.Some(metadata), *[self._none] * 5
+            append, *[self._none] * 2, jvm.scala.Some(metadata), *[self._none] * 5
         )
 
 
@@ -123,25 +101,41 @@ def create_table(
     path: str,
     columns: Any,
     properties: Mapping[str, str],
-    partition_by: Sequence[str],
-    metadata: str,
+    stored: Mapping[str, Any],
+    *,
+    partition_by: Sequence[str] = (),
+    app_id: str | None = None,
 ) -> bool:
-    """Create an empty table, as SQL's CREATE TABLE does, in one commit with `metadata`. Returns
-    whether there was none before. Raises Delta's conflict if another process creates it meanwhile.
+    """Create an empty table in one commit with `stored` as metadata, under number 0 of `app_id`.
+    Returns whether there was none before. Raises Delta's conflict if another process creates it
+    meanwhile.
 
-    No SQL is run, because the first query of a process takes seconds.
+    `columns` is Spark's type of a row in the JVM. Delta adds the properties that the session has as
+    defaults, and chooses the protocol. No query is run, because the first one of a process takes
+    seconds.
     """
-    # The operation has no metadata of its own.
-    session = metadata_session(spark, metadata)
-    transaction = Transaction(session, path, None)
+    # The operation has no metadata of its own. Delta would run a query to list the files before the
+    # first commit. An empty list needs none.
+    session = metadata_session(spark, user_metadata(stored), {_FILES_BESIDE_COMMITS: "false"})
+    transaction = Transaction(session, path, app_id)
     if not transaction.is_first:
         return False
-    transaction.create(columns, properties, partition_by)
-    operation = delta(spark).DeltaOperations.CreateTable(
-        transaction.delta.metadata(), False, False, none(spark)
-    )
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": columns.json(),
+        "partitionColumns": list(partition_by),
+        "configuration": dict(properties),
+        "createdTime": time.time_ns() // 1_000_000,
+    }
+    action = delta(spark).actions.Action.fromJson(json.dumps({"metaData": metadata}))
+    commit, no = transaction.delta, none(spark)
     with active(session):
-        transaction.delta.commit(scala_list(spark, ()), operation)
+        commit.updateMetadata(action, False)
+        if app_id is not None:
+            commit.updateSetTransaction(app_id, 0, no)
+        operation = delta(spark).DeltaOperations.CreateTable(commit.metadata(), False, False, no)
+        commit.commit(scala_list(spark, ()), operation)
     return True
 
 
