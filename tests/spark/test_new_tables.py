@@ -194,7 +194,7 @@ def without_operation(commit: dict[str, Any]) -> dict[str, Any]:
     """A first commit without the name and the facts of its operation."""
     for info in commit["commitInfo"]:
         for name in ("operation", "operationParameters", "operationMetrics"):
-            info.pop(name)
+            info.pop(name, None)
     return commit
 
 
