@@ -612,7 +612,9 @@ class Table:
         return layout if is_new else None
 
     def _burial(self, expired_below: int | None) -> Transaction:
-        """A commit to the tombstone table. It is created if there is none (`_forgotten_below`)."""
+        """A commit to the tombstone table. Without a horizon (`_forgotten_below`), there is no such
+        table yet, and it is created.
+        """
         path = self._tombstones_path
         if expired_below is None:
             types = dict(self.layout.column_types)
