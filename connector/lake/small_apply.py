@@ -62,8 +62,8 @@ def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
     Spark does it if the files with the changes and their rows are large (`MAX_BYTES`), if a value
-    or a key does not fit the table, if a file has dates of another calendar, or if a row is removed
-    and there is no tombstone table yet. Raises `TableError` if a file cannot be read or written.
+    or a key does not fit the table, or if a file has dates of another calendar. Raises `TableError`
+    if a file cannot be read or written.
     """
     try:
         return _merge(task)
@@ -74,7 +74,7 @@ def merge_few(task: SmallApply) -> Merged | None:
 
 
 def _merge(task: SmallApply) -> Merged:
-    changelog, table, tombstones = map(_adds, (task.changes, task.rows, task.removed or ()))
+    changelog, table, tombstones = map(_adds, (task.changes, task.rows, task.removed))
     always = _size(changelog) + _size(tombstones)
     sizes = Counter[str | None]()
     for add in table:
@@ -102,8 +102,6 @@ def _merge(task: SmallApply) -> Merged:
             live.append({**row, UNMAPPED: row[UNMAPPED] or None, **stored})
         else:
             gone.append({**dict(zip(names, key, strict=True)), **stored, "_newest": _newest(state)})
-    if gone and task.removed is None:
-        raise _LeftToSpark
     return Merged(
         changes=changes.count,
         highest=changes.highest,
@@ -414,6 +412,7 @@ def _write_tombstones(task: SmallApply, gone: Sequence[Mapping[str, Any]]) -> It
         pa.field("_newest", pa.int64()),
     ]
     rows = [{**row, **number} for row in gone]
+    files_at(task.tombstones).create_dir(".", recursive=True)  # there may be no tombstone table yet
     yield _written(task, task.tombstones, "", {}, [*keys, state, *others], rows, ["_newest"])
 
 

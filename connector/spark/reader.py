@@ -237,7 +237,9 @@ def _merged(
     layout, batch = table.layout, progress.ingest_batch
     source, after = layout.definition.source, before.complete_to_batch
     recent = changelog.recent_changes(source, after=after, to=batch)
-    since = recent.rows if recent else changelog.changes(source, after=after, to=batch, pinned=True)
+    since = (
+        recent.rows() if recent else changelog.changes(source, after=after, to=batch, pinned=True)
+    )
     newest = changelog.newest()
     holding = (
         None

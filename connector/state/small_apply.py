@@ -40,8 +40,8 @@ class SmallApply:
     - `changelog` is the folder of the changelog, and `changes` its files with all changes after
       `before.complete_to_batch`, up to the cut.
     - `table` is the folder of the table, and `rows` its files.
-    - `tombstones` is the folder of the tombstone table, and `removed` its files. None: there is no
-      such table yet.
+    - `tombstones` is the folder of the tombstone table, which may not exist yet, and `removed` its
+      files.
     - `attempt_id` identifies the attempt.
     """
 
@@ -55,7 +55,7 @@ class SmallApply:
     table: str
     rows: tuple[str, ...]
     tombstones: str
-    removed: tuple[str, ...] | None
+    removed: tuple[str, ...]
     attempt_id: str
 
 

@@ -70,7 +70,7 @@ class Disk:
     batch: int = 0
     logged: dict[int, Sequence[Delivery]] = field(default_factory=dict)
     rows: dict[str, str] = field(default_factory=dict)
-    tombstones: dict[str, str] | None = field(default_factory=dict)
+    tombstones: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("changelog", "table", "tombstones"):
@@ -98,7 +98,7 @@ class Disk:
             table=str(self.folder / "table"),
             rows=tuple(self.rows.values()),
             tombstones=str(self.folder / "tombstones"),
-            removed=None if self.tombstones is None else tuple(self.tombstones.values()),
+            removed=tuple(self.tombstones.values()),
             attempt_id=f"attempt {self.batch}",
         )
 
@@ -129,9 +129,7 @@ class Disk:
             and not is_deferred(one, below)
         ]
         assert (merged.changes, merged.deferred_from) == (len(new), min(waits, default=None))
-        if merged.tombstones:
-            assert self.tombstones is not None
-            commit(self.tombstones, merged.tombstones)
+        commit(self.tombstones, merged.tombstones)
         if crashes:
             return
         commit(self.rows, merged.table)
@@ -494,16 +492,6 @@ def test_a_deleted_row_comes_back_with_what_is_newer(tmp_path: Path) -> None:
         values.append([row[COLUMNS[0].name] for row in disk.shown().values()])
         assert disk.before.highest_applied >= at
     assert values == [[b"old"], [], [], [b"new"]]
-
-
-def test_without_a_tombstone_table_spark_removes_the_row(tmp_path: Path) -> None:
-    """TBL-12: the apply that creates the tombstone table is one of Spark."""
-    disk = Disk(tmp_path / "disk", TABLE, tombstones=None)
-    disk.apply([cell(b"old", 2, 1)])
-    files = sorted((tmp_path / "disk" / "table").rglob("*"))
-    disk.log([cell(b"", 5, 2, *GONE)])
-    assert merge_few(disk.task()) is None
-    assert sorted((tmp_path / "disk" / "table").rglob("*")) == files
 
 
 @pytest.mark.parametrize(

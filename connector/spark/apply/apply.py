@@ -251,7 +251,7 @@ def _found(
     """
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
-    since = recent.rows if recent else changelog.changes(source, after=after, to=to)
+    since = recent.rows() if recent else changelog.changes(source, after=after, to=to)
     if holding is None and not before.blocked_rows:
         is_few = recent is not None and recent.count <= KEPT_CHANGES
         is_deferred = _is_deferred(cut, committed="_committed", place="_partition")

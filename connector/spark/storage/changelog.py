@@ -55,7 +55,7 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.offsets import BatchRange, same
 from connector.spark.storage.released import released_rows
 from connector.spark.storage.text_files import read_text, write_text
-from connector.spark.storage.transaction import Transaction
+from connector.spark.storage.transaction import Transaction, create_table
 from connector.state.changelog_slots import (
     FRONTIER_SLOT,
     REJECTED_SLOT,
@@ -75,13 +75,13 @@ from connector.write_streams.releases import ReleasedRange, StagedStream
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """Changes, and their files as actions of Delta. `count` is the number of rows in the files,
-    which may be more than there are changes.
+    """Recent changes. `files` are their files as actions of Delta. `count` is the number of rows in
+    the files, which may be more than there are changes. `rows` returns the changes.
     """
 
-    rows: DataFrame
     files: tuple[str, ...]
     count: int
+    rows: Callable[[], DataFrame]
 
 
 _LONG_LIST: Final = 1000
@@ -352,7 +352,10 @@ class Changelog:
         )
 
     def _begin(self, kind: str) -> Transaction:
-        return Transaction(self._spark, self._path, f"lowmark/{self._stream}/{kind}")
+        return Transaction(self._spark, self._path, self._app_id(kind))
+
+    def _app_id(self, kind: str) -> str:
+        return f"lowmark/{self._stream}/{kind}"
 
     @property
     def _freshness_path(self) -> str:
@@ -410,7 +413,7 @@ class Changelog:
             )
 
     def _add_columns(self, stored: Mapping[str, Any]) -> None:
-        known = self._spark.read.format("delta").load(self._path).columns
+        known = self._log.columns()
         lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in known}
         if not lacking:
             return
@@ -445,7 +448,7 @@ class Changelog:
         while there is no ingest.
         """
         with explained(f"stream {self._stream}"):
-            app_ids = [f"lowmark/{self._stream}/{kind}" for kind in ("batches", "progress")]
+            app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
             rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
@@ -625,7 +628,8 @@ class Changelog:
         """
         if self._has_released(after):
             return None
-        newest, slot, named = self._log.newest(), str(table_slot(source)), list[str]()
+        newest, slot = self._log.newest(), str(table_slot(source))
+        named, count = list[str](), 0
         for commit in islice(
             self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
         ):
@@ -634,22 +638,23 @@ class Changelog:
                 break
             if metadata is None or commit.removed:
                 return None
-            if metadata["commit"] == "batch" and metadata["ingest_batch"] <= to:
-                named += (
-                    action
-                    for action in commit.added
-                    if json.loads(action)["add"]["partitionValues"]["slot"] == slot
-                )
+            if metadata["commit"] != "batch" or metadata["ingest_batch"] > to:
+                continue
+            for action in commit.added:
+                add = json.loads(action)["add"]
+                if add["partitionValues"]["slot"] == slot:
+                    named.append(action)
+                    count += int(json.loads(add["stats"])["numRecords"])
         else:
             return None
-        log = log_of(self._spark, self._path)
-        added = list(map(delta(self._spark).actions.Action.fromJson, named))
-        rows = Files(
-            self._spark, log, log.unsafeVolatileSnapshot(), scala_list(self._spark, added)
-        ).rows()
-        count = sum(int(file.numPhysicalRecords().get()) for file in added)
-        changes = rows.where((F.col("table") == source) & (F.col("kind") == "change"))
-        return Recent(changes, tuple(named), count)
+
+        def rows() -> DataFrame:
+            log = log_of(self._spark, self._path)
+            added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
+            found = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            return found.where((F.col("table") == source) & (F.col("kind") == "change"))
+
+        return Recent(tuple(named), count, rows)
 
     def all_changes(self, *, after: int, to: int) -> DataFrame:
         """The changes of all source tables in the ingest batches `(after, to]`."""
@@ -746,7 +751,7 @@ class Changelog:
             "frontier": UNKNOWN.to_json(),
             "file_retention_s": self._retention_s,
         }
-        self._make(rows.limit(0), begun)
+        self._make(rows, begun)
         return self._stored_in() or begun
 
     def _check_newest(self, ingest_batch: int, stored: Mapping[str, Any]) -> None:
@@ -775,16 +780,24 @@ class Changelog:
             stream=self._stream,
         )
 
-    def _make(self, no_rows: DataFrame, stored: Mapping[str, Any]) -> None:
-        writer = no_rows.write.format("delta").mode("append").partitionBy("slot")
-        writer.option("delta.dataSkippingStatsColumns", STATISTICS).option(
-            "delta.appendOnly", "false"
-        ).option("delta.checkpointInterval", "50").option(
-            "txnAppId", f"lowmark/{self._stream}/batches"
-        ).option("txnVersion", "0").option("userMetadata", user_metadata(stored))
-        writer.options(**retention_properties(self._retention_s))
+    def _make(self, rows: DataFrame, stored: Mapping[str, Any]) -> None:
+        """Commit a table with the columns of `rows`, and no row, unless there is one meanwhile."""
+        properties = {
+            "delta.dataSkippingStatsColumns": STATISTICS,
+            "delta.appendOnly": "false",
+            "delta.checkpointInterval": "50",
+            **retention_properties(self._retention_s),
+        }
         with explained(f"stream {self._stream}"):
-            writer.save(self._path)
+            create_table(
+                self._spark,
+                self._path,
+                rows._jdf.schema().asNullable(),
+                properties,
+                stored,
+                partition_by=["slot"],
+                app_id=self._app_id("batches"),
+            )
 
 
 def entries_of(changes: DataFrame) -> DataFrame:

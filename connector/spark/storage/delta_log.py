@@ -10,15 +10,16 @@ import json
 import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.config.storage import is_local
+from connector.spark.jvm import GONE
 from connector.spark.storage.files import newest_snapshot
 from connector.state.damage import log_damaged
 from connector.state.log_damage import IS_EMPTY, IS_NO_JSON, LogDamage, actions_in
@@ -138,21 +139,26 @@ class DeltaLog:
     def properties(self) -> Mapping[str, str]:
         """The properties of the table's newest version, as Delta stores them. There must be a
         table.
+        """
+        return self._metadata()[0]
 
-        They are in the checksum beside a commit. If there is no checksum, or a damaged one, they
-        come from Delta's own state of the log. No SQL is run, because the first query of a process
-        takes seconds.
+    def columns(self) -> list[str]:
+        """The names of the columns of the table's newest version. There must be a table."""
+        return self._metadata()[1]
+
+    def _metadata(self) -> tuple[dict[str, str], list[str]]:
+        """The properties and columns of the newest version. They are in the checksum beside a
+        commit. If there is no checksum, or a damaged one, they come from Delta's own state of the
+        log. No SQL is run, because the first query of a process takes seconds.
         """
         version = self._listed()
         assert version >= 0, "there is no table"
         checksum = self._path_of(self._folder, f"{version:020}.crc")
         if self._files.exists(checksum):
             with suppress(ValueError, LookupError, TypeError, AttributeError):
-                found = json.loads(self._text_of(checksum))
-                return dict(found["metadata"].get("configuration", {}))
-        jvm: Any = self._spark._jvm
-        configuration = newest_snapshot(self._spark, self.location).metadata().configuration()
-        return dict(jvm.scala.jdk.javaapi.CollectionConverters.asJava(configuration))
+                return _metadata_in(json.loads(self._text_of(checksum))["metadata"])
+        action = str(newest_snapshot(self._spark, self.location).metadata().json())
+        return _metadata_in(json.loads(action)["metaData"])
 
     def passed(self) -> list[CommitCount]:
         """The file counts of the commits that `newest` has read since the last call. The first call
@@ -311,6 +317,12 @@ class DeltaLog:
         return Commit(version, at, operation, stored, files, adds, frozenset(removed))
 
 
+def _metadata_in(action: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
+    """The properties and the names of the columns in Delta's action."""
+    columns = json.loads(action["schemaString"])["fields"]
+    return dict(action.get("configuration", {})), [column["name"] for column in columns]
+
+
 def _versions_in(names: Iterable[str]) -> list[int]:
     """The versions whose commits are among the files of a log, in rising order."""
     return sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
@@ -366,6 +378,24 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessi
     for name, value in settings.items():
         session.conf.set(name, value)
     return session
+
+
+@contextmanager
+def active(session: SparkSession) -> Iterator[None]:
+    """Delta's transactions use the settings of this session inside the block. It is the active one
+    of the thread.
+    """
+    sessions: Any = getattr(session._jvm, "org.apache.spark.sql.classic.SparkSession")
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(session._jsparkSession)
+    try:
+        yield
+    finally:
+        with suppress(*GONE, Py4JError):  # a session that has ended is active nowhere
+            if before.isDefined():
+                sessions.setActiveSession(before.get())
+            else:
+                sessions.clearActiveSession()
 
 
 def metadata_session(

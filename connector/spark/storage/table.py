@@ -56,7 +56,7 @@ from connector.spark.storage.maintenance import (
     rewrite,
     without_rows,
 )
-from connector.spark.storage.transaction import Transaction
+from connector.spark.storage.transaction import Transaction, create_table, row_type
 from connector.state.damage import tombstones_unusable
 from connector.state.maintenance_schedule import DAY_US, CommitCount, vacuums
 from connector.state.reading import reading
@@ -76,6 +76,12 @@ from connector.tables.values import DataType
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
 TOMBSTONES: Final = "tombstones"
+_OF_TOMBSTONE: Final = (
+    ("_apply_number", "bigint"),
+    ("_attempt_id", "string"),
+    ("_newest", "bigint"),
+)
+"""The columns of a tombstone after those of its row."""
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
@@ -248,22 +254,14 @@ class Table:
         entries = entries.coalesce(1)
         expired_below = self._forgotten_below(before)
         with explained(f"table {self._definition.name}"):
-            if expired_below is None:
-                if entries.isEmpty():
-                    return False
-                writer = (
-                    entries.write.format("delta")
-                    .mode("append")
-                    .option("delta.dataSkippingStatsColumns", "_newest")
-                )
-                writer.options(**self._kept).option(
-                    "userMetadata", user_metadata(_tombstones_state(0))
-                ).save(self._tombstones_path)
-                return True
-            transaction = Transaction(self._spark, self._tombstones_path, None)
+            # An apply without tombstones would leave an empty file. Without a table, nothing would
+            # remove it.
+            if expired_below is None and entries.isEmpty():
+                return False
+            transaction = self._burial(expired_below)
             transaction.write(entries)
             if transaction.has_written:
-                transaction.commit(apply, _tombstones_state(expired_below))
+                transaction.commit(apply, _tombstones_state(expired_below or 0))
             return transaction.has_written
 
     def commit(
@@ -343,26 +341,25 @@ class Table:
         from_json = delta(self._spark).actions.Action.fromJson
         return scala_list(self._spark, map(from_json, actions))
 
-    def tombstone_files(self, table_state: TableState) -> tuple[str, tuple[str, ...] | None]:
-        """The tombstone table and its files, as actions of Delta's log. None: there is no such
-        table. Raises as `has_tombstones_table`.
+    def tombstone_files(self, table_state: TableState) -> tuple[str, tuple[str, ...]]:
+        """The tombstone table, which may not exist yet, and its files, as actions of Delta's log.
+        Raises as `has_tombstones_table`.
         """
         path = self._tombstones_path
         if not self.has_tombstones_table(table_state):
-            return path, None
+            return path, ()
         return path, all_files(self._spark, path).actions()
 
     def add_tombstones(self, actions: Sequence[str], before: TableState) -> None:
-        """Commit files with tombstones for the apply after `before`. There is a tombstone table.
+        """Commit files with tombstones for the apply after `before`.
 
         They do not count before a commit of the table names the attempt.
         """
         expired_below = self._forgotten_below(before)
-        assert expired_below is not None
         with explained(f"table {self._definition.name}"):
-            Transaction(self._spark, self._tombstones_path, None).commit(
+            self._burial(expired_below).commit(
                 before.apply_number + 1,
-                _tombstones_state(expired_below),
+                _tombstones_state(expired_below or 0),
                 actions=self._parsed(actions),
             )
 
@@ -593,7 +590,8 @@ class Table:
                     table=self._definition.name,
                     path=self.path,
                 )
-            return self._create()
+            if (layout := self._create()) is not None:
+                return layout
         properties = properties or self._log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.table_state()
@@ -632,19 +630,34 @@ class Table:
         with explained(f"table {self._definition.name}"):
             set_properties(self._spark, self.path, properties, self._metadata_of(before))
 
-    def _create(self) -> Layout:
+    def _create(self) -> Layout | None:
+        """Create the table. None: another process has just created it."""
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        session = metadata_session(self._spark, self._metadata_of(TableState()))
-        builder = DeltaTable.create(session).location(self.path).partitionedBy(BUCKET)
-        for name, type_ in layout.column_types:
-            builder = builder.addColumn(name, type_)
-        for name, text in {**new_properties(self._definition, ids), **self._kept}.items():
-            builder = builder.property(name, text)
         with explained(f"table {self._definition.name}"):
             self._log.forget_beginning()
-            builder.execute()
-        return layout
+            is_new = create_table(
+                self._spark,
+                self.path,
+                row_type(self._spark, layout.column_types),
+                {**new_properties(self._definition, ids), **self._kept},
+                TableState().to_json(self._definition.name),
+                partition_by=[BUCKET],
+            )
+        return layout if is_new else None
+
+    def _burial(self, expired_below: int | None) -> Transaction:
+        """A commit to the tombstone table. Without a horizon (`_forgotten_below`), there is no such
+        table yet, and it is created.
+        """
+        path = self._tombstones_path
+        if expired_below is None:
+            types = dict(self.layout.column_types)
+            of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
+            columns = row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
+            properties = {"delta.dataSkippingStatsColumns": "_newest", **self._kept}
+            create_table(self._spark, path, columns, properties, _tombstones_state(0))
+        return Transaction(self._spark, path, None)
 
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:

@@ -9,13 +9,18 @@ API for this in Python. This module calls, through the JVM, the steps of Delta's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import json
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.spark.storage.delta_log import user_metadata
+from connector.spark.storage.delta_log import active, metadata_session, user_metadata
 from connector.spark.storage.files import Files, delta, each, log_of, none, scala_list
+
+_FILES_BESIDE_COMMITS: Final = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
 class Transaction:
@@ -32,7 +37,9 @@ class Transaction:
         self._none = none(spark)
         self.log = log_of(spark, path)
         self.delta = self.log.startTransaction(self._none, self._none)
-        self.newest = -1 if app_id is None else self._newest_of(app_id)
+        self.is_first = int(self.delta.readVersion()) < 0
+        """Whether there is no table yet."""
+        self.newest = -1 if app_id is None or self.is_first else self._newest_of(app_id)
         self._written = scala_list(spark, ())
 
     def _newest_of(self, app_id: str) -> int:
@@ -87,3 +94,53 @@ class Transaction:
         return delta(self._spark).DeltaOperations.Write(
             append, *[self._none] * 2, jvm.scala.Some(metadata), *[self._none] * 5
         )
+
+
+def create_table(
+    spark: SparkSession,
+    path: str,
+    columns: Any,
+    properties: Mapping[str, str],
+    stored: Mapping[str, Any],
+    *,
+    partition_by: Sequence[str] = (),
+    app_id: str | None = None,
+) -> bool:
+    """Create an empty table in one commit with `stored` as metadata, under number 0 of `app_id`.
+    Returns whether there was none before. Raises Delta's conflict if another process creates it
+    meanwhile.
+
+    `columns` is Spark's type of a row in the JVM. Delta adds the properties that the session has as
+    defaults, and chooses the protocol. No query is run, because the first one of a process takes
+    seconds.
+    """
+    # The operation has no metadata of its own. Delta would run a query to list the files before the
+    # first commit. An empty list needs none.
+    session = metadata_session(spark, user_metadata(stored), {_FILES_BESIDE_COMMITS: "false"})
+    transaction = Transaction(session, path, app_id)
+    if not transaction.is_first:
+        return False
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": columns.json(),
+        "partitionColumns": list(partition_by),
+        "configuration": dict(properties),
+        "createdTime": time.time_ns() // 1_000_000,
+    }
+    action = delta(spark).actions.Action.fromJson(json.dumps({"metaData": metadata}))
+    commit, no = transaction.delta, none(spark)
+    with active(session):
+        commit.updateMetadata(action, False)
+        if app_id is not None:
+            commit.updateSetTransaction(app_id, 0, no)
+        operation = delta(spark).DeltaOperations.CreateTable(commit.metadata(), False, False, no)
+        commit.commit(scala_list(spark, ()), operation)
+    return True
+
+
+def row_type(spark: SparkSession, columns: Sequence[tuple[str, str]]) -> Any:
+    """Spark's type of a row in the JVM, from names and types of columns."""
+    types: Any = getattr(spark._jvm, "org.apache.spark.sql.types.StructType")
+    listed = ", ".join(f"`{name}` {type_}" for name, type_ in columns)
+    return types.fromDDL(listed)
