@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -29,7 +28,6 @@ from connector.spark.storage.delta_log import (
     Commit,
     DeltaLog,
     folders_in,
-    metadata_session,
     remove_folder,
     set_properties,
     user_metadata,
