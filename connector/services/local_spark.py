@@ -37,18 +37,19 @@ def session_of(
     cores: str | None = None,
     memory: str | None = None,
     for_writing: bool = False,
+    is_short: bool = False,
 ) -> SparkSession:
     """Your session, checked and otherwise untouched; without one a session as the configuration
     says (SCL-1), which ends with `stack`.
 
     `cores` are the threads of a local master, `memory` is the heap of the driver; None: as
-    configured. The session uses the locked jars. They are fetched first where they are missing. A
+    configured. `is_short`: the process ends soon, and most of its code runs a few times. The session uses the locked jars. They are fetched first where they are missing. A
     process has room for one session: `ConnectorError` if there is one already, because it would be
     yours.
     """
     from connector.spark.cluster import NO_EXECUTOR_S
     from connector.spark.jvm import stop_session
-    from connector.spark.session import check_session, start_session
+    from connector.spark.session import SHORT_JVM_OPTIONS, check_session, start_session
 
     warehouse, is_shared = config.warehouse, config.storage.shared_folder
     if spark is not None:
@@ -64,6 +65,9 @@ def session_of(
         settings["spark.master"] = f"local[{cores}]"
     if memory is not None:
         settings["spark.driver.memory"] = memory
+    if is_short:
+        options = "spark.driver.extraJavaOptions"
+        settings[options] = f"{SHORT_JVM_OPTIONS} {settings.get(options, '')}"
     if "SPARK_ENV_LOADED" not in os.environ:
         check_shared(settings["spark.master"], warehouse, shared_folder=is_shared)
         check_master(settings["spark.master"])

@@ -133,7 +133,11 @@ def run(
         before, started = _ingest_batches(config), None
         try:
             started = session_of(
-                config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
+                *(config, spark, stack, on_event),
+                cores=cores,
+                memory=memory,
+                for_writing=True,
+                is_short=once,
             )
             on_step = Trace(trace).step if trace else _no_trace
             _run_pipeline(config, started, ports, stop, on_event, on_step, counts, once=once)

@@ -65,6 +65,11 @@ JVM_OPTIONS: Final = f"{_AVRO_LIMITS} -XX:-DontCompileHugeMethods {_LARGE_ARRAYS
 only interpret it.
 """
 
+SHORT_JVM_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+"""For a process of a minute. The second compiler of the JVM would take a third of its time. The
+first one alone has only 48 MB for its code.
+"""
+
 SETTINGS: Final = {
     "spark.sql.extensions": _DELTA_EXTENSION,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
