@@ -43,9 +43,9 @@ def session_of(
     says (SCL-1), which ends with `stack`.
 
     `cores` are the threads of a local master, `memory` is the heap of the driver; None: as
-    configured. `is_short`: the process ends soon, and most of its code runs a few times. The session uses the locked jars. They are fetched first where they are missing. A
-    process has room for one session: `ConnectorError` if there is one already, because it would be
-    yours.
+    configured. `is_short`: the process ends soon, and most of its code runs a few times. The
+    session uses the locked jars. They are fetched first where they are missing. A process has room
+    for one session: `ConnectorError` if there is one already, because it would be yours.
     """
     from connector.spark.cluster import NO_EXECUTOR_S
     from connector.spark.jvm import stop_session
