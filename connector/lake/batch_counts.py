@@ -58,6 +58,7 @@ _MULTIPLIERS: Final = (-7046029254386353131, -4417276706812531889)
 
 def count_rows(rows: BatchRows) -> RowCounts:
     """Count the rows of a batch. Raises `TableError` if a file cannot be read."""
+    import pyarrow as pa
     from pyarrow import parquet
 
     found, files = RowCounts(), files_at(rows.changelog)
@@ -76,7 +77,7 @@ def count_rows(rows: BatchRows) -> RowCounts:
                     count(read, rows, found)
                     if rows.sample and count is _count_changes:
                         sample = nsmallest(rows.sample, [*sample, *_sample(read, rows)])
-    except (OSError, ValueError) as error:  # those of Arrow are one of them
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise trouble(rows.changelog, "read", error) from error
     found.sample = [placed for _, placed in sample]
     return found

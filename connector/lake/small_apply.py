@@ -25,7 +25,7 @@ from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
 from connector.records.ordering import OrderBy
 from connector.state.changelog_slots import SEED, xxh64
-from connector.state.small_apply import MAX_BYTES, Merged, SmallApply
+from connector.state.small_apply import MAX_BYTES, MAX_ENTRIES, MAX_IN_MEMORY, Merged, SmallApply
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, Tombstone, expire, join, visible
@@ -61,15 +61,17 @@ class _LeftToSpark(Exception):  # noqa: N818, no fault
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if the files with the changes and their rows are large (`MAX_BYTES`), if a value
-    or a key does not fit the table, or if a file has dates of another calendar. Raises `TableError`
-    if a file cannot be read or written.
+    Spark does it if the changes, their rows, or the files with them are large (`MAX_BYTES` and its
+    neighbours), if a value or a key does not fit the table, or if a file has dates of another
+    calendar. Raises `TableError` if a file cannot be read or written.
     """
+    import pyarrow as pa
+
     try:
         return _merge(task)
     except _LeftToSpark:
         return None
-    except (OSError, ValueError) as error:  # those of Arrow are one of them
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise trouble(task.table, "read or written", error) from error
 
 
@@ -177,7 +179,7 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> _New:
 
     definition, before = task.definition, task.before
     found: list[pa.Table] = []
-    files, deferred = files_at(task.changelog), list[int]()
+    files, deferred, entries = files_at(task.changelog), list[int](), 0
     for add in changelog:
         with _opened(files, add) as file:
             table = _read(file, [*_OF_CHANGE, "ingest_batch", "kind"])
@@ -193,6 +195,10 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> _New:
             elif not before.covers(batch, committed):
                 places.append(place)
         found.append(_taken(table, places))
+        entries += pc.sum(pc.list_value_length(found[-1]["entries"])).as_py() or 0
+        if entries > MAX_ENTRIES:
+            raise _LeftToSpark
+        _check_memory(found)
     return _New(found, min(deferred, default=None))
 
 
@@ -237,13 +243,20 @@ def _lifted(task: SmallApply, new: _New, reader: RowReader) -> _Changes:
     return _Changes(states, keys, count, highest, overwrite)
 
 
+def _check_memory(tables: Iterable[pa.Table]) -> None:
+    if sum(table.nbytes for table in tables) > MAX_IN_MEMORY:
+        raise _LeftToSpark
+
+
 @contextmanager
 def _opened(files: FileSystem, add: Add) -> Iterator[ParquetFile]:
     from pyarrow import parquet
 
     source = files.open_input_file(unquote(add["path"]))
     with parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
-        if any(mark in (file.metadata.metadata or {}) for mark in _REBASED):
+        content = file.metadata
+        sizes = (content.row_group(n).total_byte_size for n in range(content.num_row_groups))
+        if any(mark in (content.metadata or {}) for mark in _REBASED) or sum(sizes) > MAX_IN_MEMORY:
             raise _LeftToSpark
         yield file
 
@@ -336,6 +349,7 @@ def _found(
     """The rows with a wanted key in each of the files that has some."""
     from pyroaring import BitMap64
 
+    taken: list[pa.Table] = []
     for add in adds:
         with _opened(files, add) as file:
             rows = wanted.rows_of(_read(file, wanted.names))
@@ -344,7 +358,9 @@ def _found(
                 deleted = read_vector(files, descriptor)
                 rows = {row: key for row, key in rows.items() if row not in deleted}
             if rows:
-                yield _Found(add, rows, deleted, _taken(_read(file, columns), rows))
+                taken.append(_taken(_read(file, columns), rows))
+                _check_memory(taken)
+                yield _Found(add, rows, deleted, taken[-1])
 
 
 def _tombstones(

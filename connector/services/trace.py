@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import suppress
 from typing import TextIO
 
 from connector.clock import now_us
@@ -31,5 +32,6 @@ class Trace:
             before, self._last[of] = self._last.get(of), now
             seconds = None if before is None else round(now - before, 3)
             line = {"at": view_of_time(now_us()), "of": of, "step": name, "seconds": seconds}
-            self._file.write(f"{json.dumps(line)}\n")
-            self._file.flush()
+            with suppress(OSError):  # a full disk stops no pipeline
+                self._file.write(f"{json.dumps(line)}\n")
+                self._file.flush()

@@ -22,8 +22,11 @@ NEWEST_CUT_KEPT_US: Final = 7 * DAY_US
 """How long the newest cut of a stream is kept, if its tables no longer have it."""
 
 REST: Final = 10
+REST_AT_MOST_US: Final = 10 * MINUTE_US
+TOO_MANY: Final = 400
 """After a compaction that took some time, the next one of the same thing waits for so many times of
-it. So compactions take less than a tenth of the time.
+it. So compactions take less than a tenth of the time. The wait is limited, and so many new files
+end it: from 500 files on, Delta does not list them beside each commit.
 """
 LATE_PACES: Final = 3
 """Applies are late if a batch waits for longer than so many paces of a table. If they are in time,
@@ -210,14 +213,16 @@ class Compactions:
         least = GAIN_OF_LOG if self.is_log else GAIN
         has_marked = not self.is_log and self._added_bytes > MARKED_BYTES * self._live_bytes
         is_due = is_wanted or self._added >= (1 if self._is_first else least) or has_marked
-        if not is_due or now < self._rests_until or not self._waits.may_begin(now, is_late):
+        rests = now < self._rests_until and self._added < TOO_MANY
+        if not is_due or rests or not self._waits.may_begin(now, is_late):
             return False
         self._added, self._added_bytes, self._is_first = 0, 0, False
         return True
 
     def ended(self, at: int, took: int, live_bytes: int) -> None:
         """Note that a check, with its compaction, ended. `live_bytes` is the size of the table."""
-        self._rests_until, self._live_bytes = at + REST * took, live_bytes
+        self._rests_until = at + min(REST * took, REST_AT_MOST_US)
+        self._live_bytes = live_bytes
 
 
 def vacuums(attempts: int, applies: int) -> bool:

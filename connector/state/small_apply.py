@@ -14,7 +14,13 @@ from connector.tables.definition import TableDefinition
 
 MAX_BYTES: Final = 64_000_000
 """An apply that must look at larger files is one of Spark."""
-_MAX_WORK: Final = 2_000_000
+MAX_IN_MEMORY: Final = 256_000_000
+"""The same for the bytes of one file without compression, for those of the changes, and for those
+of their rows.
+"""
+MAX_ENTRIES: Final = 400_000
+"""An apply of more entries is one of Spark. In Python, an entry needs almost 1 kB."""
+_MAX_WORK: Final = 1_000_000
 _WORK_OF_CHANGE: Final = 4
 """A change without columns is as much work as this number of columns."""
 
@@ -23,7 +29,7 @@ def is_few(changes: int, columns: int, cores: int = 2) -> bool:
     """Return whether so many changes of a table with so many columns are merged without Spark.
 
     One processor merges them, and Spark would use all of them. So with more processors, fewer
-    changes are few. For example, 100,000 changes of 5 columns are few on 2 processors, and 10,000
+    changes are few. For example, 50,000 changes of 5 columns are few on 2 processors, and 6,000
     are on 16.
     """
     return changes * (columns + _WORK_OF_CHANGE) * max(2, cores) <= _MAX_WORK

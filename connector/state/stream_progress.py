@@ -240,12 +240,15 @@ class Progress:
         """Return whether a batch has waited longer than `within_us` for an apply of the table.
 
         The state that the batch gives is as old as the time when Kafka was asked for its end. If
-        that is no longer known, the batch has waited for long.
+        that is no longer known, the oldest time that is known counts: the batch has waited for
+        longer.
         """
         if table.to_batch >= self.ingest_batch:
             return False
         asked = self.freshness.of(table.to_batch + 1)
-        return asked is None or now - asked > within_us
+        if asked is None:
+            asked = min((moment.at for moment in self.freshness.contained), default=now)
+        return now - asked > within_us
 
     def suffices(self, table: TableState, max_staleness_s: float | None, now: int) -> bool:
         """Return whether a table, without a merge, is enough for a read with this bound.

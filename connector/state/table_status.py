@@ -24,7 +24,9 @@ from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
 
 HEARTBEATS_US: Final = 15_000_000
-"""Producers send a heartbeat every 5 seconds by default. If changes wait longer, a hint says so."""
+"""Producers send a heartbeat each second by default, and a batch brings it. If changes wait so
+long, a hint says so.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -532,8 +532,21 @@ def test_buckets_without_a_change_do_not_count_and_are_not_read(tmp_path: Path) 
 
 def test_few_changes_are_fewer_with_more_processors() -> None:
     """TBL-13: Spark uses all of them."""
-    assert is_few(100_000, 5)
-    assert not is_few(200_000, 5)
-    assert is_few(10_000, 5, cores=16)
-    assert not is_few(100_000, 5, cores=16)
+    assert is_few(50_000, 5)
+    assert not is_few(60_000, 5)
+    assert is_few(6_000, 5, cores=16)
+    assert not is_few(50_000, 5, cores=16)
     assert not is_few(1_000, 2_000)
+
+
+@pytest.mark.parametrize("limit", ["MAX_ENTRIES", "MAX_IN_MEMORY"])
+def test_large_changes_are_left_to_spark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """resumable: an apply that needs too much memory would be tried again and again."""
+    disk = Disk(tmp_path / "disk", TABLE)
+    disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2)])
+    monkeypatch.setattr(small_apply, limit, 1)
+    assert merge_few(disk.task()) is None
+    monkeypatch.undo()
+    assert merge_few(disk.task()) is not None

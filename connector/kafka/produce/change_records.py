@@ -103,15 +103,13 @@ class ChangeRecords:
             or change.commit_timestamp <= delivery.reached
         ) and change not in delivery.failed:
             raise _too_early(change, delivery)
+        claim = self._claim(change, delivery, before)
         wire = change
-        if change.estimated_low_watermark:
-            wire = self._with_true_claim(change, delivery, before)
-        elif delivery.reached and self._queue.may_claim:
-            position = replace(change, estimated_low_watermark=delivery.reached + 1)
-            wire = _lowered(position, delivery, before)
+        if claim != change.estimated_low_watermark:
+            wire = replace(change, estimated_low_watermark=claim)
         value = self._bytes.checked(wire, change.row_key, headers)
         kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
-        return value, kafka_partition, wire.estimated_low_watermark != 0
+        return value, kafka_partition, claim != 0
 
     def _put(
         self,
@@ -131,31 +129,19 @@ class ChangeRecords:
             Sent(change, delivery, 1, on_delivery), change.row_key, value, kafka_partition, headers
         )
 
-    def _with_true_claim(
-        self, change: DataChange, delivery: Delivery, before: int | None
-    ) -> DataChange:
-        """Lower the estimated low watermark to the acknowledged changes. It becomes 0 if it is not
-        a claim (WMK-5, REC-18).
+    def _claim(self, change: DataChange, delivery: Delivery, before: int | None) -> int:
+        """The estimated low watermark to send: that of the application, or else the newest reported
+        position (PUB-1). It is lowered to the changes that are not acknowledged (REC-18). 0: no
+        claim can be made (WMK-5).
         """
-        if not self._queue.may_claim:
-            return replace(change, estimated_low_watermark=0)
-        if not is_claim(change.estimated_low_watermark, now_us(), self._max_clock_skew_us):
+        given = change.estimated_low_watermark
+        if not self._queue.may_claim or not (given or delivery.reached):
+            return 0
+        if given and not is_claim(given, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
-            return replace(change, estimated_low_watermark=0)
-        return _lowered(change, delivery, before)
-
-
-def _lowered(change: DataChange, delivery: Delivery, before: int | None) -> DataChange:
-    """The change with an estimated low watermark that is true: no older change may follow, and all
-    older ones are acknowledged (REC-18).
-    """
-    times = (change.commit_timestamp, delivery.oldest_open(), before)
-    oldest = min(time for time in times if time is not None)
-    return (
-        change
-        if change.estimated_low_watermark <= oldest
-        else replace(change, estimated_low_watermark=oldest)
-    )
+            return 0
+        times = (change.commit_timestamp, delivery.oldest_open(), before)
+        return min([given or delivery.reached + 1, *(time for time in times if time is not None)])
 
 
 def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:

@@ -50,7 +50,9 @@ class ReleaseHolds:
                 "Send a change or a heartbeat with the producer first",
             )
         delivery = self._results.delivery(name)
-        time = release_timestamp(now_us(), delivery.promised, delivery.last_release)
+        time = release_timestamp(
+            now_us(), max(delivery.promised, delivery.reached), delivery.last_release
+        )
         delivery.last_release = time
         with self._lock:
             delivery.held |= {time}

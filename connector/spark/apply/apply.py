@@ -176,10 +176,7 @@ def _apply_few(
         attempts = {**after.attempt_ids, after.apply_number: attempt}
         after = replace(after, has_tombstones=True, attempt_ids=attempts)
     on_step("tombstones written")
-    if merged.table:
-        table.commit_actions(merged.table, version, after)
-    else:
-        table.commit(None, (), after)
+    table.commit_actions(merged.table, version, after)
     on_step("table committed")
     return Applied(after, merged.changes, 0)
 

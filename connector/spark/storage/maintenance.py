@@ -308,7 +308,7 @@ class Rewritten:
         if not was:
             return group
         live = [action for path in was if (action := changed[path]) is not None]
-        if not keys or not live:
+        if not keys or (not live and len(was) == len(group.old)):
             return None
         now = {str(file.path()): file for file in self._parsed(live)}
         key = f"struct({', '.join(keys)}) AS _key"

@@ -444,6 +444,7 @@ class Table:
             done = rewritten.commit(self._tombstones_log, [], lambda _: _tombstones_state(horizon))
         after = replace(newest, vacuumed_to=state.apply_number, attempt_ids=later)
         transaction = Transaction(self._spark, self.path, None)
+        transaction.depend_on(self._app_id)
         check_version(transaction, self.path, version)
         transaction.commit(0, after.to_json(self._definition.name))
         self._check_committed(after)
@@ -480,16 +481,17 @@ class Table:
         """
         done = None
         with explained(f"table {self._definition.name}"):
-            if (rewritten := rewrite(self._spark, self.path)) is not None:
-                done = between(partial(self._replace_files, rewritten))
+            # First, because a compaction fails as long as others change its files.
+            if self.is_vacuum_due():
+                done = self.vacuum_tombstones(between)
             if (
                 self.has_tombstones_table(self.table_state())
                 and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None
             ):
                 merged = between(partial(rewritten.commit, self._tombstones_log, [], dict))
                 done = merged + (done or Work())
-            if self.is_vacuum_due() and (vacuumed := self.vacuum_tombstones(between)) is not None:
-                done = vacuumed + (done or Work())
+            if (rewritten := rewrite(self._spark, self.path)) is not None:
+                done = between(partial(self._replace_files, rewritten)) + (done or Work())
         return done
 
     def _replace_files(self, rewritten: Rewritten) -> Work:

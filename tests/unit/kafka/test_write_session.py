@@ -8,6 +8,7 @@ hide aborted records, so no test here counts rows. `tests/integration/test_write
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -152,6 +153,15 @@ def test_a_flush_through_a_producer_has_its_time(session_kafka: KafkaConfig) -> 
             assert stream.flush_rows(2, through=producer) == 2
         with producer.hold_release() as later:
             assert later.commit_timestamp == 2**51 + 3
+
+
+def test_a_release_is_after_the_reported_position(session_kafka: KafkaConfig) -> None:
+    """WRS-15, watermark_is_honest: changes carry it before a heartbeat does."""
+    ahead = time.time_ns() // 1000 + 60_000_000
+    with ChangeProducer(session_kafka, FACTS, heartbeat_s=300) as producer:
+        producer.reached("p", ahead)
+        with producer.hold_release() as held:
+            assert held.commit_timestamp > ahead
 
 
 def test_an_append_that_is_refused_says_what_was_expected(session_kafka: KafkaConfig) -> None:
