@@ -173,7 +173,7 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
     stream.ingest()
     seen.clear()
     few = copied(stream, tmp_path / "few")
-    few.without_spark = repeat(True)
+    few.without_spark, stream.without_spark = repeat(True), repeat(False)
     for one in (few, stream):
         one.apply(one.table(retention=RETENTION))
     _, rows = seen[0]
