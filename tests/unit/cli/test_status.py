@@ -149,7 +149,7 @@ def test_one_object_has_every_stream_and_table(
         one["max_staleness_s"],
         one["p95_s"],
     ) == (1, False, 600, 2.0)
-    assert one["recommended_max_staleness_s"] == 70, "JOB-4: a minute, and twice the trigger"
+    assert one["recommended_max_staleness_s"] == 64, "JOB-4: a minute, and twice the trigger"
     assert (never["apply"], never["pending_batches"], never["age_s"]) == (0, 2, None)
     assert found["errors"] == {}
 

@@ -120,8 +120,8 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
         ("apply", 1.0, "full\x1b[2J"),
         ("apply", 90.0, None),
     ]
-    assert "at most 90.0 s, so a max_staleness of 3m10s is possible" in said.err, (
-        "JOB-4: twice that, and twice the trigger of 5 s"
+    assert "at most 90.0 s, so a max_staleness of 3m4s is possible" in said.err, (
+        "JOB-4: twice that, and twice the trigger of 2 s"
     )
     assert cli.invoke(["table", "history", "one", "--limit", "1"]) == 0
     shown = capsys.readouterr().out
