@@ -56,7 +56,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
         if reached == step:
             stream.apply(first)
 
-    with pytest.raises(WriterConflictError, match="Another pro(cess|gram)"):
+    with pytest.raises(WriterConflictError, match=r"Another pro(cess|gram)"):
         stream.apply(second, overtaken)
     assert shown(first) == stream.truth()
     assert first.table_state().apply_number == 3
