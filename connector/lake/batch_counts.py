@@ -15,15 +15,9 @@ from urllib.parse import unquote
 
 from connector.lake.checks import trouble
 from connector.lake.stores import files_at
+from connector.records.checks import child_partitions_of, release_of
 from connector.records.codec import CONFLUENT_BYTES, confluent_id
-from connector.records.model import (
-    MAX_TIMESTAMP,
-    ChildPartition,
-    ChildPartitions,
-    ModType,
-    OffsetRange,
-    Release,
-)
+from connector.records.model import MAX_TIMESTAMP, ModType
 from connector.state.batch_counts import BatchRows, RowCounts
 from connector.state.changelog_slots import (
     CONTROL_SLOT,
@@ -215,8 +209,7 @@ def _count_control_record(row: Mapping[str, Any], found: RowCounts) -> None:
     name, kafka_partition = row["stream_partition"], row["kafka_partition"]
     # A changelog without write streams may lack the column.
     if (release := row.get("release")) is not None:
-        ranges = tuple(OffsetRange(**one) for one in release["ranges"])
-        found.releases[Release(name, release["commit_timestamp"], ranges)] = None
+        found.releases[release_of(name, release)] = None
     if row["order_position"]["attempt"] > 0:
         return
     headers = ((one["key"], one["value"]) for one in row["headers"] or ())
@@ -225,16 +218,7 @@ def _count_control_record(row: Mapping[str, Any], found: RowCounts) -> None:
     if (heartbeat := row["heartbeat"]) is not None:
         found.claim(name, kafka_partition, heartbeat["timestamp"] + 1)
     if (said := row["child_partitions"]) is not None:
-        children = tuple(
-            ChildPartition(
-                one["token"],
-                tuple(one["parent_partition_tokens"]),
-                one["start_key"],
-                one["end_key"],
-            )
-            for one in said["children"]
-        )
-        record = ChildPartitions(name, said["start_timestamp"], said["record_sequence"], children)
+        record = child_partitions_of(name, said)
         found.lineage[LineageRecord(kafka_partition, row["kafka_partitions"], record)] = None
 
 

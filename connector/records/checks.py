@@ -274,8 +274,8 @@ def build(datum: Datum) -> Record:
             stream_partition, datum["heartbeat"]["timestamp"], datum["heartbeat"]["resume_token"]
         )
     if datum["release"] is not None:
-        return _release(stream_partition, datum["release"])
-    return _child_partitions(stream_partition, datum["child_partitions"])
+        return release_of(stream_partition, datum["release"])
+    return child_partitions_of(stream_partition, datum["child_partitions"])
 
 
 def _judge_branch(datum: Datum) -> Rejection | None:
@@ -399,12 +399,14 @@ def _row_image(image: Datum) -> RowImage:
     )
 
 
-def _release(stream_partition: str, release: Datum) -> Release:
+def release_of(stream_partition: str, release: Datum) -> Release:
+    """Return the release with these fields, which were checked."""
     ranges = tuple(OffsetRange(**one) for one in release["ranges"])
     return Release(stream_partition, release["commit_timestamp"], ranges)
 
 
-def _child_partitions(stream_partition: str, ended: Datum) -> ChildPartitions:
+def child_partitions_of(stream_partition: str, ended: Datum) -> ChildPartitions:
+    """Return the child-partitions record with these fields, which were checked."""
     children = tuple(
         ChildPartition(
             child["token"],

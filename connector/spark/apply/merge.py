@@ -40,7 +40,7 @@ def is_sparse(table: Table, seen: BatchStatistics, files: Files | None) -> bool:
     buckets = {str(bucket) for bucket in seen.buckets}
     touched = None
     if files is not None:
-        known = (DataFile.of(file.json()) for file in files)
+        known = map(DataFile.of, files.actions())
         touched = [file for file in known if file.place in buckets]
     return is_row_level(seen.changes, touched)
 

@@ -357,7 +357,7 @@ def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritte
     """
     files = all_files(spark, path)
     known = list(files)
-    groups = to_compact([DataFile.of(file.json()) for file in known], is_log=is_log)
+    groups = to_compact([*map(DataFile.of, files.actions())], is_log=is_log)
     return (
         Rewritten(files, path, [[known[number] for number in group] for group in groups])
         if groups
