@@ -34,12 +34,13 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## Real changes through a real broker into a table, killed half way, compared with the truth
 	$(BIN)/connector demo
 
-test: lint types contracts ## Everything that this machine can run; says what it leaves out and why
+# The same random choices each time, so that a red run tells something about the commit and not about its luck.
+test: lint types contracts ## Everything that this machine can run; says what it leaves out and why. SEED (1)
 	@$(BIN)/python -m tests.machine
-	$(BIN)/python -m pytest $(DIVIDED)
+	$(BIN)/python -m pytest $(DIVIDED) --seed $(or $(SEED),1)
 
-test-long: $(STAMP) ## The same, with the tests that take long
-	$(BIN)/python -m pytest $(DIVIDED) --long
+test-long: $(STAMP) ## The same, with the tests that take long and new random choices each time, or those of SEED
+	$(BIN)/python -m pytest $(DIVIDED) --long $(if $(SEED),--seed $(SEED))
 
 check: test ## The same, under the name that some expect
 

@@ -256,7 +256,7 @@ def edge_data(draw: st.DrawFn, changed_fields: st.SearchStrategy[int]) -> dict[s
 
 
 HEADER_NAMES = st.one_of(
-    st.text(max_size=8),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8),
     st.sampled_from(
         [
             "__connect.errors.topic",

@@ -21,12 +21,13 @@ import pytest
 from pyarrow import parquet
 
 from connector.errors import InvalidChangeError
-from connector.lake import small_apply
+from connector.lake import small_apply, small_files
 from connector.lake.deletion_vectors import read_vector
 from connector.lake.small_apply import merge_few
 from connector.lake.stores import files_at
-from connector.records.model import DeleteCells, DeleteFamily, Entry, SetCell
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
+from connector.state import small_apply as limits
 from connector.state.small_apply import MAX_BYTES, SmallApply, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
@@ -154,7 +155,7 @@ class Disk:
             gone = read_vector(files, vector) if vector else ()
             table = parquet.read_table(self.folder / "table" / add["path"], partitioning=None)
             columns = {
-                name: small_apply._plain(table[name]).to_pylist()
+                name: small_files.plain(table[name]).to_pylist()
                 for name in table.column_names
                 if name != STATE
             }
@@ -209,14 +210,17 @@ def logged(deliveries: Sequence[Delivery], batch: int) -> pa.Table:
             [change.commit_timestamp for change in changes], pa.timestamp("us", "UTC")
         ),
         "tie_breaker": [change.tie_breaker for change in changes],
-        "transaction": [
-            change.transaction
-            and {
-                "server_transaction_id": change.transaction.server_transaction_id,
-                "record_sequence": change.transaction.record_sequence,
-            }
-            for change in changes
-        ],
+        "transaction": pa.array(
+            [
+                change.transaction
+                and {
+                    "server_transaction_id": change.transaction.server_transaction_id,
+                    "record_sequence": change.transaction.record_sequence,
+                }
+                for change in changes
+            ],
+            pa.struct([("server_transaction_id", pa.string()), ("record_sequence", pa.int64())]),
+        ),
         "change_sequence_number": [change.change_sequence_number for change in changes],
         "entries": pa.array([[stored(e) for e in change.entries] for change in changes], ENTRIES),
         "order_position": [one.position._asdict() for one in deliveries],
@@ -281,14 +285,41 @@ def correct(task: SmallApply) -> SmallApply:
 
 
 def several(rng: Random, count: int, **how: Any) -> list[list[Delivery]]:
-    """Several histories. No two of their changes have the same order position."""
-    return [
-        [
-            replace(one, position=one.position._replace(attempt=one.position.attempt + 3 * number))
-            for one in history(rng, **how)
-        ]
-        for number in range(count)
-    ]
+    """Several histories. No two of their changes have the same order position. In half of the
+    cases, all changes can be merged as columns.
+    """
+    is_even, found = rng.random() < 0.5, []
+    for number in range(count):
+        drawn = history(rng, **how)
+        changes = {
+            id(one.change): as_columns(rng, one.change) if is_even else one.change for one in drawn
+        }
+        found.append(
+            [
+                Delivery(
+                    changes[id(one.change)],
+                    one.position._replace(attempt=one.position.attempt + 3 * number),
+                )
+                for one in drawn
+            ]
+        )
+    return found
+
+
+def as_columns(rng: Random, change: DataChange) -> DataChange:
+    """The change with entries that set columns, and delete columns and families."""
+
+    def entry_of(entry: Entry) -> Entry:
+        family, qualifier = rng.choice(COLUMNS).cell
+        match entry:
+            case SetCell():
+                return replace(entry, family=family, qualifier=qualifier)
+            case DeleteCells():
+                return DeleteCells(family, qualifier, 0, 0)
+            case DeleteFamily():
+                return DeleteFamily(family)
+
+    return replace(change, entries=tuple(map(entry_of, change.entries)))
 
 
 def any_batches(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
@@ -546,7 +577,7 @@ def test_large_changes_are_left_to_spark(
     """resumable: an apply that needs too much memory would be tried again and again."""
     disk = Disk(tmp_path / "disk", TABLE)
     disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2)])
-    monkeypatch.setattr(small_apply, limit, 1)
+    monkeypatch.setattr(limits, limit, 1)
     assert merge_few(disk.task()) is None
     monkeypatch.undo()
     assert merge_few(disk.task()) is not None

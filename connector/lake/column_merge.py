@@ -1,0 +1,393 @@
+"""Merges the changes of many rows at once, as columns. The result is what `tables.merge` defines.
+
+A row has registers: one for each column of the table, then one for the newest deletion of each of
+its families. A *write* is what one entry of a change does to one register: it sets a value or it
+deletes. The newest write of a register stays, and a newer deletion of the family removes it.
+
+Only changes that set columns, and delete columns or families, are such writes. So are only stored
+states with nothing else. The rows of all others are *uneven*, and `tables.merge` merges them row by
+row. So do tables that are ordered by sequence number.
+
+Arrays of numbers are int64. A row is the number of its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from connector.lake.table_fields import ARROW_TYPES
+from connector.records.ordering import OrderPosition
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.stored_state import families_of
+from connector.tables.values import DataType, Unreadable, read_value, write_value
+
+Numbers = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+_Kind = TypeVar("_Kind", bound=np.generic)
+
+_RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
+_ORDER: Final = (*_RANK, *OrderPosition._fields)
+_SET, _DELETE_CELLS, _DELETE_FAMILY = range(3)
+_KINDS: Final = ("SET_CELL", "DELETE_CELLS", "DELETE_FAMILY")
+_AS_THEY_ARE: Final = frozenset({DataType.STRING, DataType.BYTES})
+_NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """Writes to registers, one for each element of the arrays.
+
+    `order` is the number of the change in `orders`, which has a line of `_ORDER` for each. `value`
+    is a place in `values` of the column, if the write sets a value.
+    """
+
+    row: Numbers
+    register: Numbers
+    order: Numbers
+    entry: Numbers
+    is_set: Flags
+    cell_timestamp: Numbers
+    value: Numbers
+    orders: Numbers
+    values: Sequence[pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class NewWrites:
+    """The writes of changes, and their uneven rows. `replaces`: each change deletes every family,
+    so it needs no older state of its row if it is newer than all of it.
+    """
+
+    writes: Writes
+    uneven: Numbers
+    replaces: bool
+
+
+class Unfit(Exception):  # noqa: N818, no fault
+    """A value does not fit its column."""
+
+
+class Registers:
+    """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
+
+    def __init__(self, definition: TableDefinition) -> None:
+        self._columns, self._families = definition.columns, families_of(definition)
+        self._keeps_unmapped = definition.keep_unmapped
+        self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
+        # The last line and the last column are those of unknown names.
+        self._of_cell = np.full((len(self._families) + 1, len(self._qualifiers) + 1), _NONE)
+        for number, column in enumerate(self._columns):
+            place = self._families.index(column.family), self._qualifiers.index(column.qualifier)
+            self._of_cell[place] = number
+        families = [self._families.index(column.family) for column in self._columns]
+        self._family_of = np.array(families, np.int64)
+
+    @property
+    def _width(self) -> int:
+        return len(self._columns) + len(self._families)
+
+    def of_changes(self, changes: pa.Table, rows: Numbers) -> NewWrites:
+        """The writes of changes, as a changelog has them, with the rows that they belong to.
+
+        Raises `Unfit`.
+        """
+        entries = changes["entries"].combine_chunks()
+        change, flat = _numbers(pc.list_parent_indices(entries)), pc.list_flatten(entries)
+        count = _numbers(pc.list_value_length(entries))
+        entry = np.arange(len(flat)) - (np.cumsum(count) - count)[change]
+        kind = _codes(pc.struct_field(flat, "kind"), _KINDS)
+        family = _codes(pc.struct_field(flat, "family"), self._families)
+        qualifier = _codes(pc.struct_field(flat, "qualifier"), self._qualifiers)
+        deletes_family = kind == _DELETE_FAMILY
+        register = self._of_cell[family, qualifier]
+        known = len(self._columns) + family
+        register[deletes_family] = np.where(family >= 0, known, _NONE)[deletes_family]
+        start, end, at = (
+            _numbers(pc.struct_field(flat, name))
+            for name in ("range_start", "range_end", "cell_timestamp")
+        )
+        is_range = (kind == _DELETE_CELLS) & ((start != 0) | (end != 0))
+        is_even = (kind >= 0) & ~is_range & (register >= 0)
+        if not self._keeps_unmapped:
+            is_even |= (kind >= 0) & (register < 0)
+        is_write = is_even & (register >= 0)
+        is_set = is_write & (kind == _SET)
+        values, of_column = pc.struct_field(flat, "value"), []
+        value = np.zeros(len(flat), np.int64)
+        for number, column in enumerate(self._columns):
+            places = np.nonzero(is_set & (register == number))[0]
+            value[places] = np.arange(len(places))
+            of_column.append(_typed(column, values.take(pa.array(places))))
+        orders = _orders(changes["order_position"].combine_chunks(), changes)
+        kept = np.nonzero(is_write)[0]
+        writes = Writes(
+            *(rows[change[kept]], register[kept], change[kept], entry[kept], is_set[kept]),
+            *(at[kept], value[kept], orders, of_column),
+        )
+        named = deletes_family & (register >= 0)
+        whole = np.unique(change[named] * self._width + register[named])
+        deleted = np.bincount(whole // self._width, minlength=len(changes))
+        is_other = (kind == _DELETE_CELLS) | (deletes_family & (register < 0))
+        replaces = bool(self._families) and not is_other.any() and is_even.all()
+        replaces = replaces and bool((deleted == len(self._families)).all())
+        return NewWrites(writes, np.unique(rows[change[~is_even]]), replaces)
+
+    def of_states(
+        self, states: pa.StructArray, values: Sequence[pa.Array], rows: Numbers
+    ) -> tuple[Writes, Numbers]:
+        """The writes of stored states with the values of their columns, and the uneven rows."""
+        columns, families = len(self._columns), len(self._families)
+        lengths = {name: _lengths(states, name) for name in states.type.names}
+        of_column = ("column_orders", "column_entries", "cell_timestamps")
+        is_even = lengths["residual"] == 0
+        for name in of_column:
+            is_even &= lengths[name] == columns
+        for name in ("family_orders", "family_entries"):
+            is_even &= lengths[name] == families
+        uneven = rows[~is_even]
+        kept = pa.array(np.nonzero(is_even)[0])
+        states, rows = states.take(kept), rows[is_even]
+        values = [one.take(kept) for one in values]
+
+        first = np.cumsum(_lengths(states, "orders")) - _lengths(states, "orders")
+        order, entry = (_matrix(states, name, columns) for name in of_column[:2])
+        at = _matrix(states, "cell_timestamps", columns, 0)
+        has_time = _flags(_elements(states, "cell_timestamps").is_valid()).reshape(at.shape)
+        has_value = np.array([_flags(one.is_valid()) for one in values], np.bool_)
+        has_value = has_value.reshape(columns, len(rows)).T
+        hidden = ((entry >= 0) & ~has_value & has_time).any(axis=1)
+        deletions = _matrix(states, "family_orders", families)
+        deletion_entry = _matrix(states, "family_entries", families)
+        everything = np.hstack([entry, deletion_entry])
+        row, register = np.nonzero(everything >= 0)
+        wide = np.hstack([has_value, np.zeros_like(deletions, np.bool_)])
+        times = np.hstack([at, np.zeros_like(deletions)])
+        number = np.hstack([order, deletions]) + first[:, None]
+        place = (row, register)
+        return (
+            Writes(
+                *(rows[row], register, number[place], everything[place], wide[place]),
+                *(times[place], row, _orders(_elements(states, "orders"))),
+                values,
+            ),
+            np.concatenate([uneven, rows[hidden]]),
+        )
+
+    def merged(self, writes: Sequence[Writes], uneven: Flags, horizon: int | None) -> MergedRows:
+        """The newest write of each register of the rows, without those that `uneven` marks.
+        Deletions below the `horizon` are forgotten.
+        """
+        columns, width, rows = len(self._columns), self._width, len(uneven)
+        every = _joined(writes, width)
+        rank, _ = _ranked(every.orders)
+        span = 1 + int(every.entry.max(initial=0))
+        weight, place = rank[every.order] * span + every.entry, every.row * width + every.register
+        best = np.full(rows * width, _NONE)
+        np.maximum.at(best, place, weight)
+        winner = np.full(rows * width, _NONE)
+        wins = np.nonzero(best[place] == weight)[0]
+        winner[place[wins]] = wins
+        newest, of_row = best.reshape(rows, width), winner.reshape(rows, width)
+        of_row[:, :columns][newest[:, columns:][:, self._family_of] > newest[:, :columns]] = _NONE
+        of_row[uneven] = _NONE
+        is_set = (of_row >= 0) & _at(every.is_set, of_row, absent=False)
+        if horizon is not None:
+            is_old = _at(every.orders[every.order, 0], of_row, horizon) < horizon
+            of_row[is_old & ~is_set] = _NONE
+        return MergedRows(every, of_row, is_set)
+
+
+@dataclass(frozen=True, slots=True)
+class MergedRows:
+    """The newest write of each register of each row: its number, or -1. `is_set` marks those that
+    set a value.
+    """
+
+    writes: Writes
+    winner: Numbers
+    is_set: Flags
+
+    @property
+    def live(self) -> Numbers:
+        """The rows that readers see."""
+        return np.nonzero(self.is_set.any(axis=1))[0]
+
+    @property
+    def gone(self) -> Numbers:
+        """The rows of which only deletions are left."""
+        return np.nonzero((self.winner >= 0).any(axis=1) & ~self.is_set.any(axis=1))[0]
+
+    def newest(self, rows: Numbers) -> Numbers:
+        """The commit timestamp of the newest deletion of each row."""
+        ages = self.writes.orders[self.writes.order, 0]
+        return np.asarray(_at(ages, self.winner[rows], _NONE).max(axis=1, initial=_NONE))
+
+    def values(self, rows: Numbers) -> list[pa.Array]:
+        """The values of each column."""
+        columns = []
+        for number, values in enumerate(self.writes.values):
+            place = _at(self.writes.value, self.winner[rows, number], 0)
+            columns.append(values.take(pa.array(place, mask=~self.is_set[rows, number])))
+        return columns
+
+    def states(self, rows: Numbers, type_: pa.StructType) -> pa.StructArray:
+        """The stored states, as `stored_state` defines them."""
+        winner, columns = self.winner[rows], len(self.writes.values)
+        rank, example = _ranked(self.writes.orders)
+        ranks = _at(rank[self.writes.order], winner, _NONE)
+        lined = np.argsort(ranks, axis=1, kind="stable")
+        rising = np.take_along_axis(ranks, lined, axis=1)
+        is_first = rising >= 0
+        is_first[:, 1:] &= rising[:, 1:] != rising[:, :-1]
+        index = np.empty_like(ranks)
+        np.put_along_axis(index, lined, np.cumsum(is_first, axis=1) - 1, axis=1)
+        used = self.writes.orders[example[rising[is_first]]]
+        change = type_.field("orders").type.value_type
+        orders = pa.StructArray.from_arrays(
+            [pa.array(used[:, n], change.field(n).type) for n in range(len(_ORDER))],
+            fields=list(change),
+        )
+        entry = _at(self.writes.entry, winner, _NONE)
+        at = _at(self.writes.cell_timestamp, winner, 0)
+        none = winner < 0
+        deletes = ~self.is_set[rows]
+        parts = {
+            "orders": _lists(orders, is_first.sum(axis=1)),
+            "column_orders": _rows(index[:, :columns], none[:, :columns], pa.int32()),
+            "column_entries": _rows(entry[:, :columns], none[:, :columns], pa.int32()),
+            "cell_timestamps": _rows(at[:, :columns], deletes[:, :columns], pa.int64()),
+            "family_orders": _rows(index[:, columns:], none[:, columns:], pa.int32()),
+            "family_entries": _rows(entry[:, columns:], none[:, columns:], pa.int32()),
+            "residual": pa.nulls(len(rows), type_.field("residual").type),
+        }
+        return pa.StructArray.from_arrays(
+            [parts[name].cast(type_.field(name).type) for name in type_.names], fields=list(type_)
+        )
+
+
+def _typed(column: Column, values: pa.Array) -> pa.Array:
+    """The values of the bytes of a column. Raises `Unfit`."""
+    if column.type in _AS_THEY_ARE:
+        try:
+            return values.cast(ARROW_TYPES[column.type])
+        except pa.ArrowInvalid as error:
+            raise Unfit(column.name) from error
+    encoded = values.dictionary_encode()
+    read = [read_value(column.type, column.encoding, one.as_py()) for one in encoded.dictionary]
+    if any(isinstance(one, Unreadable) for one in read):
+        raise Unfit(column.name)
+    if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
+        written = (write_value(column.type, column.encoding, one) for one in read)
+        read = [read_value(column.type, column.encoding, one) for one in written]
+    return pa.array(read, ARROW_TYPES[column.type]).take(encoded.indices)
+
+
+def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:
+    """A line of `_ORDER` for each position. The rank is that of `changes`, if it is not beside the
+    position.
+    """
+
+    def rank(name: str) -> Any:
+        if changes is None:
+            return pc.struct_field(positions, name)
+        if name == "record_sequence":
+            return pc.struct_field(changes["transaction"].combine_chunks(), name)
+        return changes[name].combine_chunks()
+
+    parts = [
+        *map(rank, _RANK),
+        *(pc.struct_field(positions, name) for name in _ORDER[len(_RANK) :]),
+    ]
+    return np.stack([_numbers(part, 0) for part in parts], axis=1)
+
+
+def _ranked(orders: Numbers) -> tuple[Numbers, Numbers]:
+    """The rank of each order from 0 on, equal for equal orders, and one order of each rank."""
+    line = np.lexsort(orders.T[::-1])
+    rising = orders[line]
+    is_first = np.ones(len(orders), np.bool_)
+    is_first[1:] = (rising[1:] != rising[:-1]).any(axis=1)
+    rank = np.empty(len(orders), np.int64)
+    rank[line] = np.cumsum(is_first) - 1
+    return rank, line[is_first]
+
+
+def _joined(several: Sequence[Writes], registers: int) -> Writes:
+    """All of them together. The numbers of orders and values follow those of the writes before."""
+    orders, value, places = [], [], np.zeros(registers, np.int64)
+    known = 0
+    for one in several:
+        orders.append(one.order + known)
+        known += len(one.orders)
+        value.append(one.value + places[one.register])
+        places[: len(one.values)] += [len(values) for values in one.values]
+
+    of_columns = zip(*(one.values for one in several), strict=True)
+
+    def all_of(part: Callable[[Writes], Any]) -> Any:
+        return np.concatenate([part(one) for one in several])
+
+    return Writes(
+        row=all_of(lambda one: one.row),
+        register=all_of(lambda one: one.register),
+        order=np.concatenate(orders),
+        entry=all_of(lambda one: one.entry),
+        is_set=all_of(lambda one: one.is_set),
+        cell_timestamp=all_of(lambda one: one.cell_timestamp),
+        value=np.concatenate(value),
+        orders=all_of(lambda one: one.orders),
+        values=[pa.concat_arrays(parts) for parts in of_columns],
+    )
+
+
+def _numbers(array: pa.Array, absent: int = _NONE) -> Numbers:
+    if pa.types.is_timestamp(array.type):
+        array = array.cast(pa.timestamp("us", array.type.tz))
+    return np.asarray(array.cast(pa.int64()).fill_null(absent).to_numpy(zero_copy_only=False))
+
+
+def _flags(array: pa.Array) -> Flags:
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)
+
+
+def _codes(array: pa.Array, names: Sequence[str] | Sequence[bytes]) -> Numbers:
+    """The place of each element in `names`, or -1."""
+    return _numbers(pc.index_in(array, pa.array(names, array.type)))
+
+
+def _at(array: NDArray[_Kind], places: Numbers, absent: int | bool) -> NDArray[_Kind]:
+    """The elements at these places, `absent` at -1."""
+    if not len(array):
+        return np.full(places.shape, absent, array.dtype)
+    return np.where(places >= 0, array[places], array.dtype.type(absent))
+
+
+def _lengths(states: pa.StructArray, name: str) -> Numbers:
+    return _numbers(pc.list_value_length(pc.struct_field(states, name)), 0)
+
+
+def _elements(states: pa.StructArray, name: str) -> pa.Array:
+    return pc.list_flatten(pc.struct_field(states, name))
+
+
+def _matrix(states: pa.StructArray, name: str, width: int, absent: int = _NONE) -> Numbers:
+    """A line for each list, of which each has `width` elements."""
+    return _numbers(_elements(states, name), absent).reshape(len(states), width)
+
+
+def _lists(values: pa.Array, lengths: Numbers) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
+
+
+def _rows(matrix: Numbers, is_null: Flags, type_: pa.DataType) -> pa.ListArray:
+    """A list for each line."""
+    values = pa.array(matrix.ravel(), pa.int64(), mask=is_null.ravel()).cast(type_, safe=False)
+    return _lists(values, np.full(len(matrix), matrix.shape[1]))
