@@ -304,6 +304,8 @@ def _uneven_rows(
 
     of_change = keys.of_change[uneven[keys.of_change]]
     changes = changes.filter(pa.array(uneven[keys.of_change]))
+    if not limits.are_few_by_row(len(changes), len(task.definition.columns), task.cores):
+        raise LeftToSpark
     columns = [plain(changes[name]).to_pylist() for name in _OF_CHANGE]
     for number, logged in zip(of_change.tolist(), zip(*columns, strict=True), strict=True):
         change, position = change_of(logged)

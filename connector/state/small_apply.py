@@ -18,21 +18,31 @@ MAX_IN_MEMORY: Final = 256_000_000
 """The same for the bytes of one file without compression, for those of the changes, and for those
 of their rows.
 """
-MAX_ENTRIES: Final = 400_000
-"""An apply of more entries is one of Spark. In Python, an entry needs almost 1 kB."""
-_MAX_WORK: Final = 1_000_000
+MAX_ENTRIES: Final = 1_250_000
+"""An apply of more entries is one of Spark. An entry needs about half a kB."""
+_MAX_WORK: Final = 4_000_000
+_MAX_WORK_BY_ROW: Final = 1_000_000
 _WORK_OF_CHANGE: Final = 4
 """A change without columns is as much work as this number of columns."""
 
 
-def is_few(changes: int, columns: int, cores: int = 2) -> bool:
+def is_few(changes: int, columns: int, cores: int) -> bool:
     """Return whether so many changes of a table with so many columns are merged without Spark.
 
     One processor merges them, and Spark would use all of them. So with more processors, fewer
-    changes are few. For example, 50,000 changes of 5 columns are few on 2 processors, and 6,000
+    changes are few. For example, 200,000 changes of 5 columns are few on 2 processors, and 27,000
     are on 16.
     """
-    return changes * (columns + _WORK_OF_CHANGE) * max(2, cores) <= _MAX_WORK
+    return _work(changes, columns, cores) <= _MAX_WORK
+
+
+def are_few_by_row(changes: int, columns: int, cores: int) -> bool:
+    """The same for changes that are merged row by row, which takes several times as long."""
+    return _work(changes, columns, cores) <= _MAX_WORK_BY_ROW
+
+
+def _work(changes: int, columns: int, cores: int) -> int:
+    return changes * (columns + _WORK_OF_CHANGE) * max(2, cores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +59,7 @@ class SmallApply:
     - `tombstones` is the folder of the tombstone table, which may not exist yet, and `removed` its
       files.
     - `attempt_id` identifies the attempt.
+    - `cores` is the number of processors that Spark has.
     """
 
     definition: TableDefinition
@@ -63,6 +74,7 @@ class SmallApply:
     tombstones: str
     removed: tuple[str, ...]
     attempt_id: str
+    cores: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

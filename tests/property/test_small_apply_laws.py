@@ -28,7 +28,7 @@ from connector.lake.stores import files_at
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.state import small_apply as limits
-from connector.state.small_apply import MAX_BYTES, SmallApply, is_few
+from connector.state.small_apply import MAX_BYTES, SmallApply, are_few_by_row, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition
@@ -101,6 +101,7 @@ class Disk:
             tombstones=str(self.folder / "tombstones"),
             removed=tuple(self.tombstones.values()),
             attempt_id=f"attempt {self.batch}",
+            cores=2,
         )
 
     def apply(
@@ -563,20 +564,23 @@ def test_buckets_without_a_change_do_not_count_and_are_not_read(tmp_path: Path) 
 
 def test_few_changes_are_fewer_with_more_processors() -> None:
     """TBL-13: Spark uses all of them."""
-    assert is_few(50_000, 5)
-    assert not is_few(60_000, 5)
-    assert is_few(6_000, 5, cores=16)
+    assert is_few(200_000, 5, cores=2)
+    assert not is_few(250_000, 5, cores=2)
+    assert is_few(27_000, 5, cores=16)
     assert not is_few(50_000, 5, cores=16)
-    assert not is_few(1_000, 2_000)
+    assert not is_few(1_000, 2_000, cores=2)
+    assert are_few_by_row(50_000, 5, cores=2)
+    assert not are_few_by_row(60_000, 5, cores=2)
 
 
-@pytest.mark.parametrize("limit", ["MAX_ENTRIES", "MAX_IN_MEMORY"])
+@pytest.mark.parametrize("limit", ["MAX_ENTRIES", "MAX_IN_MEMORY", "_MAX_WORK_BY_ROW"])
 def test_large_changes_are_left_to_spark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
     """resumable: an apply that needs too much memory would be tried again and again."""
     disk = Disk(tmp_path / "disk", TABLE)
-    disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2)])
+    unmapped = SetCell("f", b"\xff", b"", 4)
+    disk.log([cell(b"old", 2, 1), cell(b"new", 3, 2), cell(b"", 4, 3, unmapped)])
     monkeypatch.setattr(limits, limit, 1)
     assert merge_few(disk.task()) is None
     monkeypatch.undo()

@@ -161,6 +161,7 @@ def _apply_few(
             tombstones=tombstones,
             removed=removed,
             attempt_id=attempt,
+            cores=cores,
         )
     )
     if merged is None:
