@@ -55,7 +55,7 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.offsets import BatchRange, same
 from connector.spark.storage.released import released_rows
 from connector.spark.storage.text_files import read_text, write_text
-from connector.spark.storage.transaction import Transaction, create_table
+from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.changelog_slots import (
     FRONTIER_SLOT,
     REJECTED_SLOT,
@@ -785,7 +785,7 @@ class Changelog:
         properties = {
             "delta.dataSkippingStatsColumns": STATISTICS,
             "delta.appendOnly": "false",
-            "delta.checkpointInterval": "50",
+            **CHECKPOINTS,
             **retention_properties(self._retention_s),
         }
         with explained(f"stream {self._stream}"):

@@ -54,7 +54,7 @@ from connector.spark.storage.maintenance import (
     rewrite,
     without_rows,
 )
-from connector.spark.storage.transaction import Transaction, create_table, row_type
+from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
 from connector.state.damage import tombstones_unusable
 from connector.state.maintenance_schedule import DAY_US, CommitCount, vacuums
 from connector.state.reading import reading
@@ -655,7 +655,8 @@ class Table:
             types = dict(self.layout.column_types)
             of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
             columns = row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
-            properties = {"delta.dataSkippingStatsColumns": "_newest", **self._kept}
+            statistics = {"delta.dataSkippingStatsColumns": "_newest"}
+            properties = {**statistics, **CHECKPOINTS, **self._kept}
             create_table(self._spark, path, columns, properties, _tombstones_state(0))
         return Transaction(self._spark, path, None)
 
@@ -676,7 +677,7 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
         BUCKETS_PROPERTY: str(definition.buckets),
         ENABLED: str(definition.deletion_vectors).lower(),
         **_statistics(definition),
-        "delta.checkpointInterval": "50",
+        **CHECKPOINTS,
     }
 
 

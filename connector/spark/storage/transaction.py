@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from connector.spark.storage.delta_log import active, metadata_session, user_metadata
 from connector.spark.storage.files import Files, delta, each, log_of, none, scala_list
 
+CHECKPOINTS: Final = {"delta.checkpointInterval": "50"}
+"""The property of a table for Delta's checkpoints. One is a Spark job in the middle of a commit."""
 _FILES_BESIDE_COMMITS: Final = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
