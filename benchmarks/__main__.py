@@ -19,7 +19,7 @@ from benchmarks.report import Figure, figures, number
 NAMES = (
     *("commands", "encoder", "producer", "reader"),
     *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
-    *("freshness", "disk", "requests", "scale", "write-streams", "cluster"),
+    *("freshness", "peers", "disk", "requests", "scale", "write-streams", "cluster"),
     *("letters", "demo"),
 )
 
@@ -34,7 +34,13 @@ the module explains how its figures are measured.
 """
 
 MISSED = "**missed**"
-WHY = {"merge_to_ours_partial_8m_rows": "[the reasons](../decisions/0014-sparse-applies.md)"}
+_FRESH = "[the reasons](../decisions/0030-small-applies-without-spark.md)"
+WHY = {
+    "merge_to_ours_partial_8m_rows": "[the reasons](../decisions/0014-sparse-applies.md)",
+    "freshness_bound_2000_table_p95_s": _FRESH,
+    "freshness_bound_2000_jvm_cores": _FRESH,
+    "freshness_bound_2000_read_p95_s": _FRESH,
+}
 """The page that explains why a figure misses its bar."""
 
 

@@ -144,9 +144,8 @@ def configuration_of(kafka: KafkaConfig, topic: str) -> str:
     return configuration(kafka, topic, f"max_offsets_per_trigger = {4 * CHANGES}\n", "")
 
 
-def run_recipe(told: str) -> None:
-    """The recipe, in this process: the code of a team that knows Spark and Delta."""
-    wanted = json.loads(told)
+def recipe_session(folder: Path) -> SparkSession:
+    """Spark and Delta with their defaults, in this process. `folder` is for its files."""
     builder = SparkSession.builder.master("local[*]").appName("recipe")
     for name, value in {
         "spark.jars": ",".join(
@@ -156,10 +155,16 @@ def run_recipe(told: str) -> None:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.driver.memory": MEMORY,
         "spark.ui.enabled": "false",
-        "spark.sql.warehouse.dir": f"{wanted['folder']}/spark",
+        "spark.sql.warehouse.dir": f"{folder}/spark",
     }.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+def run_recipe(told: str) -> None:
+    """The recipe, in this process: the code of a team that knows Spark and Delta."""
+    wanted = json.loads(told)
+    spark = recipe_session(Path(wanted["folder"]))
     options = {
         **java_settings.options(KafkaConfig(wanted["servers"]), Path.read_text),
         "startingOffsets": json.dumps({wanted["topic"]: wanted["starts"]}),

@@ -71,14 +71,11 @@ def memory_figures(name: str, spark: int) -> list[Figure]:
 
 def descendants(pid: int) -> list[int]:
     """A process and all its living descendants."""
-    try:
-        children = [
-            int(child)
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
-    except OSError:
-        children = []
+    children = list[int]()
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):  # a thread may end meanwhile
+                children += map(int, (task / "children").read_text().split())
     return [pid, *(further for child in children for further in descendants(child))]
 
 

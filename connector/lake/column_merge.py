@@ -186,7 +186,7 @@ class Registers:
         """
         columns, width, rows = len(self._columns), self._width, len(uneven)
         every = _joined(writes, width)
-        rank, _ = _ranked(every.orders)
+        rank, example = _ranked(every.orders)
         span = 1 + int(every.entry.max(initial=0))
         weight, place = rank[every.order] * span + every.entry, every.row * width + every.register
         best = np.full(rows * width, _NONE)
@@ -201,18 +201,22 @@ class Registers:
         if horizon is not None:
             is_old = _at(every.orders[every.order, 0], of_row, horizon) < horizon
             of_row[is_old & ~is_set] = _NONE
-        return MergedRows(every, of_row, is_set)
+        return MergedRows(every, of_row, is_set, rank, example)
 
 
 @dataclass(frozen=True, slots=True)
 class MergedRows:
     """The newest write of each register of each row: its number, or -1. `is_set` marks those that
     set a value.
+
+    `rank` is that of each order, and `example` is one order of each rank.
     """
 
     writes: Writes
     winner: Numbers
     is_set: Flags
+    rank: Numbers
+    example: Numbers
 
     @property
     def live(self) -> Numbers:
@@ -240,15 +244,14 @@ class MergedRows:
     def states(self, rows: Numbers, type_: pa.StructType) -> pa.StructArray:
         """The stored states, as `stored_state` defines them."""
         winner, columns = self.winner[rows], len(self.writes.values)
-        rank, example = _ranked(self.writes.orders)
-        ranks = _at(rank[self.writes.order], winner, _NONE)
+        ranks = _at(self.rank[self.writes.order], winner, _NONE)
         lined = np.argsort(ranks, axis=1, kind="stable")
         rising = np.take_along_axis(ranks, lined, axis=1)
         is_first = rising >= 0
         is_first[:, 1:] &= rising[:, 1:] != rising[:, :-1]
         index = np.empty_like(ranks)
         np.put_along_axis(index, lined, np.cumsum(is_first, axis=1) - 1, axis=1)
-        used = self.writes.orders[example[rising[is_first]]]
+        used = self.writes.orders[self.example[rising[is_first]]]
         change = type_.field("orders").type.value_type
         orders = pa.StructArray.from_arrays(
             [pa.array(used[:, n], change.field(n).type) for n in range(len(_ORDER))],

@@ -141,6 +141,7 @@ def _merged(
         uneven[new.uneven] = True
         oldest = pc.min(plain(changes["commit_timestamp"])).as_py()
         replaces = new.replaces and not before.has_residual and oldest > before.highest_applied
+    _check_uneven(task, changes, keys, uneven)
     columns = [column.name for column in definition.columns]
     names = () if replaces else (*columns, STATE)
     found = list(find(files_at(task.table), table, wanted, names))
@@ -150,12 +151,22 @@ def _merged(
             of_states, others = registers.of_states(one.states, one.values, one.keys)
             writes.append(of_states)
             uneven[others] = True
+        _check_uneven(task, changes, keys, uneven)
     rows = list[_Rows]()
     if writes and not uneven.all():
         rows.append(_even_rows(task, keys, wanted, registers.merged(writes, uneven, task.horizon)))
     if uneven.any():
         rows.append(_uneven_rows(task, reader, changes, keys, uneven, old))
     return found, rows
+
+
+def _check_uneven(task: SmallApply, changes: pa.Table, keys: _Keys, uneven: Flags) -> None:
+    """Raises `LeftToSpark` if too many changes must be merged row by row."""
+    entries = changes["entries"].filter(pa.array(uneven[keys.of_change]))
+    count = pc.sum(pc.list_value_length(entries)).as_py() or 0
+    columns = len(task.definition.columns)
+    if not limits.are_few_by_row(len(entries), count, columns, task.cores):
+        raise LeftToSpark
 
 
 def _size(adds: Iterable[Add]) -> int:
@@ -199,6 +210,8 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
         check_memory(size)
         if entries > limits.MAX_ENTRIES:
             raise LeftToSpark
+    if any(table.schema != found[0].schema for table in found):
+        raise LeftToSpark
     return pa.concat_tables(found), min(deferred, default=None)
 
 
@@ -304,8 +317,6 @@ def _uneven_rows(
 
     of_change = keys.of_change[uneven[keys.of_change]]
     changes = changes.filter(pa.array(uneven[keys.of_change]))
-    if not limits.are_few_by_row(len(changes), len(task.definition.columns), task.cores):
-        raise LeftToSpark
     columns = [plain(changes[name]).to_pylist() for name in _OF_CHANGE]
     for number, logged in zip(of_change.tolist(), zip(*columns, strict=True), strict=True):
         change, position = change_of(logged)

@@ -19,7 +19,10 @@ MAX_IN_MEMORY: Final = 256_000_000
 of their rows.
 """
 MAX_ENTRIES: Final = 1_250_000
-"""An apply of more entries is one of Spark. An entry needs about half a kB."""
+MAX_ENTRIES_BY_ROW: Final = 400_000
+"""An apply of more entries is one of Spark. An entry needs about half a kB, and twice as much if it
+is merged row by row.
+"""
 _MAX_WORK: Final = 4_000_000
 _MAX_WORK_BY_ROW: Final = 1_000_000
 _WORK_OF_CHANGE: Final = 4
@@ -36,9 +39,10 @@ def is_few(changes: int, columns: int, cores: int) -> bool:
     return _work(changes, columns, cores) <= _MAX_WORK
 
 
-def are_few_by_row(changes: int, columns: int, cores: int) -> bool:
+def are_few_by_row(changes: int, entries: int, columns: int, cores: int) -> bool:
     """The same for changes that are merged row by row, which takes several times as long."""
-    return _work(changes, columns, cores) <= _MAX_WORK_BY_ROW
+    is_small = entries <= MAX_ENTRIES_BY_ROW
+    return is_small and _work(changes, columns, cores) <= _MAX_WORK_BY_ROW
 
 
 def _work(changes: int, columns: int, cores: int) -> int:

@@ -569,8 +569,9 @@ def test_few_changes_are_fewer_with_more_processors() -> None:
     assert is_few(27_000, 5, cores=16)
     assert not is_few(50_000, 5, cores=16)
     assert not is_few(1_000, 2_000, cores=2)
-    assert are_few_by_row(50_000, 5, cores=2)
-    assert not are_few_by_row(60_000, 5, cores=2)
+    assert are_few_by_row(50_000, 300_000, 5, cores=2)
+    assert not are_few_by_row(60_000, 300_000, 5, cores=2)
+    assert not are_few_by_row(50_000, 500_000, 5, cores=2)
 
 
 @pytest.mark.parametrize("limit", ["MAX_ENTRIES", "MAX_IN_MEMORY", "_MAX_WORK_BY_ROW"])
