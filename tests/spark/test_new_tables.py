@@ -177,12 +177,15 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
     for one in (few, stream):
         one.apply(one.table(retention=RETENTION))
     _, rows = seen[0]
-    properties = retention_properties(RETENTION.table_file_s)
     of_tombstones = save(
         rows.limit(0),
         tmp_path / "tombstones",
         {"tombstones": True, "expired_below": 0},
-        {"delta.dataSkippingStatsColumns": "_newest", **properties},
+        {
+            "delta.dataSkippingStatsColumns": "_newest",
+            "delta.checkpointInterval": "50",
+            **retention_properties(RETENTION.table_file_s),
+        },
     )
     for one in (few, stream):
         made = first_commit(places.tombstones(f"{one.folder}/tables/accounts", ""))
