@@ -439,10 +439,15 @@ def finish_load(scene: Scene, folder: Path) -> np.ndarray:
     return sent
 
 
-def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
-    made = {
+def visits_of(rows: np.ndarray) -> dict[str, int]:
+    """The value of each row that there must be, from the `rows` that `benchmarks.load` wrote."""
+    return {
         load.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE
     }
+
+
+def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
+    made = visits_of(rows)
     found = list(
         open_table(str(warehouse / "tables" / workload.definition().name / "data")).select(
             ("row_key", "visits")

@@ -11,6 +11,7 @@ Each of them starts as a new process, when the topic has the changes that make 2
 - `table_p50_s`, `table_p95_s`: from the acknowledgement of a change until a commit of the table has
   it, for every change.
 - `cores`: all processes of the peer. `memory_mib`: their proportional set size at the end.
+- `drained_s`: from the end of the load until the table has every change.
 - `wrong_rows`: rows of the table that are not what was sent.
 - `after_poison`: 1 if a change behind a record that is no Avro reaches the table within a minute.
 
@@ -47,6 +48,7 @@ from benchmarks.freshness import (
     in_table,
     now_us,
     seconds,
+    visits_of,
 )
 from benchmarks.peer_loops import LOOPS
 from benchmarks.report import Figure, finish
@@ -172,9 +174,7 @@ def rows_of(folder: Path) -> int:
 
 
 def wrong_rows(folder: Path, rows: np.ndarray) -> int:
-    made = {
-        load.row_key(row): int(visits) for row, visits in enumerate(rows) if visits != load.GONE
-    }
+    made = visits_of(rows)
     found = dict(open_table(str(folder)).select(("row_key", "visits")))
     return sum(made.get(key) != found.get(key) for key in made.keys() | found.keys())
 

@@ -82,14 +82,12 @@ def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[s
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    from connector.lake.table_fields import plain
+
     wanted = ["ingest_batch", *columns]
     table = file.read_row_group(number, wanted, use_threads=False)
     table = table.filter(pc.equal(table["ingest_batch"], ingest_batch))
-    for n, column in enumerate(table.columns):
-        if pa.types.is_timestamp(column.type):
-            times = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-            table = table.set_column(n, table.field(n).name, times)
-    return table
+    return pa.table([*map(plain, table.columns)], names=table.column_names)
 
 
 def _columns(rows: BatchRows, *others: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from connector.lake.table_fields import ARROW_TYPES
+from connector.lake.table_fields import ARROW_TYPES, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.stored_state import families_of
@@ -351,9 +351,9 @@ def _joined(several: Sequence[Writes], registers: int) -> Writes:
 
 
 def _numbers(array: pa.Array, absent: int = _NONE) -> Numbers:
-    if pa.types.is_timestamp(array.type):
-        array = array.cast(pa.timestamp("us", array.type.tz))
-    return np.asarray(array.cast(pa.int64()).fill_null(absent).to_numpy(zero_copy_only=False))
+    return np.asarray(
+        plain(array).cast(pa.int64()).fill_null(absent).to_numpy(zero_copy_only=False)
+    )
 
 
 def _flags(array: pa.Array) -> Flags:

@@ -33,13 +33,12 @@ from connector.lake.small_files import (
     find,
     keys_with_statistics,
     opened,
-    plain,
     read,
     remove,
     write,
 )
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES, fields_of
+from connector.lake.table_fields import ARROW_TYPES, fields_of, plain
 from connector.records.ordering import OrderBy
 from connector.state import small_apply as limits
 from connector.state.changelog_slots import SEED, xxh64
@@ -217,13 +216,12 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The keys of the changed rows, each once: row keys, values of the key columns, and buckets.
+    """The keys of the changed rows, each once: values of the key columns, and buckets.
 
     `of_change` is the number of the key of each change.
     """
 
     of_change: Numbers
-    row_keys: Sequence[bytes]
     values: Sequence[Key]
     buckets: Numbers
 
@@ -238,7 +236,7 @@ def _keys_of(task: SmallApply, reader: RowReader, changes: pa.Table) -> _Keys:
         values.append(key)
     buckets = [_bucket(row_key, task.buckets) for row_key in row_keys]
     of_change = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
-    return _Keys(of_change, row_keys, values, np.array(buckets, np.int64))
+    return _Keys(of_change, values, np.array(buckets, np.int64))
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from pyroaring import BitMap64
 from connector.lake.column_merge import Numbers
 from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES
+from connector.lake.table_fields import ARROW_TYPES, plain
 from connector.state import small_apply as limits
 from connector.tables.definition import TableDefinition
 from connector.tables.values import DataType
@@ -78,13 +78,6 @@ def opened(files: FileSystem, add: Add) -> Iterator[parquet.ParquetFile]:
 def read(file: parquet.ParquetFile, columns: Sequence[str]) -> pa.Table:
     """These columns of all rows of a file. Partition columns are not in it."""
     return file.read(columns=columns, use_threads=False)
-
-
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column whose times are microseconds."""
-    if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
-    return column
 
 
 class Wanted:

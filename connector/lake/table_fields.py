@@ -24,6 +24,13 @@ ARROW_TYPES: Final = {
 }
 
 
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column, or an array, whose times are microseconds."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return column
+
+
 def fields_of(definition: TableDefinition) -> list[pa.Field]:
     """The columns of a file of the table, as Arrow has them."""
     rank = (

@@ -21,10 +21,11 @@ import pytest
 from pyarrow import parquet
 
 from connector.errors import InvalidChangeError
-from connector.lake import small_apply, small_files
+from connector.lake import small_apply
 from connector.lake.deletion_vectors import read_vector
 from connector.lake.small_apply import merge_few
 from connector.lake.stores import files_at
+from connector.lake.table_fields import plain
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.state import small_apply as limits
@@ -156,9 +157,7 @@ class Disk:
             gone = read_vector(files, vector) if vector else ()
             table = parquet.read_table(self.folder / "table" / add["path"], partitioning=None)
             columns = {
-                name: small_files.plain(table[name]).to_pylist()
-                for name in table.column_names
-                if name != STATE
+                name: plain(table[name]).to_pylist() for name in table.column_names if name != STATE
             }
             for number, values in enumerate(zip(*columns.values(), strict=True)):
                 if number in gone:
