@@ -19,7 +19,7 @@ from benchmarks.report import Figure, figures, number
 NAMES = (
     *("commands", "encoder", "producer", "reader"),
     *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
-    *("freshness", "peers", "disk", "requests", "scale", "write-streams", "cluster"),
+    *("freshness", "peers", "idle", "disk", "requests", "scale", "write-streams", "cluster"),
     *("letters", "demo"),
 )
 

@@ -104,7 +104,7 @@ def sample(scene: Scene, began: float, rows: int, retention_s: float) -> Sample:
             where = {"tables": "table", "_connector": "history"}.get(part, "other")
         found.setdefault(where, []).append(stat.st_size)
     live = live_bytes(scene.warehouse / "tables" / name / "data")
-    changed = merged_since(scene.table, time.time_ns() // 1000 - int(retention_s * 1e6))
+    changed = merged_since(scene.tables[0], time.time_ns() // 1000 - int(retention_s * 1e6))
     log, history = found.get("log", []), found.get("history", [])
     return Sample(
         at_s=time.monotonic() - began,

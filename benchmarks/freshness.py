@@ -4,7 +4,7 @@
     python -m benchmarks freshness [--quick]
 
     python -m benchmarks.freshness [--settings bound default] [--rates N ...] [--seconds S] [--warm
-    S] [--reader-seconds S] [--rows N]
+    S] [--reader-seconds S] [--rows N] [--tables N]
 
 `connector run` is a separate process with its default heap, on a table of 200,000 rows. It runs
 once with a trigger of 1 s and a bound of 2 s (`bound`), and once with default settings (`default`).
@@ -17,7 +17,8 @@ changelog with the first commit that ends after its offset. It is in the table w
 that covers its batch and its commit timestamp. The commit files have these times. A change is in a
 fresh read when the first read ends that has its batch. The core figures are those of the two
 minutes. The growth of the warehouse in this time is scaled to an hour. At the end the table is
-compared with the sent changes. `loaded_s` is the time from the start of the process until the table
+compared with the sent changes. With several tables, `oldest_table` is the one with the highest p95.
+`loaded_s` is the time from the start of the process until the table
 has its first rows.
 """
 
@@ -38,6 +39,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,7 @@ SETTINGS = {"bound": ('trigger = "1s"\n', 'max_staleness = "2s"\n'), "default": 
 BARS = {
     ("bound", 2_000): {"table_p95_s": "<5", "read_p95_s": "<3", "jvm_cores": "<1"},
     ("default", 2_000): {"table_p95_s": "<10"},
+    ("bound_20_tables", 2_000): {"oldest_table_p95_s": "<8"},
 }
 QUANTILES = (50, 95, 99)
 ONLY_SHOWN = ("changes", "reads", "broker_cores", "load_cores")
@@ -153,7 +156,7 @@ class Scene:
     pipeline: subprocess.Popen[bytes]
     load: subprocess.Popen[str]
     changelog: Commits
-    table: Commits
+    tables: list[Commits]
     ends: Callable[[], Mapping[int, int]]
     loaded_s: float = 0.0
     """From the start of the pipeline until the table had its first rows."""
@@ -179,7 +182,8 @@ class Scene:
         log = self.warehouse.parent / "pipeline.log"
         assert self.pipeline.poll() is None, f"the pipeline has ended: {log.read_text()[-2000:]}"
         self.changelog.look()
-        self.table.look()
+        for table in self.tables:
+            table.look()
 
     def window(self, seconds: float) -> Window:
         """A measurement of this many seconds, with the use of processors and disk."""
@@ -205,7 +209,7 @@ class Scene:
         """Whether the table has everything that was sent."""
         self.look()
         return bool(
-            sent.size == 0 or max(in_table(sent, self.changelog, self.table)) < float("inf")
+            sent.size == 0 or max(in_tables(sent, self.changelog, self.tables)) < float("inf")
         )
 
     def _has_read(self, ends: Mapping[int, int]) -> bool:
@@ -230,19 +234,31 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def configuration(kafka: KafkaConfig, topic: str, of_stream: str, of_table: str) -> str:
-    table = workload.definition()
-    columns = [(column.name, column.family, column.type) for column in table.columns]
-    return (
+def configuration(
+    kafka: KafkaConfig, topic: str, of_stream: str, of_table: str, tables: int = 1
+) -> str:
+    text = (
         f'warehouse = "warehouse"\n[kafka]\nbootstrap_servers = "{kafka.bootstrap_servers}"\n'
-        f'[streams.{table.stream}]\ntopic = "{topic}"\n{of_stream}'
-        f'[tables.{table.name}]\nstream = "{table.stream}"\nsource = "{table.source}"\n{of_table}'
-        f'[[tables.{table.name}.key.columns]]\nname = "row_key"\ntype = "{DataType.STRING}"\n'
-        + "".join(
-            f'[[tables.{table.name}.columns]]\nname = "{n}"\nfamily = "{f}"\ntype = "{t}"\n'
-            for n, f, t in columns
-        )
+        f'[streams.{workload.STREAM}]\ntopic = "{topic}"\n{of_stream}'
     )
+    columns = workload.definition().columns
+    for at, name in enumerate(table_names(tables)):
+        text += (
+            f'[tables.{name}]\nstream = "{workload.STREAM}"\n'
+            f'source = "{load.source(at, tables)}"\n{of_table}'
+            f'[[tables.{name}.key.columns]]\nname = "row_key"\ntype = "{DataType.STRING}"\n'
+        ) + "".join(
+            f'[[tables.{name}.columns]]\nname = "{column.name}"\nfamily = "{column.family}"\n'
+            f'type = "{column.type}"\n'
+            for column in columns
+        )
+    return text
+
+
+def table_names(tables: int) -> list[str]:
+    """The tables of a run: the one of the workload, or some with a number."""
+    name = workload.definition().name
+    return [name] if tables == 1 else [f"{name}_{at}" for at in range(tables)]
 
 
 @contextmanager
@@ -253,6 +269,7 @@ def started(
     settings: str,
     rows: int,
     lines: tuple[str, str] | None = None,
+    tables: int = 1,
 ) -> Iterator[Scene]:
     """A topic, a load and a pipeline that has applied the rows. All of them end with the block.
 
@@ -262,17 +279,8 @@ def started(
     facts = topics.create_topic(kafka, topic, kafka_partitions=KAFKA_PARTITIONS)
     folder.mkdir()
     (folder / "connector.toml").write_text(
-        configuration(kafka, topic, *(lines or SETTINGS[settings]))
+        configuration(kafka, topic, *(lines or SETTINGS[settings]), tables=tables)
     )
-    words = [
-        sys.executable,
-        "-m",
-        "benchmarks.load",
-        kafka.bootstrap_servers,
-        topic,
-        str(rows),
-        str(folder),
-    ]
     command = [
         str(Path(sys.executable).with_name("connector")),
         "--config",
@@ -280,26 +288,19 @@ def started(
         *("run", "--trace", str(folder / "trace")),
     ]
     with ExitStack() as stack:
-        generator = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        stack.callback(end, generator)
-        assert generator.stdout is not None
-        assert generator.stdout.readline() == "ready\n", "the load did not begin"
+        generator = stack.enter_context(load.running(kafka, topic, rows, folder, tables))
         log = stack.enter_context((folder / "pipeline.log").open("wb"))
         began = time.monotonic()
         pipeline = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
         )
         stack.callback(end, pipeline)
-        name = workload.definition().name
-        changelog, table = (
-            Commits(folder / "warehouse" / part)
-            for part in (f"streams/{workload.STREAM}/changelog", f"tables/{name}/data")
-        )
+        warehouse = folder / "warehouse"
+        changelog = Commits(warehouse / "streams" / workload.STREAM / "changelog")
+        of_tables = [Commits(warehouse / "tables" / name / "data") for name in table_names(tables)]
         ends = partial(topics.high_watermarks, kafka, facts)
-        scene = Scene(spark, folder / "warehouse", {}, pipeline, generator, changelog, table, ends)
-        while not any(said.get("merged", 0) >= rows for said in table.said):
+        scene = Scene(spark, warehouse, {}, pipeline, generator, changelog, of_tables, ends)
+        while sum(said.get("merged", 0) for table in of_tables for said in table.said) < rows:
             scene.pass_time(0.2)
         scene.loaded_s = time.monotonic() - began
         own, jvm, *_ = machine.descendants(pipeline.pid)
@@ -345,6 +346,15 @@ def in_table(sent: np.ndarray, changelog: Commits, table: Commits) -> np.ndarray
     return np.array([*table.at, float("inf")])[np.maximum(by_batch, by_time)]
 
 
+def in_tables(sent: np.ndarray, changelog: Commits, tables: list[Commits]) -> np.ndarray:
+    """When its table had each change (microseconds)."""
+    had_at = np.zeros(len(sent))
+    for at, table in enumerate(tables):
+        those = sent[:, 4] % len(tables) == at
+        had_at[those] = in_table(sent[those], changelog, table)
+    return had_at
+
+
 def seconds(sent: np.ndarray, seen_at: np.ndarray) -> dict[int, float]:
     """The quantiles of the seconds from the acknowledgement to the event."""
     return {
@@ -360,8 +370,14 @@ def measured(
     logged_at = np.array([*scene.changelog.at, float("inf")])[in_changelog(ours, scene.changelog)]
     seen = {
         "changelog": seconds(ours, logged_at),
-        "table": seconds(ours, in_table(ours, scene.changelog, scene.table)),
+        "table": seconds(ours, had_at := in_tables(ours, scene.changelog, scene.tables)),
     }
+    if (tables := len(scene.tables)) > 1:
+        of_table = ours[:, 4] % tables
+        seen["oldest_table"] = max(
+            (seconds(ours[of_table == k], had_at[of_table == k]) for k in range(tables)),
+            key=itemgetter(95),
+        )
     values: dict[str, float] = {"changes": len(ours)}
     if read is not None:
         ours = sent[(sent[:, 3] >= read.began) & (sent[:, 3] < read.ended)]
@@ -380,7 +396,7 @@ def measured(
     }
     for name, number_of, commits in (
         ("batches", "ingest_batch", scene.changelog),
-        ("applies", "apply_number", scene.table),
+        ("applies", "apply_number", scene.tables[0]),
     ):
         made = zip(commits.at, commits.said, strict=True)
         values[name] = len(
@@ -422,7 +438,7 @@ def finish_load(scene: Scene, folder: Path) -> np.ndarray:
     assert scene.load.stdin is not None
     scene.load.stdin.close()
     assert scene.load.wait(120) == 0, "the load failed"
-    sent = np.fromfile(folder / "sent", np.int64).reshape(-1, 4)
+    sent = load.sent_changes(folder)
     ended = time.monotonic()
     while not scene.has_all(sent):
         assert time.monotonic() - ended < 600, "the pipeline does not catch up"
@@ -430,7 +446,7 @@ def finish_load(scene: Scene, folder: Path) -> np.ndarray:
     caught_up_s = time.monotonic() - ended
     scene.pipeline.terminate()
     assert scene.pipeline.wait(120) == 0, "the pipeline failed"
-    expect_truth(scene.warehouse, np.fromfile(folder / "rows", np.int64))
+    expect_truth(scene.warehouse, np.fromfile(folder / "rows", np.int64), len(scene.tables))
     print(
         f"{len(sent)} changes, all in the table {caught_up_s:.0f} s after the last one; it holds"
         " what was sent",
@@ -446,15 +462,19 @@ def visits_of(rows: np.ndarray) -> dict[str, int]:
     }
 
 
-def expect_truth(warehouse: Path, rows: np.ndarray) -> None:
+def expect_truth(warehouse: Path, rows: np.ndarray, tables: int) -> None:
     made = visits_of(rows)
-    found = list(
-        open_table(str(warehouse / "tables" / workload.definition().name / "data")).select(
-            ("row_key", "visits")
+    for at, name in enumerate(names := table_names(tables)):
+        expected = {
+            key: made[key]
+            for row in range(at, len(rows), len(names))
+            if (key := load.row_key(row)) in made
+        }
+        found = list(
+            open_table(str(warehouse / "tables" / name / "data")).select(("row_key", "visits"))
         )
-    )
-    assert len(found) == len(made), f"{len(found)} rows, and not {len(made)}"
-    assert dict(found) == made, "the rows are not what was sent"
+        assert len(found) == len(expected), f"{name} has {len(found)} rows, and not {len(expected)}"
+        assert dict(found) == expected, f"the rows of {name} are not what was sent"
 
 
 def show_steps(rate: int, trace: Path, window: Window) -> None:
@@ -497,6 +517,9 @@ def main() -> int:
         nargs="+",
         help=f"changes a second (default: {RATES}; {DEFAULT_RATES} with default settings)",
     )
+    parser.add_argument(
+        "--tables", type=int, default=1, help="that share the rows and the rate (default: 1)"
+    )
     parser.add_argument("--rows", type=int, help=f"of the table (default: {ROWS})")
     parser.add_argument(
         "--seconds", type=float, help="of each rate without a reader (default: 120)"
@@ -530,8 +553,11 @@ def main() -> int:
             rates = chosen.rates or (
                 [500] if chosen.quick else list(RATES if settings == "bound" else DEFAULT_RATES)
             )
-            with started(folder / settings, broker, spark, settings, plan.rows) as scene:
+            with started(
+                folder / settings, broker, spark, settings, plan.rows, tables=chosen.tables
+            ) as scene:
                 values = measure(scene, plan, rates, folder / settings)
+                settings += f"_{chosen.tables}_tables" * (chosen.tables > 1)
                 loaded = Figure(f"freshness_{settings}_loaded_s", scene.loaded_s, "<40")
             show(settings, values)
             figures.append(loaded if plan.rows == ROWS else replace(loaded, bar="-"))

@@ -1,14 +1,14 @@
 """A steady load for `benchmarks.freshness`, in a separate process: `python -m benchmarks.load
-SERVERS TOPIC ROWS FOLDER`.
+SERVERS TOPIC ROWS FOLDER TABLES`.
 
-It sends a change for every row, and prints `ready` when all are acknowledged. Then it reads rates
-from its standard input, one a line, in changes a second. It changes random rows, and 3 % of the
-changes are deletions. Two stream partitions send a heartbeat every half second for all acknowledged
-changes. At the end of its input it waits for all acknowledgements, and writes two files of 64-bit
-numbers to FOLDER:
+The rows belong to TABLES source tables in turn. The load sends a change for every row, and prints
+`ready` when all are acknowledged. Then it reads rates from its standard input, one a line, in
+changes a second. It changes random rows, and 3 % of the changes are deletions. Two stream
+partitions send a heartbeat every half second for all acknowledged changes. At the end of its input
+it waits for all acknowledgements, and writes two files of 64-bit numbers to FOLDER:
 
-- `sent`: four numbers for each change after the first ones: its Kafka partition and offset, its
-  commit timestamp, and the time of its acknowledgement.
+- `sent`: five numbers for each change after the first ones: its Kafka partition and offset, its
+  commit timestamp, the time of its acknowledgement, and its row.
 - `rows`: the value that the column `visits` of each row must have at the end. -1: there must be no
   row.
 
@@ -19,13 +19,18 @@ the acknowledgement of each change.
 from __future__ import annotations
 
 import random
+import subprocess
 import sys
 import threading
 import time
 from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from benchmarks.workload import COLUMNS, FAMILY, SOURCE
 from connector.config.settings import KafkaConfig
@@ -40,6 +45,16 @@ GONE: Final = -1
 SEED: Final = 20241121
 
 
+def source(table: int, tables: int) -> str:
+    """The name of a source table."""
+    return SOURCE if tables == 1 else f"{SOURCE}_{table}"
+
+
+def sent_changes(folder: Path) -> np.ndarray:
+    """The file `sent`: a row for each change."""
+    return np.fromfile(folder / "sent", np.int64).reshape(-1, 5)
+
+
 def row_key(row: int) -> str:
     return f"customer#{row:08}"
 
@@ -47,10 +62,11 @@ def row_key(row: int) -> str:
 class Load:
     """The sent changes and their acknowledgements."""
 
-    def __init__(self, kafka: KafkaConfig, topic: str, rows: int) -> None:
+    def __init__(self, kafka: KafkaConfig, topic: str, rows: int, tables: int) -> None:
         self._topic, self._kafka_partitions = topic, topics.describe(kafka, topic).kafka_partitions
         self._client = client.producer(kafka, client.LastError(), {})
         self._control = ChangeProducer(kafka, topic)
+        self._tables = tables
         self._chance = random.Random(SEED)
         self._last, self._beat_at = 0, 0.0
         self._under_way: dict[int, None] = {}  # commit timestamps, the oldest first
@@ -76,10 +92,10 @@ class Load:
             )
         )
         key, entries = row_key(row).encode(), (DeleteFamily(FAMILY), *cells)
-        partition = PARTITIONS[row % len(PARTITIONS)]
+        partition = PARTITIONS[row // self._tables % len(PARTITIONS)]
         change = DataChange(
             stream_partition=partition,
-            table=SOURCE,
+            table=source(row % self._tables, self._tables),
             row_key=key,
             commit_timestamp=at,
             entries=entries,
@@ -89,7 +105,7 @@ class Load:
         while True:
             try:
                 self._client.produce(
-                    self._topic, value, key, on_delivery=partial(self._acknowledged, at)
+                    self._topic, value, key, on_delivery=partial(self._acknowledged, at, row)
                 )
                 return
             except BufferError:
@@ -121,9 +137,9 @@ class Load:
     def close(self) -> None:
         self._control.close()
 
-    def _acknowledged(self, at: int, error: Any, message: Any) -> None:
+    def _acknowledged(self, at: int, row: int, error: Any, message: Any) -> None:
         assert error is None, error
-        self.sent.extend((message.partition(), message.offset(), at, self._now()))
+        self.sent.extend((message.partition(), message.offset(), at, self._now(), row))
         del self._under_way[at]
 
     @staticmethod
@@ -131,8 +147,31 @@ class Load:
         return time.time_ns() // 1000
 
 
-def main(servers: str, topic: str, rows: int, folder: Path) -> None:
-    load = Load(KafkaConfig(servers), topic, rows)
+@contextmanager
+def running(
+    kafka: KafkaConfig, topic: str, rows: int, folder: Path, tables: int = 1
+) -> Iterator[subprocess.Popen[str]]:
+    """The load as a process that has sent its rows. It ends with the block."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "benchmarks.load", kafka.bootstrap_servers, topic),
+            *(str(rows), str(folder), str(tables)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n", "the load did not begin"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main(servers: str, topic: str, rows: int, folder: Path, tables: int) -> None:
+    load = Load(KafkaConfig(servers), topic, rows, tables)
     for row in range(rows):
         load.send(row, deletes=False)
         if row % 100 == 0:
@@ -164,4 +203,4 @@ def main(servers: str, topic: str, rows: int, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))

@@ -132,15 +132,9 @@ def measure(
     folder.mkdir()
     facts = topics.create_topic(kafka, f"peer-{name}", kafka_partitions=KAFKA_PARTITIONS)
     topic, values = facts.topic, dict[str, float]()
-    words = [sys.executable, "-m", "benchmarks.load", kafka.bootstrap_servers, topic, str(rows)]
     with ExitStack() as stack:
-        generator = subprocess.Popen(
-            [*words, str(folder)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        stack.callback(end, generator)
+        generator = stack.enter_context(load.running(kafka, topic, rows, folder))
         assert generator.stdin is not None
-        assert generator.stdout is not None
-        assert generator.stdout.readline() == "ready\n", "the load did not begin"
         peer = begin(name, folder, kafka, topic)
         stack.callback(end, peer.process)
 
@@ -159,7 +153,7 @@ def measure(
         values["memory_mib"] = sum(map(proportional_bytes, pids)) / 2**20
         generator.stdin.close()
         assert generator.wait(120) == 0, "the load failed"
-        sent = np.fromfile(folder / "sent", np.int64).reshape(-1, 4)
+        sent = load.sent_changes(folder)
         values["drained_s"] = peer.wait(lambda: bool(np.isfinite(peer.seen_at(sent)).all()), 300)
         counted = sent[(sent[:, 3] >= began) & (sent[:, 3] < ended)]
         took = seconds(counted, peer.seen_at(counted))
