@@ -23,8 +23,8 @@ from connector.jars.lock import Lock, LockedJar, lock_text, parse_lock
 
 Say = Callable[[str], None]
 
-OWN_JAR: Final = "s3-log-store.jar"
-"""What S3ConditionalLogStore.java compiles to. It is part of the package, because a machine that
+OWN_JAR: Final = "lowmark.jar"
+"""What the Java files beside this one compile to. It is part of the package, because a machine that
 runs Spark may have no Java compiler.
 """
 IVY_SETTINGS_VARIABLE: Final = "CONNECTOR_IVY_SETTINGS"
@@ -77,10 +77,10 @@ def fetch(lock: Lock, store: JarStore, say: Say = lambda _: None) -> list[Path]:
     processes may call it at once: the second waits for the first. `say` gets a line of progress
     during a download. Raises `JarError`: no pyspark (Ivy is part of it), no Java, no network, a jar
     that differs from the lock, a full disk, a folder that cannot be written. A failed call leaves
-    no incomplete jar, and keeps the complete ones. The jars of "s3" have lowmark's own one at
+    no incomplete jar, and keeps the complete ones. The jars of "spark" have lowmark's own one at
     their end.
     """
-    own = [Path(__file__).with_name(OWN_JAR)] if lock == "s3" else []
+    own = [Path(__file__).with_name(OWN_JAR)] if lock == "spark" else []
     return [*fetch_listed(lock, lock_text(lock), store, say), *own]
 
 

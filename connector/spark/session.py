@@ -31,6 +31,7 @@ _JARS_AT_START: Final = (
     "Spark loads jars only when it starts, and it was started before lowmark, for example by"
     " spark-submit"
 )
+_LOCAL_FILES: Final = "io.github.lowmark.LocalFiles"
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
 _NOT_ATOMIC: Final = (
@@ -338,7 +339,22 @@ def start_session(
     for name, value in merged.items():
         builder = builder.config(name, value)
     with keeping_interrupt_handler():
-        return builder.getOrCreate()
+        spark = builder.getOrCreate()
+    _use_local_files(spark)
+    return spark
+
+
+def _use_local_files(spark: SparkSession) -> None:
+    """Read and write local files by lowmark's class, which starts no process for them. It cannot be
+    a setting of Spark, because Spark needs local files before it has loaded the jars.
+    """
+    jvm: Any = spark._jvm
+    if _has_class(jvm, f"{_LOCAL_FILES}$Checked"):
+        conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        conf.set("fs.AbstractFileSystem.file.impl", f"{_LOCAL_FILES}$Context")
+        conf.set("fs.file.impl", f"{_LOCAL_FILES}$Checked")
+        # The next user of local files gets a new object.
+        jvm.org.apache.hadoop.fs.FileSystem.getLocal(conf).close()
 
 
 def _beside_submit(settings: Mapping[str, str]) -> dict[str, str]:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import time
-import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from connector import jars
 from connector.errors import ConnectorError, ErrorCode, StorageError
-from connector.jars.store import OWN_JAR
 from connector.kafka.local.folder import free_port
 from connector.spark.failures import applying
 from connector.spark.session import (
@@ -28,7 +24,6 @@ from connector.spark.session import (
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 
 WITHIN_S = 90
-PACKAGE = Path(jars.__file__).parent
 Commit = Callable[[str, str], None]
 
 
@@ -45,20 +40,6 @@ def commit(spark: SparkSession, store: ObjectStore) -> Commit:
         ours.write(jvm.org.apache.hadoop.fs.Path(path), lines.iterator(), False, conf)
 
     return write
-
-
-def test_the_jar_is_what_its_source_compiles_to(spark: SparkSession) -> None:
-    """STO-3: nobody can read a class file, so it must be that of the text beside it."""
-    compiler: Any = spark._jvm.org.codehaus.janino.SimpleCompiler()  # type: ignore[union-attr]
-    compiler.setSourceVersion(8)
-    compiler.setTargetVersion(8)
-    compiler.cook((PACKAGE / "S3ConditionalLogStore.java").read_text("ascii"))
-    ((name, code),) = dict(compiler.getBytecodes()).items()
-    assert name == SETTINGS[S3_LOG_STORE]
-    with zipfile.ZipFile(PACKAGE / OWN_JAR) as jar:
-        (entry,) = jar.namelist()
-        assert entry == f"{name.replace('.', '/')}.class"
-        assert jar.read(entry) == bytes(code)
 
 
 def test_of_two_writers_of_one_version_one_succeeds(commit: Commit, store: ObjectStore) -> None:
