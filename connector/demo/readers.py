@@ -171,7 +171,7 @@ class Readers:
             "replay",
             letter_id,
             "--repair",
-            "key-from-record",
+            "unset key",
             "--execute",
             "--why",
             "a wrong key",
