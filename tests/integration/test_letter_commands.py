@@ -197,7 +197,7 @@ def test_from_the_first_look_to_the_last_letter(
     monkeypatch.setattr("click.edit", lambda text, extension: good)
     assert run("replay", letters[5].id, "--edit", "--json") == 0
     shown = json.loads(shell.out)
-    assert [step.partition("=")[0] for step in shown["repair"]] == ["set record", "set key"]
+    assert [step.partition("=")[0] for step in shown["repair"]] == ["set record"]
     assert shown["record"]["data_change"]["row_key"] == shown["key"] == "row-2"
 
     assert run("export", "--state", "any", "--output", str(tmp_path / "letters.jsonl")) == 0
