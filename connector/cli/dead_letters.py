@@ -186,7 +186,11 @@ def show(
     out(f"a replay        {escaped(f'{verdict}: {why}' if why else in_words or verdict)}")
     if report.decision.is_too_late:
         change = report.new_change
-        shown = f"there is none: {change}" if isinstance(change, str) else to_json(change, None)
+        shown = (
+            f"there is no such change: {change}"
+            if isinstance(change, str)
+            else to_json(change, None)
+        )
         out(f"a new change    {escaped(shown)}")
 
 

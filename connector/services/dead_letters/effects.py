@@ -91,7 +91,7 @@ class Effects:
 
     def new_change(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
         """Return a new change with the effect that the change of a letter would have on its row
-        now, or a sentence that says why there is none.
+        now, or a sentence that says why no such change exists.
         """
         if self._low_watermark is None:
             return "the low watermark is not known"

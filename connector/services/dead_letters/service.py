@@ -74,7 +74,8 @@ class LetterReport:
         decision: The verdict of a replay.
         effects: The effect of a replay on the row, by table.
         new_change: A new change with the effect that the change of the letter would have on its row
-            now. Publish it if the letter is too late. Or a sentence that says why there is none.
+            now. Publish it if the letter is too late. Or a sentence that says why there is no such
+            change.
     """
 
     letter: DeadLetter
@@ -254,7 +255,7 @@ class DeadLetters:
         """
         check_note("why", why)
         check_rate(max_changes_per_s)
-        tally, target = Tally(), self._target()
+        tally, target, selection = Tally(), self._target(), str(which)
 
         def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
             for letter, status, is_selected in self._letters(which, ledger):
@@ -276,7 +277,7 @@ class DeadLetters:
                     remaining.add_unchanged(letter, status)
                     continue
                 remaining.add(letter, stays=decision.verdict is Verdict.PARK)
-                yield ledger_write(decision, at=now, by=self._by, why=why, selection=str(which))
+                yield ledger_write(decision, at=now, by=self._by, why=why, selection=selection)
 
         def on_commit(batch: Sequence[LedgerWrite], read: int) -> None:
             tally.verdicts.update(
@@ -366,7 +367,8 @@ class DeadLetters:
 
     def _act(self, action: Action, which: LetterFilter, why: str) -> tuple[int, Counter[str]]:
         check_note("why", why)
-        which, refused = _for_action(action, which), Counter[str]()
+        which = _for_action(action, which)
+        refused, selection = Counter[str](), str(which)
 
         def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
             for letter, status, is_selected in self._letters(which, ledger):
@@ -377,7 +379,7 @@ class DeadLetters:
                 remaining.add(letter, stays=action is not Action.DISCARDED)
                 attempts = 0 if action is Action.REOPENED else status.attempts_since_reopen
                 entry = LedgerEntry(
-                    action, now_us(), self._by, why, str(which), status.attempt, attempts
+                    action, now_us(), self._by, why, selection, status.attempt, attempts
                 )
                 yield LedgerWrite(letter.id, entry)
 
@@ -429,6 +431,7 @@ class DeadLetters:
         # A group may read tables that are not declared.
         rejects_others = self._stream.unknown_tables == "reject" and self.group is None
         declared = frozenset(table.source for table in tables.values()) if rejects_others else None
+        horizon = self._horizon
 
         def validated(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
             return validate_record(
@@ -437,7 +440,7 @@ class DeadLetters:
                 limits=self._stream.limits,
                 kafka_partitions=facts.kafka_partitions,
                 tables=declared,
-                horizon=self._horizon,
+                horizon=horizon,
             )
 
         return ReplayTarget(
