@@ -295,7 +295,7 @@ class ErrorCode(StrEnum):
     LEDGER_TOPIC_UNSUITABLE = auto()
     LEDGER_WRITE_UNKNOWN = auto()
     REPAIR_IMPOSSIBLE = auto()
-    FORCE_WITHOUT_WAREHOUSE = auto()
+    NEW_CHANGE_IMPOSSIBLE = auto()
     EDITOR_RESULT_EMPTY = auto()
     EDITOR_RESULT_UNCHANGED = auto()
     EDITOR_UNSUITABLE = auto()

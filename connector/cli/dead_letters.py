@@ -28,7 +28,8 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
 from connector.errors import ConnectorError, ErrorCode
-from connector.records.json_view import to_line
+from connector.records.json_view import to_json, to_line
+from connector.records.model import DataChange
 from connector.records.views import view_of_bytes, view_of_time
 from connector.text import counted
 
@@ -74,18 +75,18 @@ def list_(
     names = tuple((by or "reason,rule").split(","))
     if unknown := [name for name in names if name not in GROUPINGS]:
         raise click.UsageError(f"--by cannot be {unknown[0]!r}; use {', '.join(GROUPINGS)}")
-    queue, which = letters_of(ctx, stream, group).queue, filter_of(given)
-    letters = queue.letters(which)
+    letters, which = letters_of(ctx, stream, group), filter_of(given)
     if by is None and (as_json or which.chooses):
-        number = _print_one_by_one(letters, as_json)
+        number = _print_one_by_one(letters.list(which), as_json)
     else:
-        number = _print_groups(names, grouped(letters, names, queue.schemas), as_json)
+        groups = grouped(letters.list(which), names, letters.schemas)
+        number = _print_groups(names, groups, as_json)
     of_group = f" --group {shlex.quote(group)}" if group else ""
     show = f"connector dead-letters show ID{of_group}"
     hint = f"; to explain one: {show}" if number and not as_json else ""
     say(
         f"{counted(number, 'dead letter')} of"
-        f" {queue.topic}{'' if which.states else ', in any state'}{hint}"
+        f" {letters.topic}{'' if which.states else ', in any state'}{hint}"
     )
 
 
@@ -143,6 +144,11 @@ def _print_groups(
     "--json", "as_json", is_flag=True, help="Print one JSON object with key, value and headers."
 )
 @click.option("--all", "everything", is_flag=True, help="Print the whole value, also a long one.")
+@click.option(
+    "--new-change",
+    is_flag=True,
+    help="Print only a new change with the effect of the letter on its row now, for `publish`.",
+)
 @click.pass_context
 def show(
     ctx: click.Context,
@@ -151,9 +157,15 @@ def show(
     group: str | None,
     as_json: bool,
     everything: bool,
+    new_change: bool,
 ) -> None:
     """Explain one dead letter: its origin, its fault, the remedy, its history, and its content."""
+    if as_json and new_change:
+        raise click.UsageError("--new-change excludes --json: it prints a line of JSON itself")
     letters = letters_of(ctx, stream, group)
+    if new_change:
+        out(_line_of(letter_id, letters.show(letter_id).new_change))
+        return
     letter, standing, history = letters.find(letter_id)
     if as_json:
         out(to_line(summary(letter, standing, history, whole=True)))
@@ -161,15 +173,36 @@ def show(
     print_letter(
         letter, _schemas(settings.load(ctx), letter), standing, history, everything=everything
     )
-    rows, decision, effects = letters.effects_on(letter, standing)
-    for name, row in rows.items():
+    report = letters.report(letter, standing, history)
+    for name, row in report.rows.items():
         out(
             f"row today       {escaped(name)}:"
             f" {'there is none' if row is None else escaped(to_line(_row_view(row)))}"
         )
-    in_words = "; ".join(f"the row would be {effect} in {name}" for name, effect in effects.items())
-    refused = f"{decision.verdict}: {decision.why}" if decision.why else ""
-    out(f"a replay        {escaped(refused or in_words or decision.verdict)}")
+    verdict, why = report.decision.verdict, report.decision.why
+    in_words = "; ".join(
+        f"the row would be {effect} in {name}" for name, effect in report.effects.items()
+    )
+    out(f"a replay        {escaped(f'{verdict}: {why}' if why else in_words or verdict)}")
+    if report.decision.is_too_late:
+        change = report.new_change
+        shown = (
+            f"there is no such change: {change}"
+            if isinstance(change, str)
+            else to_json(change, None)
+        )
+        out(f"a new change    {escaped(shown)}")
+
+
+def _line_of(letter_id: str, change: DataChange | str) -> str:
+    if isinstance(change, str):
+        raise ConnectorError(
+            ErrorCode.NEW_CHANGE_IMPOSSIBLE,
+            f"There is no new change with the effect of dead letter {letter_id}",
+            change[:1].upper() + change[1:],
+            "Send the row again from the source, or discard the letter",
+        )
+    return to_json(change, None)
 
 
 def _row_view(row: Mapping[str, object]) -> dict[str, Any]:
@@ -204,15 +237,15 @@ def export(
     """Write dead letters to a file, one JSON object per line: the unchanged key, value and headers,
     and the history of each letter.
     """
-    queue, which = letters_of(ctx, stream, group).queue, filter_of(given)
-    ledger, number = queue.ledger(), 0
+    letters, which = letters_of(ctx, stream, group), filter_of(given)
+    ledger, number = letters.ledger(), 0
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
-        for letter, standing in queue.letters(which, ledger):
+        for letter, standing in letters.list(which, ledger):
             file.write(
                 to_line(summary(letter, standing, ledger.history(letter.id), whole=True)) + "\n"
             )
             number += 1
-    say(f"{counted(number, 'dead letter')} of {queue.topic}")
+    say(f"{counted(number, 'dead letter')} of {letters.topic}")
 
 
 def _new_file(name: str) -> TextIO:

@@ -11,7 +11,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -31,7 +32,13 @@ from connector.clock import now_us
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
-from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
+from connector.dead_letters.replay import (
+    ALREADY_REPLAYED,
+    MAX_ATTEMPTS,
+    Decision,
+    Tally,
+    Verdict,
+)
 from connector.errors import ConnectorError, ErrorCode
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line
@@ -40,7 +47,6 @@ from connector.records.views import view_of_datum
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.kafka.dead_letters.queue import DeadLetterQueue
     from connector.services.dead_letters.service import DeadLetters
 
 MAX_WHY: Final = 300
@@ -61,7 +67,7 @@ _everything = click.option(
     "steps",
     type=STEP,
     multiple=True,
-    help="A step of the repair, for example key-from-record. Steps are taken in the order given.",
+    help="A step of the repair, for example 'unset key'. Steps are taken in the order given.",
 )
 @click.option(
     "--edit",
@@ -75,11 +81,6 @@ _everything = click.option(
     help="Park a letter after this many attempts.",
 )
 @click.option("--max-changes-per-s", type=RATE, help="Limit of letters per second, without bursts.")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="For TOO_LATE letters: send the effect that they would have today, as new changes.",
-)
 @click.option(
     "--wait",
     is_flag=True,
@@ -109,7 +110,6 @@ def replay(
     edit: bool,
     max_attempts: int,
     max_changes_per_s: float | None,
-    force: bool,
     wait: bool,
     execute: bool,
     why: str,
@@ -132,23 +132,29 @@ def replay(
         raise click.UsageError("--edit needs exactly one id of a dead letter")
     if wait and not execute:
         raise click.UsageError("--wait needs --execute: a dry run sends nothing")
-    if group is not None and (force or wait):
-        raise click.UsageError(
-            "--group excludes --force and --wait: its letters do not go to tables"
-        )
+    if group is not None and wait:
+        raise click.UsageError("--group excludes --wait: its letters do not go to tables")
     letters = letters_of(ctx, stream, group)
     if edit:
-        steps = (*steps, _edit(letters.queue, which, ids[0], steps))
-    how = _How(which, steps, max_attempts, max_changes_per_s, force)
+        steps = (*steps, *_edit(letters, which, ids[0], steps))
     if not execute:
-        planned = _show_plan(letters, how, as_json=as_json)
-        _check_found(ids, planned.verdicts.total(), letters.queue)
+        planned = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
+        _check_found(ids, planned.verdicts.total(), letters)
+        _point_to_new_changes(planned)
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
             say('nothing was sent: this was a dry run; add --execute --why "…" to send')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
     began = now_us()
-    done = _execute(letters, how, why, wait=wait)
-    _check_found(ids, done.verdicts.total(), letters.queue)
+    send = partial(
+        letters.replay,
+        which,
+        why=why,
+        steps=steps,
+        max_attempts=max_attempts,
+        max_changes_per_s=max_changes_per_s,
+    )
+    done = _execute(letters, send, wait=wait)
+    _check_found(ids, done.verdicts.total(), letters)
     if done.verdicts[Verdict.REPLAY] and group is not None:
         say(f"a consumer of the group {group} with replays=True reads the replayed records")
     elif done.verdicts[Verdict.REPLAY] and not wait:
@@ -156,33 +162,29 @@ def replay(
             "the replayed records are in the change topic; `connector run` ingests and applies"
             " them; --wait waits for this"
         )
-    # Who runs it again may be told to go on waiting.
+    # The command may be run again to continue waiting.
     sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
     is_applied = not wait or letters.wait(which, since=began)
     return 1 if not is_applied or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
-@dataclass(frozen=True, slots=True)
-class _How:
-    which: LetterFilter
-    steps: tuple[Step, ...]
-    max_attempts: int
-    max_changes_per_s: float | None
-    force: bool
-
-
-def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
+def _show_plan(
+    letters: DeadLetters,
+    which: LetterFilter,
+    steps: tuple[Step, ...],
+    max_attempts: int,
+    *,
+    as_json: bool,
+) -> Tally:
     tally = Tally()
     rows = dict[tuple[str, str, str], list[str]]()
     counts = Counter[tuple[str, str, str]]()
-    for decision, done in letters.plan(
-        how.which, steps=how.steps, max_attempts=how.max_attempts, force=how.force
-    ):
+    for decision, done in letters.plan(which, steps=steps, max_attempts=max_attempts):
         tally.add(decision)
         if as_json:
             out(
                 to_line(
-                    _decision_view(decision, letters.queue.schemas)
+                    _decision_view(decision, letters.schemas)
                     | (
                         {"effects": {name: effect.value for name, effect in done.items()}}
                         if done
@@ -191,7 +193,7 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
                 )
             )
             continue
-        # A refusal that is told by its numbers would make a row for each letter.
+        # Without the details, which differ from letter to letter.
         in_words = ", ".join(f"would be {effect} in {name}" for name, effect in done.items())
         row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
         counts[row] += 1
@@ -222,71 +224,62 @@ def _show_plan(letters: DeadLetters, how: _How, *, as_json: bool) -> Tally:
                 words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some
             )
         console().print(shown)
-    say(
-        f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}:"
-        f" {_told(tally, 'would be ')}"
-    )
-    if how.force:
-        say(
-            "warning: --force can restore rows whose deletes are forgotten; check each letter"
-            " with --json before --execute"
-        )
+    _tell(letters, tally, "would be ")
     return tally
 
 
-def _execute(letters: DeadLetters, how: _How, why: str, *, wait: bool) -> Tally:
-    progress = Progress("letters checked", letters.queue.at_most())
+def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) -> Tally:
+    """Call `send` with progress and until a signal, and tell its result. SIGTERM and SIGINT end it
+    after the current transaction, a second one at once, because Kafka may never answer.
+    """
+    progress = Progress("letters checked", letters.at_most())
     progress.show(0, time.monotonic())
-
-    def show(looked: int, _done: int) -> None:
-        progress.show(looked, time.monotonic())
-
     stop = threading.Event()
 
-    def asked_to_stop(*_: object) -> None:
-        if stop.is_set():  # a second time: what is asked for now may never be answered
+    def ask_to_stop(*_: object) -> None:
+        if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
     before = {
-        number: signal.signal(number, asked_to_stop) for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        tally = letters.replay(
-            how.which,
-            why=why,
-            steps=how.steps,
-            max_attempts=how.max_attempts,
-            force=how.force,
-            max_changes_per_s=how.max_changes_per_s,
-            on_progress=show,
-            stop=stop,
+        tally = send(
+            stop=stop, on_progress=lambda read, done: progress.show(read, time.monotonic())
         )
     finally:
         progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-    say(
-        f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.queue.topic}:"
-        f" {_told(tally, '')}"
-    )
+    _tell(letters, tally)
     for because, count in tally.refused.most_common():
         if wait and because == ALREADY_REPLAYED:
             say(f"{count:,} were replayed before")
             continue
         say(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
+    _point_to_new_changes(tally)
     if stop.is_set():
         say("stopped after the current transaction; run it again to continue with the rest")
         raise KeyboardInterrupt
     return tally
 
 
-def _told(tally: Tally, would: str) -> str:
+def _point_to_new_changes(tally: Tally) -> None:
+    if tally.too_late:
+        say(
+            "to publish the effect of a change that is too late: connector dead-letters show ID"
+            " --new-change"
+        )
+
+
+def _tell(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
     sent, parked, refused = (
         tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE)
     )
-    return (
-        f"{would}replayed {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
+    say(
+        f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.topic}: {would_be}replayed"
+        f" {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
     )
 
 
@@ -308,12 +301,14 @@ def _decision_view(decision: Decision, schemas: Schemas) -> dict[str, Any]:
 
 
 def _edit(
-    queue: DeadLetterQueue, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]
-) -> Step:
-    """The step that an editor makes of the letter as it is after the steps before."""
-    found = [repair(content_of(letter), steps, queue.schemas) for letter, _ in queue.letters(which)]
-    _check_found((letter_id,), len(found), queue)
-    content = found[0]
+    letters: DeadLetters, which: LetterFilter, letter_id: str, steps: tuple[Step, ...]
+) -> tuple[Step, ...]:
+    """The steps that an editor makes of the letter as it is after the steps before."""
+    contents = [
+        repair(content_of(letter), steps, letters.schemas) for letter, _ in letters.list(which)
+    ]
+    _check_found((letter_id,), len(contents), letters)
+    content = contents[0]
     if isinstance(content, Unrepairable):
         raise ConnectorError(
             ErrorCode.REPAIR_IMPOSSIBLE,
@@ -322,7 +317,7 @@ def _edit(
             "Correct the repair step",
         )
     try:
-        step = edited(content, queue.schemas, lambda text: click.edit(text, extension=".json"))
+        edits = edited(content, letters.schemas, lambda text: click.edit(text, extension=".json"))
     except (click.ClickException, OSError, UnicodeError) as error:
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
         raise ConnectorError(
@@ -331,33 +326,33 @@ def _edit(
             cause,
             "Set $EDITOR to an editor that saves its file as UTF-8, or use --repair",
         ) from error
-    if step is None:
+    if isinstance(edits, Unrepairable):
+        raise ConnectorError(
+            ErrorCode.EDITOR_UNSUITABLE,
+            f"Dead letter {letter_id} cannot be repaired with this text",
+            edits.why,
+            "Edit it again, or use --repair",
+        )
+    if not edits:
         raise ConnectorError(
             ErrorCode.EDITOR_RESULT_UNCHANGED,
             "You changed nothing in the editor",
             "",
             "Save the file with a change, or leave out --edit",
         )
-    if isinstance(step, Unrepairable):
-        raise ConnectorError(
-            ErrorCode.EDITOR_UNSUITABLE,
-            f"Dead letter {letter_id} cannot be repaired with this text",
-            step.why,
-            "Edit it again, or use --repair",
-        )
-    return step
+    return edits
 
 
-def _check_found(ids: tuple[str, ...], found: int, queue: DeadLetterQueue) -> None:
-    if found < len(set(ids)):
-        missing = f"{counted(len(set(ids)) - found, 'letter')} of those named"
+def _check_found(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
+    if number < len(set(ids)):
+        missing = f"{counted(len(set(ids)) - number, 'letter')} of those named"
         raise ConnectorError(
             ErrorCode.DEAD_LETTER_MISSING,
             f"Some dead letters do not exist: {missing}",
             "",
             "List all dead letters to find their ids",
-            stream=queue.topic,
-            group=queue.group,
+            stream=letters.topic,
+            group=letters.group,
         )
 
 
@@ -388,10 +383,15 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
             raise click.UsageError(
                 "give the reason with --why: the ledger keeps it with your name and the time"
             )
-        queue = letters_of(ctx, stream, group).queue
-        done, refused = queue.act(action, which, why=why)
-        _check_found(ids, done + refused.total(), queue)
-        say(f"{counted(done, 'dead letter')} of {queue.topic} {action}")
+        letters = letters_of(ctx, stream, group)
+        act = {
+            Action.PARKED: letters.park,
+            Action.DISCARDED: letters.discard,
+            Action.REOPENED: letters.reopen,
+        }[action]
+        done, refused = act(which, why=why)
+        _check_found(ids, done + refused.total(), letters)
+        say(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():
             say(f"{counted(number, 'letter')} unchanged: already {state}")
         return 1 if refused else 0

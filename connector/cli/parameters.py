@@ -10,7 +10,7 @@ import click
 
 from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
-from connector.dead_letters.batching import LEAST_RATE, MOST_RATE
+from connector.state.rate import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
     from connector.dead_letters.repair import Step
@@ -221,7 +221,7 @@ class Size(click.ParamType[int]):
 
 
 class RepairStep(click.ParamType["Step"]):
-    """One repair step, as `connector.dead_letters.repair` has them."""
+    """A repair step, as `connector.dead_letters.repair` has them."""
 
     name = "step"
 

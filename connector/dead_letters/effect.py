@@ -1,9 +1,9 @@
 """The effect of a change on a row, and a new change with the same effect (DLQ-10, DLQ-13).
 
-A late change gets its place in the order of the row: it wins against older cells, and loses against
-newer cells and against deletes that are not forgotten. A new change can have the same visible
-result with a new order: the *difference*. It is computed from the current state. Data that was
-deleted and forgotten may appear again.
+A late change would get its place in the order of the row: it would win against older cells, and
+lose against newer cells and against deletes that are not forgotten. A new change can have the same
+visible result with a new order: the *difference*. It is computed from the current state. A person
+publishes it. Data that was deleted and forgotten may appear again.
 """
 
 from __future__ import annotations
@@ -71,10 +71,9 @@ def difference(
 def as_of_today(change: DataChange, entries: tuple[Entry, ...], low_watermark: int) -> DataChange:
     """Return the change with these entries and the low watermark as its commit timestamp.
 
-    No further changes below the low watermark are expected, and changes above it still win. If
-    several changes of a row are forced, the last one wins. The change makes no claim for its stream
-    partition. In a table ordered by sequence number, the sequence number of the change still
-    decides.
+    No further changes below the low watermark are expected, and changes above it still win. The
+    change makes no claim for its stream partition. In a table ordered by sequence number, the
+    sequence number of the change still decides.
     """
     return replace(
         change,
@@ -85,4 +84,5 @@ def as_of_today(change: DataChange, entries: tuple[Entry, ...], low_watermark: i
         resume_token=b"",
         transaction=None,
         row_image=None,
+        write_stream=None,
     )

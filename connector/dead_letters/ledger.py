@@ -21,8 +21,8 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from sys import intern
 from typing import Annotated, Any, Final, NamedTuple
@@ -32,6 +32,8 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
 from connector.dead_letters.envelope import letter_id as id_of
 from connector.records.model import MAX_INT, MAX_LONG
+from connector.records.rejection import Headers
+from connector.records.sizes import size_of
 from connector.stored import from_text, to_stored
 from connector.text import truncate_utf8
 
@@ -160,6 +162,68 @@ class Totals:
     closed: Mapping[tuple[str, str], int]
     open_since: int | None = None
     sent: Sent = NONE_SENT
+
+
+class Outgoing(NamedTuple):
+    """A record that is sent again. A `kafka_partition` of None means: the current Kafka partition
+    of its key.
+    """
+
+    key: bytes
+    value: bytes | None
+    headers: Headers
+    kafka_partition: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of its contents."""
+        return size_of(self.key, self.value, self.headers)
+
+
+class LedgerWrite(NamedTuple):
+    """An action on one dead letter: the entry for its history, and for a replay, the record."""
+
+    letter_id: str
+    entry: LedgerEntry
+    record: Outgoing | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of bytes of the record's contents."""
+        return 0 if self.record is None else self.record.size
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalDeadLetters:
+    """The number of dead letters that ingest did not write: those of producers and of other tools
+    (DLQ-1, DLQ-7).
+
+    They are below the offsets `read_to` of the dead-letter topic `topic_id`. Actions on them do not
+    change `count`. `since` is the first failure of the oldest one (µs). Ingest reads the topic from
+    these offsets on, and stores the count with its progress. So it is known without a scan (OPS-5).
+    """
+
+    topic_id: str = ""
+    count: int = 0
+    since: int | None = None
+    read_to: Mapping[int, int] = field(default_factory=dict)
+
+    def after(
+        self, letters: Iterable[DeadLetter], ends: Mapping[int, int], change_topic_id: str
+    ) -> ExternalDeadLetters:
+        """Return the count after reading `letters`, which are below the offsets `ends`.
+
+        A dead letter of a record of the change topic is not external.
+        """
+        count, since = self.count, self.since
+        for letter in letters:
+            if letter.position.topic_id != change_topic_id:
+                count += 1
+                since = min(since or letter.first_failed_at, letter.first_failed_at)
+        return ExternalDeadLetters(self.topic_id, count, since, dict(ends))
+
+
+NO_EXTERNAL: Final = ExternalDeadLetters()
 
 
 class Ledger:

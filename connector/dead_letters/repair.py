@@ -2,11 +2,15 @@
 (DLQ-12).
 
 The original is never changed. It stays in its topic. A repair changes a `Content` (key, value and
-headers) with steps, in the given order. A step is a line of text, `VERB=ARGUMENT`, which the ledger
-stores unchanged. `STEPS` describes each verb. A step that changes a field uses the JSON view
-(REC-22): the record is decoded and changed. The result must be a valid record, and is encoded in
-the newest schema. If a step does not fit a dead letter, the result is a value, `Unrepairable`. The
-other dead letters are not affected.
+headers) with steps, in the given order. A step is a line of text, `VERB ARGUMENT`, which the ledger
+stores unchanged. `STEPS` describes each verb. The paths of `set` and `unset` are those of the view:
+
+    {"key": "u#1", "headers": [{"name": "trace", "value": "7"}], "record": {…}}
+
+`record` is the JSON view of the record (REC-22). It may break a rule of a record. If the value
+cannot be decoded, the view has its bytes, as `value`, in place of `record`. A record that a step
+changes must be valid afterwards, and is encoded again. If a step does not fit a dead letter, the
+result is a value, `Unrepairable`. The other dead letters are not affected.
 """
 
 from __future__ import annotations
@@ -16,63 +20,53 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Any, Final
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.filter import bytes_of_text
 from connector.dead_letters.ledger import RepairNote
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
+from connector.records.json_fields import Fields, list_of, read_bytes, read_text
 from connector.records.json_view import entry_fields, from_json, to_line
 from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
-from connector.records.views import view_of_datum
-from connector.text import is_header_name, is_utf_8
+from connector.records.views import Json, view_of_bytes, view_of_datum
+from connector.text import is_utf_8
 
-_PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")
-FORCE: Final = "--force"
-"""In the ledger, after the steps: a new change with the same result was sent (DLQ-13)."""
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
-    "cut-prefix": (
-        "N",
-        "removes the first N bytes of the value, for example the framing of another system",
-    ),
     "reframe": (
-        "ID",
+        "SCHEMA[@N]",
         (
-            "replaces the framing of the value, or adds a framing to a bare body. `ID` is a schema"
-            " id of the registry, or `single-object` for a body of a released schema"
+            "replaces the framing of the value, or adds a framing to a bare body. `SCHEMA` is a"
+            " schema id of the registry, or `single-object` for a body of a released schema. With"
+            " `@N`, the first N bytes are removed before, for example the framing of another"
+            " system. `own@N` only removes them, and keeps the framing that follows"
         ),
     ),
-    "set-key": ("KEY", "sets the Kafka key. `KEY` is text, or base64 after `base64:`"),
-    "key-from-record": (
-        "",
+    "set": (
+        "PATH=JSON",
         (
-            "sets the Kafka key that the record must have: the row key of a change, or the reserved"
-            " key of control records"
+            "sets a part of the view, for example `key`, `headers.trace`, `record`,"
+            ' `record.data_change.entries[0].family` or `headers["a.b"]`. A header that is set'
+            " replaces all headers of that name"
         ),
     ),
-    "set-header": (
-        "NAME=VALUE",
-        "sets a header. It replaces all headers of that name",
-    ),
-    "drop-header": ("NAME", "removes all headers of that name"),
-    "replace": (
-        "FIELD=JSON",
-        ('replaces a field of the JSON view, for example `data_change.entries[0].family="f"`'),
-    ),
-    "commit-timestamp": (
-        "TIME",
-        "sets the commit timestamp. `TIME` is ISO 8601 with a time zone, or microseconds",
-    ),
-    "record": (
-        "JSON",
-        "replaces the whole record. `JSON` is its JSON view. The option `--edit` makes this step",
+    "unset": (
+        "PATH",
+        (
+            "removes a part of the view. `unset headers.trace` removes all headers of that name."
+            " `unset key` gives the letter the key that its record must have: the row key of a"
+            " change, or the reserved key of control records"
+        ),
     ),
 }
-"""For each verb: the form of its argument (empty: no argument), and a description."""
+"""For each verb: the form of its argument, and a description."""
+
+_OWN, _SINGLE_OBJECT = "own", "single-object"
+_SCHEMA: Final = re.compile(rf"([0-9]{{1,10}}|{_OWN}|{_SINGLE_OBJECT})(?:@([1-9][0-9]{{0,8}}))?")
+_SEGMENT: Final = re.compile(r'\.([^.\[\]="]+)|\[([0-9]{1,6})\]|\[("(?:[^"\\]|\\.)*")\]')
+Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +90,10 @@ class Content:
                 for part in (name.encode("utf-8", "surrogatepass"), value)
             ),
         ]
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         for part in parts:
-            found.update(b"-" if part is None else b"%d:" % len(part) + part)
-        return found.hexdigest()
+            digest.update(b"-" if part is None else b"%d:" % len(part) + part)
+        return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,28 +105,43 @@ class Unrepairable:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step, checked as far as possible without a dead letter. `text` is the given text."""
+    """One step, checked as far as possible without a dead letter.
+
+    - `text` is the given text.
+    - `path` is the path of `set` or `unset`.
+    - `value` is the JSON value of `set`. For `reframe`, it is the schema and the number of bytes to
+      remove.
+    """
 
     text: str
     verb: str
-    argument: str
+    path: Path = ()
+    value: Any = None
 
     @classmethod
     def parse(cls, text: str) -> Step:
-        """Parse a step. Raises ValueError with the mistake in the text."""
+        """Parse a step, for example `unset key`. Raises ValueError with the mistake in the text."""
         if not is_utf_8(text):
             raise ValueError(
                 f"{text[:80]!r} is not UTF-8. If a key or a header value is not text, write it as"
-                " base64 after base64:"
+                ' {"base64": "…"}'
             )
-        verb, equals, argument = text.partition("=")
+        verb, _, argument = text.partition(" ")
         if verb not in STEPS:
             raise ValueError(f"{verb!r} is not a step. The steps are {', '.join(STEPS)}")
-        form, _ = STEPS[verb]
-        if bool(form) != bool(equals):
-            raise ValueError(f"write {verb}={form}" if form else f"{verb} takes no argument")
-        _CHECKS.get(verb, lambda given: None)(argument)
-        return cls(text, verb, argument)
+        if verb == "reframe":
+            return cls(text, verb, value=_parsed_schema(argument))
+        path, rest = _parsed_path(argument)
+        if verb == "unset":
+            if rest or path in (("record",), ("value",)):
+                raise ValueError("write unset PATH, for example unset record.data_change.row_image")
+            return cls(text, verb, path)
+        if not rest.startswith("="):
+            raise ValueError('write set PATH=JSON, for example set record.data_change.table="u"')
+        try:
+            return cls(text, verb, path, json.loads(rest[1:]))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{rest[1:]!r} is not JSON ({error}). Text needs quotes") from None
 
 
 def content_of(letter: DeadLetter) -> Content:
@@ -145,227 +154,210 @@ def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content
     used for decoding.
     """
     for step in steps:
-        repair_note = _after_step(content, step, schemas)
-        if isinstance(repair_note, Unrepairable):
-            return Unrepairable(f"{step.text}: {repair_note.why}")
-        content = repair_note
+        try:
+            content = _after(content, step, schemas)
+        except (_MisfitError, JsonViewError) as error:
+            return Unrepairable(f"{step.text[:200]}: {error}")
+        except RecursionError:  # how deep JSON may be depends on the depth of the call
+            return Unrepairable(f"{step.text[:200]}: the JSON is nested too deep")
     return content
 
 
-def note(
-    steps: Sequence[Step], before: Content, after: Content, *, is_forced: bool = False
-) -> RepairNote | None:
+def note(steps: Sequence[Step], before: Content, after: Content) -> RepairNote | None:
     """Return the note for the ledger, or None if there was no repair."""
-    texts = [*(step.text[:500] for step in steps), *([FORCE] if is_forced else [])]
-    return RepairNote(tuple(texts), before.digest(), after.digest()) if texts else None
+    texts = tuple(step.text[:500] for step in steps)
+    return RepairNote(texts, before.digest(), after.digest()) if texts else None
 
 
-def view(content: Content, schemas: Schemas) -> dict[str, Any] | Unrepairable:
-    """Return the JSON view of a record for an editor. The record may break a rule of REC-14.
-
-    If it cannot be decoded, return `Unrepairable`.
-    """
-    datum = codec.read(content.value, schemas)
-    if isinstance(datum, Rejection):
-        return Unrepairable(f"the value cannot be decoded: {datum.detail}")
-    found: dict[str, Any] = view_of_datum(datum)
-    for entry in found.get("data_change", {}).get("entries", ()):
-        for name in entry.keys() - set(entry_fields(entry["kind"])):
-            del entry[name]
-    return found
-
-
-def from_view(content: Content, edited: str) -> Content | Unrepairable:
-    """Return the content with the record of the JSON view, in the newest schema. Key and headers do
-    not change. Never raises.
-    """
-    try:
-        parsed = from_json(edited)
-    except JsonViewError as error:
-        return Unrepairable(str(error))
-    if parsed.kafka_partitions is None:
-        return Unrepairable(
-            "kafka_partitions is missing: set it to the number of Kafka partitions over which the"
-            " producer spreads its keys"
-        )
-    return replace(content, value=codec.framed(parsed.record, parsed.kafka_partitions))
+def view(content: Content, schemas: Schemas) -> Json:
+    """Return the view of a letter, with the parts that this module's docstring names."""
+    record = _record_view(content, schemas)
+    last = {"value": _view(content.value)} if isinstance(record, Rejection) else {"record": record}
+    headers = [{"name": name, "value": _view(value)} for name, value in content.headers]
+    return {"key": _view(content.key), "headers": headers, **last}
 
 
 def edited(
     content: Content, schemas: Schemas, edit: Callable[[str], str | None]
-) -> Step | Unrepairable | None:
-    """Let an editor change a record, and return the step that makes the same change.
+) -> tuple[Step, ...] | Unrepairable:
+    """Let an editor change a letter, and return the steps that make the same change.
 
-    `edit` gets the JSON view in several lines of printable characters, and returns the edited text.
-    The result is `None` if nothing was changed. It is `Unrepairable` if the record cannot be
-    decoded, or if the edited text is not a valid record.
+    `edit` gets the view in several lines of printable characters, and returns the edited text. The
+    result is empty if nothing was changed. It is `Unrepairable` if the edited text is not a view of
+    a valid record.
     """
     shown = view(content, schemas)
-    if isinstance(shown, Unrepairable):
-        return shown
     text = json.dumps(shown, indent=2, ensure_ascii=False)
     text = "".join(
         char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
     )
     given = edit(text)
+    if given is None:
+        return ()
     try:
-        parsed: Any = None if given is None else json.loads(given)
+        steps = _steps_between(shown, json.loads(given))
     except (ValueError, RecursionError) as error:
         return Unrepairable(f"the edited text is not JSON: {error}")
-    if given is None or parsed == shown:
-        return None
-    try:
-        line = to_line(parsed)
-    except (ValueError, RecursionError) as error:  # json.loads accepts NaN, which is not JSON
-        return Unrepairable(f"the edited text is not JSON: {error}")
-    step = Step(f"record={line}", "record", line)
-    repair_note = _after_step(content, step, schemas)
-    return repair_note if isinstance(repair_note, Unrepairable) else step
+    if isinstance(steps, Unrepairable):
+        return steps
+    repaired = repair(content, steps, schemas)
+    return repaired if isinstance(repaired, Unrepairable) else steps
 
 
-def _after_step(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
-    try:
-        return _take(content, step, schemas)
-    # the allowed depth of JSON depends on the depth of the call: here it is deeper than at the
-    # check
-    except RecursionError:
-        return Unrepairable("the JSON is nested too deep")
+def _steps_between(before: Json, after: Any) -> tuple[Step, ...] | Unrepairable:
+    """The step for each part of a view that differs. The key is the last one, because it may follow
+    from the record. Raises ValueError for JSON that cannot be written again.
+    """
+    parts = ("value", "record", "headers", "key")
+    if not isinstance(after, dict) or not after.keys() <= set(parts):
+        return Unrepairable("the edited text must be an object with key, headers and record")
+    if ("record" in after) == ("value" in after):
+        return Unrepairable("the edited text must have a record, or a value that is not decoded")
+    after = {"key": None, "headers": [], **after}
+    return tuple(
+        Step.parse(f"set {part}={to_line(after[part])}")
+        for part in parts
+        if part in after and (part not in before or after[part] != before[part])
+    )
 
 
-def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepairable:
-    match step.verb:
-        case "cut-prefix":
-            count = int(step.argument)
-            if len(content.value or b"") < count:
-                return Unrepairable(f"the value has {len(content.value or b'')} bytes")
-            return replace(content, value=(content.value or b"")[count:])
-        case "reframe":
-            body = codec.body_of(content.value or b"")
-            if step.argument != "single-object":
-                return replace(content, value=codec.frame(body, int(step.argument)))
-            version = codec.body_version(content.value or b"", schemas)
-            if version is None:
-                return Unrepairable("the body was not written with a released schema")
-            return replace(content, value=codec.frame(body, None, version))
-        case "set-key":
-            return replace(content, key=bytes_of_text(step.argument))
-        case "key-from-record":
-            return _with_key_of_record(content, schemas)
-        case "set-header":
-            name, _, text = step.argument.partition("=")
-            return replace(
-                content, headers=(*_without(content.headers, name), (name, bytes_of_text(text)))
-            )
-        case "drop-header":
-            return replace(content, headers=_without(content.headers, step.argument))
-        case "replace":
-            place, _, text = step.argument.partition("=")
-            return _with_field(content, place, json.loads(text), schemas)
-        case "commit-timestamp":
-            at: int | str = int(step.argument) if step.argument.isdigit() else step.argument
-            return _with_field(content, "data_change.commit_timestamp", at, schemas)
+class _MisfitError(Exception):
+    """A step does not fit a dead letter. The text is the reason."""
+
+
+def _after(content: Content, step: Step, schemas: Schemas) -> Content:
+    """Return the content after one step. Raises `_MisfitError` and `JsonViewError`."""
+    if step.verb == "reframe":
+        schema, removed = step.value
+        return replace(content, value=_reframed(content.value or b"", schema, removed, schemas))
+    part = step.path[0]
+    value = step.value if len(step.path) == 1 else _changed(content, step, schemas)
+    match part:
+        case "key":
+            key = _key_of_record(content, schemas) if value is None else read_bytes(value, "key")
+            return replace(content, key=key)
+        case "headers":
+            return replace(content, headers=_headers(value))
+        case "value":
+            return replace(content, value=None if value is None else read_bytes(value, "value"))
         case _:
-            assert step.verb == "record", step.verb
-            return from_view(content, step.argument)
+            return replace(content, value=_encoded(value))
 
 
-def _with_key_of_record(content: Content, schemas: Schemas) -> Content | Unrepairable:
+def _changed(content: Content, step: Step, schemas: Schemas) -> Any:
+    """The part of the view that a step changes, with the change within it."""
+    part, within = str(step.path[0]), step.path[1:]
+    shown = view(content, schemas)
+    if part == "record":
+        decoded = codec.decode(content.value, schemas)
+        if isinstance(decoded, Rejection) and decoded.rule == Rule.LOGICAL_TYPE:
+            # The new record has the newest schema, and its other numbers would get a wrong unit.
+            raise _MisfitError(f"{decoded.detail}. Set the whole record")
+        if part not in shown:
+            assert isinstance(decoded, Rejection)
+            raise _MisfitError(f"the value cannot be decoded: {decoded.detail}")
+    if part == "headers" and isinstance(within[0], str) and len(within) == 1:
+        others = [header for header in shown[part] if header["name"] != within[0]]
+        header = [{"name": within[0], "value": step.value}] if step.verb == "set" else []
+        return [*others, *header]
+    *path, last = within
+    try:
+        parent: Any = shown[part]
+        for name in path:
+            parent = parent[name]
+        if isinstance(last, int) or step.verb == "unset":
+            parent[last]  # a list cannot get longer, and only what is there can be removed
+        if step.verb == "unset":
+            del parent[last]
+        else:
+            parent[last] = step.value
+    except (KeyError, IndexError, TypeError):
+        raise _MisfitError(f"the letter has no {_text_of(step.path)}") from None
+    return shown[part]
+
+
+def _encoded(document: Any) -> bytes:
+    """The framed value of a JSON view of a record."""
+    parsed = from_json(json.dumps(document))
+    if parsed.kafka_partitions is None:
+        raise _MisfitError(
+            "kafka_partitions is missing: set it to the number of Kafka partitions over which the"
+            " producer spreads its keys"
+        )
+    return codec.framed(parsed.record, parsed.kafka_partitions)
+
+
+def _reframed(value: bytes, schema: str, removed: int, schemas: Schemas) -> bytes:
+    if len(value) < removed:
+        raise _MisfitError(f"the value has {len(value)} bytes")
+    value = value[removed:]
+    if schema == _OWN:
+        return value
+    if schema != _SINGLE_OBJECT:
+        return codec.frame(codec.body_of(value), int(schema))
+    version = codec.body_version(value, schemas)
+    if version is None:
+        raise _MisfitError("the body was not written with a released schema")
+    return codec.frame(codec.body_of(value), None, version)
+
+
+def _key_of_record(content: Content, schemas: Schemas) -> bytes:
     datum = codec.read(content.value, schemas)
     if isinstance(datum, Rejection):
-        return Unrepairable(f"the value cannot be decoded: {datum.detail}")
+        raise _MisfitError(f"the value cannot be decoded: {datum.detail}")
     change = datum["data_change"]
-    return replace(content, key=CONTROL_KEY if change is None else change["row_key"])
+    key: bytes = CONTROL_KEY if change is None else change["row_key"]
+    return key
 
 
-def _with_field(
-    content: Content, place: str, value: object, schemas: Schemas
-) -> Content | Unrepairable:
-    found = view(content, schemas)
-    if isinstance(found, Unrepairable):
-        return found
-    decoded = codec.decode(content.value, schemas)
-    if isinstance(decoded, Rejection) and decoded.rule == Rule.LOGICAL_TYPE:
-        # The new record has the newest schema, and its other numbers would get the wrong unit.
-        return Unrepairable(f"{decoded.detail}. Replace the whole record, with the step record")
-    *path, last = (
-        int(name[1:-1]) if name.startswith("[") else name for name in _PLACE.findall(place)
-    )
-    within: Any = found
-    try:
-        for name in path:
-            within = within[name]
-        if isinstance(last, int):
-            within[last]  # fails for a missing item: a list cannot get longer
-        if not isinstance(within, (dict, list)):
-            return Unrepairable(f"the record has no {place}")
-        within[last] = value
-    except (KeyError, IndexError, TypeError):
-        return Unrepairable(f"the record has no {place}")
-    return from_view(content, json.dumps(found))
+def _record_view(content: Content, schemas: Schemas) -> Json | Rejection:
+    datum = codec.read(content.value, schemas)
+    if isinstance(datum, Rejection):
+        return datum
+    record: Json = view_of_datum(datum)
+    for entry in record.get("data_change", {}).get("entries", ()):
+        for name in entry.keys() - set(entry_fields(entry["kind"])):
+            del entry[name]
+    return record
 
 
-def _without(headers: Headers, name: str) -> Headers:
-    return tuple(header for header in headers if header[0] != name)
+def _headers(value: object) -> Headers:
+    def header(item: object, path: str) -> tuple[str, bytes | None]:
+        fields = Fields(item, path, ("name", "value"), " of a header")
+        return fields.get("name", read_text), fields.get("value", read_bytes, None)
+
+    return list_of(header)([] if value is None else value, "headers")
 
 
-def _is_number(argument: str, digits: int) -> bool:
-    return argument.isascii() and argument.isdigit() and len(argument) <= digits
+def _view(value: bytes | None) -> Any:
+    return None if value is None else view_of_bytes(value)
 
 
-def _check_count(argument: str) -> None:
-    if not (_is_number(argument, 10) and 0 < int(argument) < 2**31):
-        raise ValueError(f"{argument!r} is not a number of bytes")
-
-
-def _check_schema(argument: str) -> None:
-    if argument != "single-object" and not (_is_number(argument, 10) and int(argument) < 2**31):
-        raise ValueError(f"{argument!r} is neither the ID of a schema nor single-object")
-
-
-def _check_time(argument: str) -> None:
-    if _is_number(argument, 19):
-        return
-    try:
-        moment = datetime.fromisoformat(argument)
-    except ValueError:
+def _parsed_schema(argument: str) -> tuple[str, int]:
+    parts = _SCHEMA.fullmatch(argument)
+    if parts is None or (parts[1].isdigit() and int(parts[1]) >= 2**31):
         raise ValueError(
-            f"{argument[:80]!r} is neither microseconds nor a time such as 2025-01-01T09:00:00Z"
-        ) from None
-    if moment.tzinfo is None:
-        raise ValueError(f"{argument!r} has no time zone; write {argument}Z for UTC")
+            f"{argument[:80]!r} is neither the id of a schema nor {_SINGLE_OBJECT}, with @N for a"
+            " number of bytes before the body"
+        )
+    if parts[1] == _OWN and parts[2] is None:
+        raise ValueError(f"write {_OWN}@N, with the number of bytes to remove")
+    return parts[1], int(parts[2] or 0)
 
 
-def _check_bytes(argument: str) -> None:
-    try:
-        bytes_of_text(argument)
-    except ValueError as error:
-        raise ValueError(f"{argument[:80]!r} has no valid base64 after base64: ({error})") from None
+def _parsed_path(argument: str) -> tuple[Path, str]:
+    """The path at the start of an argument, and the rest of it."""
+    text, at, path = f".{argument}", 0, list[str | int]()
+    while segment := _SEGMENT.match(text, at):
+        name, index, quoted = segment.groups()
+        path.append(name or (int(index) if index else json.loads(quoted)))
+        at = segment.end()
+    if not path or path[0] not in ("key", "headers", "record", "value"):
+        raise ValueError(
+            f"{argument[:80]!r} does not begin with key, headers, record or value, as a path does"
+        )
+    return tuple(path), text[at:]
 
 
-def _check_header(argument: str) -> None:
-    name, equals, text = argument.partition("=")
-    if not name or not equals:
-        raise ValueError("write a header as NAME=VALUE")
-    if not is_header_name(name):
-        raise ValueError(f"{name!r} cannot be the name of a header")
-    _check_bytes(text)
-
-
-def _check_replace(argument: str) -> None:
-    place, equals, text = argument.partition("=")
-    if not equals or not _PLACE.findall(place):
-        raise ValueError('write a field as FIELD=JSON, for example data_change.table="users"')
-    try:
-        json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{text!r} is not JSON ({error}). Text needs quotes") from None
-
-
-_CHECKS: Final = {
-    "cut-prefix": _check_count,
-    "reframe": _check_schema,
-    "set-key": _check_bytes,
-    "set-header": _check_header,
-    "replace": _check_replace,
-    "commit-timestamp": _check_time,
-}
+def _text_of(path: Path) -> str:
+    return "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)[1:]

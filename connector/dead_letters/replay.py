@@ -6,8 +6,8 @@ about the failure, and one header that names the dead letter and the attempt. A 
 refused, with the reason, and does not change, if:
 
     it is not open                       it was replayed, parked or discarded
-    it is TOO_LATE                       nothing older than the horizon is merged. With `force`,
-                                         a new change with the same result is sent
+    it is TOO_LATE                       nothing older than the horizon is merged. A person can
+                                         publish a new change (`connector.dead_letters.effect`)
     it is WATERMARK_IN_FUTURE            waiting does not make a wrong claim true
     a repair step does not fit
     it would be rejected again           with the current settings, schemas and horizon. So no
@@ -22,22 +22,31 @@ ever.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
 from connector.dead_letters.envelope import (
     MAX_ATTEMPT,
     OWN_PREFIX,
     REPLAY_HEADER,
     DeadLetter,
+    is_error_header,
     replay_header,
 )
-from connector.dead_letters.ledger import Action, LetterState, LetterStatus, RepairNote
+from connector.dead_letters.ledger import (
+    OPEN_STATES,
+    Action,
+    LedgerEntry,
+    LedgerWrite,
+    LetterState,
+    LetterStatus,
+    Outgoing,
+    RepairNote,
+)
 from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, note, repair
-from connector.dead_letters.third_party_headers import is_error_header
-from connector.records.codec import ChangeRecord, Schemas, decode, framed
+from connector.records.codec import ChangeRecord, Schemas
 from connector.records.model import DataChange
 from connector.records.rejection import Headers, Reason, Rejection
 from connector.records.sizes import size_of
@@ -58,15 +67,12 @@ HEADER_OVERHEAD_BYTES: Final = 10
 
 ALREADY_REPLAYED: Final = "it is already replayed"
 """Why a replayed dead letter is refused."""
+_TOO_LATE: Final = "it is too late"
+_AGAIN: Final = "it would be rejected again as"
 
+_Item = TypeVar("_Item")
 Judge = Callable[[KafkaRecord, Schemas], ChangeRecord | Rejection]
 """`validation.validate_record` with the current settings of the stream."""
-
-
-Force = Callable[[DeadLetter, DataChange], DataChange | str]
-"""Returns a new change that has the same result today, or a text with the reason why this is
-impossible (DLQ-13).
-"""
 
 
 class Verdict(StrEnum):
@@ -112,19 +118,28 @@ class Decision:
     kafka_partition: int | None = None
     repair_note: RepairNote | None = None
 
+    @property
+    def is_too_late(self) -> bool:
+        """Whether it is refused because its change is older than the horizon (DLQ-13)."""
+        return self.why.startswith((f"{_TOO_LATE}:", f"{_AGAIN} {Reason.TOO_LATE}:"))
+
 
 @dataclass(slots=True)
 class Tally:
-    """The number of dead letters by decision, and of the refused ones by their short reason."""
+    """The number of dead letters by decision, and of the refused ones by their short reason.
+    `too_late` are the refused ones whose change is too late.
+    """
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
+    too_late: int = 0
 
     def add(self, decision: Decision) -> None:
         """Count one dead letter."""
         self.verdicts[decision.verdict] += 1
         if decision.verdict is Verdict.REFUSE:
             self.refused[decision.why.partition(":")[0]] += 1
+            self.too_late += decision.is_too_late
 
 
 def decide(
@@ -136,9 +151,8 @@ def decide(
     now: int,
     steps: Sequence[Step] = (),
     max_attempts: int = MAX_ATTEMPTS,
-    force: Force | None = None,
 ) -> Decision:
-    """Decide what a replay does with a dead letter. Raises only what `force` raises.
+    """Decide what a replay does with a dead letter. Raises only what `schemas` raise.
 
     Args:
         letter: The dead letter.
@@ -148,15 +162,12 @@ def decide(
         now: The current time (µs).
         steps: The repair steps.
         max_attempts: It is parked after so many attempts.
-        force: For a dead letter that is TOO_LATE, the change that is sent instead. Other dead
-            letters ignore it.
     """
 
     def unsent(verdict: Verdict, why: str) -> Decision:
         return Decision(letter, verdict, why, status.attempt, status.attempts_since_reopen)
 
-    is_forced = force is not None and letter.reason is Reason.TOO_LATE
-    if why := _why_not(letter, status, is_forced=is_forced):
+    if why := _why_not(letter, status):
         return unsent(Verdict.REFUSE, why)
     if status.attempts_since_reopen >= max_attempts:
         why = f"it was replayed {status.attempts_since_reopen} times and rejected each time"
@@ -165,11 +176,6 @@ def decide(
     after = repair(before, steps, schemas)
     if isinstance(after, Unrepairable):
         return unsent(Verdict.REFUSE, f"it cannot be repaired: {after.why}")
-    if force is not None and is_forced:
-        forced = _forced(letter, after, target, schemas, force)
-        if isinstance(forced, str):
-            return unsent(Verdict.REFUSE, f"it cannot be forced: {forced}")
-        after = forced
     attempt = status.attempt + 1
     record = target.validate_record(
         KafkaRecord(letter.position, now, after.key, after.value, after.headers), schemas
@@ -187,37 +193,21 @@ def decide(
         status.attempts_since_reopen + 1,
         content,
         partition,
-        note(steps, before, after, is_forced=is_forced),
+        note(steps, before, after),
     )
 
 
-def _forced(
-    letter: DeadLetter, content: Content, target: ReplayTarget, schemas: Schemas, force: Force
-) -> Content | str:
-    found = decode(content.value, schemas)
-    if isinstance(found, Rejection):
-        return found.detail
-    if not isinstance(found.record, DataChange):
-        return "it is not a change"
-    today = force(letter, found.record)
-    return (
-        today
-        if isinstance(today, str)
-        else replace(content, value=framed(today, target.kafka_partitions))
-    )
-
-
-def _why_not(letter: DeadLetter, status: LetterStatus, *, is_forced: bool) -> str:
+def _why_not(letter: DeadLetter, status: LetterStatus) -> str:
     if not status.allows(Action.REPLAYED):
         return (
             ALREADY_REPLAYED
             if status.state is LetterState.REPLAYED
             else f"it is {status.state}: reopen it first"
         )
-    if letter.reason is Reason.TOO_LATE and not is_forced:
+    if letter.reason is Reason.TOO_LATE:
         return (
-            "it is too late: tombstones may have expired since, so lowmark merges no change below"
-            " the horizon"
+            f"{_TOO_LATE}: tombstones may have expired since, so lowmark merges no change below the"
+            " horizon. Publish a new change with the same effect instead"
         )
     if status.attempt >= MAX_ATTEMPT:
         return "it has the largest attempt number: publish the change again as a new record"
@@ -238,7 +228,7 @@ def _why_not_sent(
     is_repaired: bool,
 ) -> str:
     if isinstance(record, Rejection):
-        return f"it would be rejected again as {record.reason}: {record.detail}"
+        return f"{_AGAIN} {record.reason}: {record.detail}"
     if isinstance(record.record, DataChange):
         if letter.table is not None and (
             why := _why_not_in(letter.table, record.record, target.tables)
@@ -265,7 +255,7 @@ def _why_not_in(table: str, change: DataChange, tables: Mapping[str, TableDefini
     if definition is None:
         return f"its table is not declared: {table}"
     fault = read_change(definition, change)
-    return f"it would be rejected again as {fault.reason}: {fault.detail}" if fault else ""
+    return f"{_AGAIN} {fault.reason}: {fault.detail}" if fault else ""
 
 
 def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
@@ -289,3 +279,70 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
 def _size_on_wire(content: Content) -> int:
     overhead = RECORD_OVERHEAD_BYTES + HEADER_OVERHEAD_BYTES * len(content.headers)
     return size_of(content.key, content.value, content.headers) + overhead
+
+
+def ledger_write(decision: Decision, *, at: int, by: str, why: str, selection: str) -> LedgerWrite:
+    """Return the ledger entry of a replay or a parking, and the record that is sent.
+
+    `at`, `by`, `why` and `selection` are those of `LedgerEntry`. A parked dead letter has the
+    reason of its decision.
+    """
+    record, content = None, decision.content
+    if content is not None:
+        assert content.key is not None, "a record without a key would have been rejected again"
+        record = Outgoing(content.key, content.value, content.headers, decision.kafka_partition)
+    entry = LedgerEntry(
+        Action.PARKED if record is None else Action.REPLAYED,
+        at,
+        by,
+        decision.why if record is None else why,
+        selection,
+        decision.attempt,
+        decision.attempts_since_reopen,
+        decision.repair_note,
+    )
+    return LedgerWrite(decision.letter.id, entry, record)
+
+
+@dataclass(slots=True)
+class Remaining:
+    """The number of dead letters that an action has read, and the oldest first failure of those
+    that are open or parked after it (µs).
+    """
+
+    read: int = 0
+    since: int | None = None
+
+    def add(self, letter: DeadLetter, *, stays: bool) -> None:
+        """Count a dead letter that changes. `stays`: it is open or parked afterwards."""
+        self.read += 1
+        if stays:
+            self.since = min(self.since or letter.first_failed_at, letter.first_failed_at)
+
+    def add_unchanged(self, letter: DeadLetter, status: LetterStatus) -> None:
+        """Count a dead letter that does not change."""
+        self.add(letter, stays=status.state in OPEN_STATES)
+
+
+def in_batches(
+    items: Iterable[_Item], size: Callable[[_Item], int], *, at_most: int, at_most_bytes: int
+) -> Iterator[list[_Item]]:
+    """Yield the items in order, in lists of at most `at_most` items and `at_most_bytes` bytes.
+
+    A larger item is alone in its list. Before a list is yielded, at most one item after it is read
+    from `items`.
+    """
+    batch: list[_Item] = []
+    total = 0
+    for item in items:
+        bytes_ = size(item)
+        if batch and total + bytes_ > at_most_bytes:
+            yield batch
+            batch, total = [], 0
+        batch.append(item)
+        total += bytes_
+        if len(batch) == at_most:
+            yield batch
+            batch, total = [], 0
+    if batch:
+        yield batch

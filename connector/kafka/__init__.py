@@ -8,7 +8,6 @@ from __future__ import annotations
 from connector.dead_letters.filter import LetterFilter
 from connector.kafka.consume.consumer import ChangeConsumer
 from connector.kafka.consume.record import ConsumerRecord
-from connector.kafka.dead_letters.queue import DeadLetterQueue
 from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.producer import ChangeProducer
@@ -30,7 +29,6 @@ __all__ = [
     "ChangeProducer",
     "ConsumerRecord",
     "DeadLetterPublisher",
-    "DeadLetterQueue",
     "HeldBack",
     "Late",
     "LetterFilter",

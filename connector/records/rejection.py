@@ -173,8 +173,9 @@ _CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
             " change could bring back deleted rows"
         ),
         (
-            "Raise delete_retention, so that it does not happen again. replay --force computes"
-            " the effect on the row of today, and shows it before it sends anything"
+            "Raise delete_retention, so that it does not happen again. Send the row again from the"
+            " source, or publish the effect that the change would have now: show --new-change"
+            " prints it"
         ),
     ),
     Reason.TOO_LARGE: (

@@ -20,8 +20,8 @@ from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, log_event
 from connector.services.load_config import who
+from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
-from connector.services.write_stream_wait import wait_for_rows
 from connector.state.write_stream_status import (
     ReleaseStatus,
     SessionStatus,
@@ -211,7 +211,7 @@ def commit_write_streams(
     if wait:
         catalog = _catalog(config, of, is_complete=True)
         entries = {name: catalog.streams[name] for name in names}
-        wait_for_rows(config, of, entries, commit_timestamp, timeout_s, on_event)
+        wait_for_commit(config, of, entries, commit_timestamp, timeout_s, on_event)
     return commit_timestamp
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from connector.dead_letters.external import ExternalDeadLetters
-from connector.dead_letters.ledger import Totals
+from connector.dead_letters.ledger import ExternalDeadLetters, Totals
 
 
 @dataclass(frozen=True, slots=True)

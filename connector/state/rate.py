@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from connector.dead_letters.batching import LEAST_RATE, MOST_RATE
 from connector.errors import argument_invalid
 
+LEAST_RATE: Final = 0.001
+MOST_RATE: Final = 1_000_000.0
+"""The limits of `max_changes_per_s`."""
 SMOOTH_S: Final = 0.01
 """Shorter waits are not made, because sleeping is not that exact. They add up."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
-from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
+from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import ErrorCode, StaleTableError
 from connector.records.model import Release
 from connector.records.views import view_of_time

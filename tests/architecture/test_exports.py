@@ -46,7 +46,6 @@ PUBLIC = {
         "ChangeProducer",
         "ConsumerRecord",
         "DeadLetterPublisher",
-        "DeadLetterQueue",
         "HeldBack",
         "Late",
         "LetterFilter",

@@ -53,12 +53,12 @@ def prepare(page: Path, now: int) -> dict[str, str]:
 
 
 def a_dead_letter(commands: str) -> str:
-    """The id of the dead letter that commands are for: of a change that is too late if it is
-    forced, otherwise of one that would be taken now, if there is one.
+    """The id of the dead letter that commands are for: of a change that is too late if they are for
+    a new change, otherwise of one that would be taken now, if there is one.
     """
     group = "index" if "--group index" in commands else None
     letters = dead_letters(load_config("connector.toml"), "shop", group=group)
-    best = Reason.TOO_LATE if "--force" in commands else Reason.UNKNOWN_TABLE
+    best = Reason.TOO_LATE if "new change" in commands.replace("-", " ") else Reason.UNKNOWN_TABLE
     for which in (
         LetterFilter(reasons=frozenset({best}), key_prefix=b"13"),
         LetterFilter(),

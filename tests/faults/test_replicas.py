@@ -132,7 +132,7 @@ class Work:
         """How many letters were sent. -1: the brokers are away."""
         try:
             letters = dead_letters(self.config, by="test")
-            steps = [Step.parse("key-from-record")]
+            steps = [Step.parse("unset key")]
             tally = letters.replay(LetterFilter(), why="the key was wrong", steps=steps)
         except ConnectorError as error:
             self.failed += 1

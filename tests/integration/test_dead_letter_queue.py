@@ -17,13 +17,13 @@ from connector.kafka import (
     ChangeConsumer,
     ConsumerRecord,
     DeadLetterPublisher,
-    DeadLetterQueue,
     topics,
 )
-from connector.kafka.dead_letters.ledger_topic import MAX_DEEDS
+from connector.kafka.dead_letters.ledger_topic import MAX_WRITES
 from connector.records.codec import encode, frame
 from connector.records.model import DataChange, Heartbeat
 from connector.records.rejection import Position, Reason
+from connector.services import DeadLetters, dead_letters
 from tests.broker import NewTopic
 from tests.integration.changes import change
 
@@ -56,13 +56,11 @@ def letter(
     return DeadLetter(**known | fields)  # type: ignore[arg-type]
 
 
-def queue_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLetter) -> DeadLetterQueue:
+def letters_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLetter) -> DeadLetters:
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish(letters)
     stream = StreamConfig(name="s", topic=facts.topic)
-    return DeadLetterQueue(
-        ConnectorConfig("w", kafka, streams={"s": stream}), stream, by="ada@desk"
-    )
+    return dead_letters(ConnectorConfig("w", kafka, streams={"s": stream}), by="ada@desk")
 
 
 def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[ConsumerRecord]:
@@ -84,8 +82,10 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
     beat = letter(
         facts, 20, frame(encode(Heartbeat("p", 5), 2), None), key=b"\x00connector.control"
     )
-    queue = queue_of(kafka, facts, *sent, beat, letter(facts, 30, reason=Reason.TOO_LATE), sent[0])
-    planned = [decision.verdict for decision in queue.plan(ALL)]
+    letters = letters_of(
+        kafka, facts, *sent, beat, letter(facts, 30, reason=Reason.TOO_LATE), sent[0]
+    )
+    planned = [decision.verdict for decision, _ in letters.plan(ALL)]
     assert (
         planned.count(Verdict.REPLAY),
         planned.count(Verdict.REFUSE),
@@ -100,11 +100,11 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
         steps.append(done)
         stop.set()
 
-    first = queue.replay(
+    first = letters.replay(
         ALL, why="the table is declared", max_changes_per_s=4, on_progress=progress, stop=stop
     )
     assert (first.verdicts[Verdict.REPLAY], steps) == (1, [1]), "PUB-7: no burst"
-    rest = queue.replay(
+    rest = letters.replay(
         ALL,
         why="the table is declared",
         max_changes_per_s=50,
@@ -123,9 +123,9 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
     )
     assert [one.source.position.kafka_partition for one in found if one not in data] == [1]
 
-    assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 1}
+    assert letters.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 1}
     assert len(received(kafka, facts)) == 10
-    entry = queue.ledger().history(sent[0].id)[0]
+    entry = letters.ledger().history(sent[0].id)[0]
     assert (entry.action, entry.by, entry.why, entry.selection) == (
         Action.REPLAYED,
         "ada@desk",
@@ -140,19 +140,21 @@ def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(
     """DLQ-14: nothing circles for ever."""
     facts = new_topic(kafka_partitions=2)
     first = letter(facts, 1)
-    queue = queue_of(kafka, facts, first)
-    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
+    letters = letters_of(kafka, facts, first)
+    assert letters.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
     back = received(kafka, facts)[-1].source
     # Ingest, as it has another table definition than we do, rejects it: another letter with all its
     # headers.
     again = letter(facts, 1, position=back.position, headers=back.headers)
-    queue = queue_of(kafka, facts, again)
-    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.PARK: 1}
-    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {}
-    assert queue.act(
-        Action.REOPENED, LetterFilter(states=frozenset()), why="the cause is mended"
-    ) == (1, {LetterState.REPLAYED: 1})
-    assert queue.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
+    letters = letters_of(kafka, facts, again)
+    assert letters.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.PARK: 1}
+    assert letters.replay(ALL, why="try", max_attempts=1).verdicts == {}
+    every_state = LetterFilter(states=frozenset())
+    assert letters.reopen(every_state, why="the cause is repaired") == (
+        1,
+        {LetterState.REPLAYED: 1},
+    )
+    assert letters.replay(ALL, why="try", max_attempts=1).verdicts == {Verdict.REPLAY: 1}
     assert replay_claim(received(kafka, facts)[-1].source.headers) == (again.id, 2)
 
 
@@ -162,38 +164,34 @@ def test_a_mended_letter_is_replayed_and_the_original_is_kept(
     """DLQ-12."""
     facts = new_topic(kafka_partitions=2)
     subject = letter(facts, 1, key=b"wrong", reason=Reason.KEY_MISMATCH)
-    queue = queue_of(kafka, facts, subject)
-    steps = [Step.parse("key-from-record")]
-    assert queue.replay(
+    letters = letters_of(kafka, facts, subject)
+    steps = [Step.parse("unset key")]
+    assert letters.replay(
         LetterFilter(ids=frozenset({subject.id})), why="typo", steps=steps
     ).verdicts == {Verdict.REPLAY: 1}
     (back,) = received(kafka, facts)
     assert back.source.key == b"row-1"
     assert [
-        found for found, _ in queue.letters(LetterFilter(states=frozenset({LetterState.REPLAYED})))
+        found for found, _ in letters.list(LetterFilter(states=frozenset({LetterState.REPLAYED})))
     ] == [subject]
-    (entry,) = queue.ledger().history(subject.id)
+    (entry,) = letters.ledger().history(subject.id)
     assert entry.repair_note is not None
-    assert entry.repair_note.steps == ("key-from-record",)
+    assert entry.repair_note.steps == ("unset key",)
 
 
-def test_many_letters_are_judged_ahead_with_the_same_outcome(
-    kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+def test_many_letters_are_replayed_in_several_transactions(
+    kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
-    """DLQ-11, DLQ-14: in another process, which knows the ledger; stopped, gone on with, and
-    nothing left to do.
-    """
-    monkeypatch.setattr("connector.kafka.dead_letters.queue.MANY", 1)
+    """DLQ-11, DLQ-14: stopped after the first one, and continued with what is left."""
     facts = new_topic(kafka_partitions=2)
     sent = [letter(facts, offset) for offset in range(1500)]
     undecodable = [
         letter(facts, 2000 + offset, b"rubbish", reason=Reason.UNKNOWN_FRAMING)
         for offset in range(3)
     ]
-    queue = queue_of(kafka, facts, *sent, *undecodable)
-    assert queue.act(
-        Action.DISCARDED, LetterFilter(ids=frozenset({sent[0].id})), why="not wanted"
-    ) == (1, {})
+    letters = letters_of(kafka, facts, *sent, *undecodable)
+    first = LetterFilter(ids=frozenset({sent[0].id}))
+    assert letters.discard(first, why="not wanted") == (1, {})
     stop, seen = threading.Event(), list[tuple[int, int]]()
 
     def progress(looked: int, done: int) -> None:
@@ -201,13 +199,13 @@ def test_many_letters_are_judged_ahead_with_the_same_outcome(
         stop.set()
 
     assert (
-        queue.replay(ALL, why="the table is declared", on_progress=progress, stop=stop).verdicts[
+        letters.replay(ALL, why="the table is declared", on_progress=progress, stop=stop).verdicts[
             Verdict.REPLAY
         ]
-        == MAX_DEEDS
+        == MAX_WRITES
     )
-    steps = [Step.parse('replace=data_change.table="users"')]
-    rest = queue.replay(
+    steps = [Step.parse('set record.data_change.table="users"')]
+    rest = letters.replay(
         ALL,
         why="the table has another name",
         steps=steps,
@@ -218,15 +216,15 @@ def test_many_letters_are_judged_ahead_with_the_same_outcome(
         {"it cannot be repaired": 3},
     )
     assert [done for _, done in seen] == [1000, 499]
-    assert queue.ledger().open_since == 11
+    assert letters.ledger().open_since == 11
     found = received(kafka, facts)
     claims = [replay_claim(one.source.headers) for one in found]
     assert sorted(claims, key=str) == sorted(((one.id, 1) for one in sent[1:]), key=str)
-    repair_note = [
+    repaired = [
         one for one in found if isinstance(one.record, DataChange) and one.record.table == "users"
     ]
-    assert len(repair_note) == 499
-    assert queue.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 3}
+    assert len(repaired) == 499
+    assert letters.replay(ALL, why="again").verdicts == {Verdict.REFUSE: 3}
 
 
 @pytest.mark.long
@@ -235,11 +233,11 @@ def test_a_hundred_thousand_letters_are_found_and_replayed(
 ) -> None:
     """DLQ-8, DLQ-11: whole transactions of a thousand."""
     facts = new_topic(kafka_partitions=2)
-    queue = queue_of(kafka, facts, *(letter(facts, offset) for offset in range(100_000)))
+    letters = letters_of(kafka, facts, *(letter(facts, offset) for offset in range(100_000)))
     began = time.monotonic()
-    assert sum(1 for _ in queue.letters(LetterFilter(key_prefix=b"row-1", table="t"))) == 33_333
+    assert sum(1 for _ in letters.list(LetterFilter(key_prefix=b"row-1", table="t"))) == 33_333
     looked = time.monotonic()
-    assert queue.replay(ALL, why="all of them").verdicts == {Verdict.REPLAY: 100_000}
+    assert letters.replay(ALL, why="all of them").verdicts == {Verdict.REPLAY: 100_000}
     print(f"found in {looked - began:.1f} s, replayed in {time.monotonic() - looked:.1f} s")
     found = received(kafka, facts)
     assert len(found) == len({replay_claim(one.source.headers) for one in found}) == 100_000

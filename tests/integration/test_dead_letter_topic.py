@@ -25,7 +25,7 @@ from connector.dead_letters.envelope import (
     source_letter,
     to_headers,
 )
-from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
+from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
 from connector.kafka import DeadLetterPublisher, read_letters, topics
 from connector.kafka.dead_letters.topic import external_dead_letters

@@ -17,7 +17,9 @@ from connector.dead_letters.ledger import (
     NONE_SENT,
     Action,
     LedgerEntry,
+    LedgerWrite,
     LetterState,
+    Outgoing,
     history_to_json,
 )
 from connector.errors import TopicError, WriterConflictError
@@ -25,9 +27,7 @@ from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.dead_letters.ledger_topic import (
     TOTALS_KEY,
-    LedgerWrite,
     LedgerWriter,
-    Outgoing,
     read_ledger,
     read_totals,
 )
@@ -46,7 +46,7 @@ replay(KafkaConfig(servers), topic, lambda step: os._exit(9) if step == deadly e
 """
 
 
-def deed(letter_id: str, action: Action = Action.REPLAYED) -> LedgerWrite:
+def write(letter_id: str, action: Action = Action.REPLAYED) -> LedgerWrite:
     record = (
         Outgoing(letter_id.encode(), b"value", (("h", None),))
         if action is Action.REPLAYED
@@ -58,7 +58,7 @@ def deed(letter_id: str, action: Action = Action.REPLAYED) -> LedgerWrite:
 def replay(kafka: KafkaConfig, topic: str, on_step: object = lambda step: None) -> None:
     with LedgerWriter(kafka, topic, on_step) as writer:  # type: ignore[arg-type]
         if left := [letter_id for letter_id in IDS if not writer.ledger.history(letter_id)]:
-            writer.commit([deed(letter_id) for letter_id in left])
+            writer.commit([write(letter_id) for letter_id in left])
 
 
 def records(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[bytes]:
@@ -104,7 +104,7 @@ def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> N
     """DLQ-7: so that a table is not called complete before ingest has read them."""
     facts = new_topic(kafka_partitions=2)
     with LedgerWriter(kafka, facts.topic) as writer:
-        writer.commit([deed("T-0-1")])
+        writer.commit([write("T-0-1")])
         assert read_totals(kafka, facts.topic).sent == NONE_SENT  # type: ignore[union-attr]
         writer.write_totals(7)
     known = read_totals(kafka, facts.topic)
@@ -112,8 +112,8 @@ def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> N
     ((partition, end),) = known.sent.ends.items()
     assert (known.sent.topic_id, end, known.open_since) == (facts.topic_id, 1, 7)
     with LedgerWriter(kafka, facts.topic) as writer:
-        writer.commit([deed("T-0-2", Action.DISCARDED)])
-        writer.commit([deed("T-0-3"), deed("T-0-4")])
+        writer.commit([write("T-0-2", Action.DISCARDED)])
+        writer.commit([write("T-0-3"), write("T-0-4")])
         writer.write_totals(7)
         assert writer.ledger.sent == read_totals(kafka, facts.topic).sent  # type: ignore[union-attr]
     ends = topics.high_watermarks(kafka, facts)
@@ -133,7 +133,7 @@ def test_totals_are_found_however_few_or_many_records_lie_around_them(
     topic_id = facts.topic_id
     for number, table in enumerate(("", "-user-events", "-2024", "-a-1-2")):
         with LedgerWriter(kafka, facts.topic) as writer:
-            writer.commit([deed(f"{topic_id}-0-{number}{table}", Action.DISCARDED)])
+            writer.commit([write(f"{topic_id}-0-{number}{table}", Action.DISCARDED)])
             writer.write_totals(None)
         totals = read_totals(kafka, facts.topic)
         assert totals is not None
@@ -148,7 +148,7 @@ def test_totals_are_found_however_few_or_many_records_lie_around_them(
 
     with pytest.raises(RuntimeError), LedgerWriter(kafka, facts.topic, dies) as writer:
         writer.commit(
-            [deed(f"{topic_id}-0-{number}", Action.DISCARDED) for number in range(10, 310)]
+            [write(f"{topic_id}-0-{number}", Action.DISCARDED) for number in range(10, 310)]
         )
     assert read_totals(kafka, facts.topic) == totals
 
@@ -175,8 +175,8 @@ def test_a_story_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopi
     facts = new_topic()
     for action in (Action.PARKED, Action.DISCARDED):
         with LedgerWriter(kafka, facts.topic) as writer:
-            writer.commit([deed("a-0-1", action)])
-            writer.commit([deed("a-0-2", action)])
+            writer.commit([write("a-0-1", action)])
+            writer.commit([write("a-0-2", action)])
     history = read_ledger(kafka, facts.topic).history("a-0-1")
     assert [(entry.action, entry.by, entry.why) for entry in history] == [
         (action, "ada", "why") for action in (Action.PARKED, Action.DISCARDED)
@@ -206,8 +206,8 @@ def test_a_ledger_that_would_forget_is_refused(
     [
         (b"a-0-1", b"{}"),
         (b"a-0-1", None),
-        (b"\xff", history_to_json((deed("a-0-1").entry,))),
-        (b"a-0-1", history_to_json((deed("a-0-1").entry,)).replace(b'"at": 1', b'"at": 1e999')),
+        (b"\xff", history_to_json((write("a-0-1").entry,))),
+        (b"a-0-1", history_to_json((write("a-0-1").entry,)).replace(b'"at": 1', b'"at": 1e999')),
         (TOTALS_KEY, b'{"closed": [["T", "", 1e999]], "open_since": null}'),
     ],
 )

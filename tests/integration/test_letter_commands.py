@@ -11,8 +11,11 @@ import pytest
 
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import DeadLetter, replay_header
+from connector.dead_letters.repair import content_of, view
 from connector.kafka import DeadLetterPublisher
 from connector.kafka.topics import TopicFacts
+from connector.records.codec import Schemas
+from connector.records.json_view import to_line
 from connector.records.rejection import Reason
 from connector.state.stream_progress import Progress
 from tests.broker import NewTopic
@@ -95,10 +98,10 @@ def test_from_the_first_look_to_the_last_letter(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """DLQ-8 to DLQ-14: look, dry run, replay, mend, park, discard, restore, export; nothing raw
+    """DLQ-8 to DLQ-14: look, dry run, replay, repair, park, discard, reopen, export; nothing raw
     reaches the terminal (DLQ-9).
 
-    poison_is_contained: rejected records are explained, mended and replayed.
+    poison_is_contained: rejected records are explained, repaired and replayed.
     """
     seen = []
 
@@ -121,6 +124,7 @@ def test_from_the_first_look_to_the_last_letter(
     assert run("replay", "--all") == 1
     assert "would be replayed 3, parked after too many attempts 0, refused 3" in shell.err
     assert "it would be rejected again as KEY_MISMATCH" in shell.out
+    assert "connector dead-letters show ID --new-change" in shell.err
     assert [word for word in ("would replay", "would refuse") if word not in shell.out] == []
     assert run("replay", letters[0].id, "--json") == 0
     shown = json.loads(shell.out)
@@ -149,7 +153,7 @@ def test_from_the_first_look_to_the_last_letter(
             "--reason",
             "KEY_MISMATCH",
             "--repair",
-            "key-from-record",
+            "unset key",
             "--execute",
             "--why",
             "typo",
@@ -162,6 +166,12 @@ def test_from_the_first_look_to_the_last_letter(
         b"row-1",
         b"row-2",
     ]
+
+    assert run("replay", letters[4].id, "--execute", "--why", "too late") == 1
+    assert "connector dead-letters show ID --new-change" in shell.err
+    assert run("show", letters[4].id, "--new-change") == 1
+    assert "The low watermark is not known" in shell.err
+    assert run("show", letters[4].id, "--new-change", "--json") == 2
 
     assert run("park", letters[4].id, "--why", "ask the source") == 0
     assert run("discard", "--state", "any", "--reason", "TOO_LATE", "--why", "sent again") == 0
@@ -181,9 +191,14 @@ def test_from_the_first_look_to_the_last_letter(
     monkeypatch.setattr("click.edit", lambda text, extension: None)
     assert run("replay", letters[3].id, "--edit") == 1
     assert "You changed nothing" in shell.err
-    assert run("replay", letters[3].id, "--repair", "cut-prefix=99999", "--edit") == 1
-    assert run("replay", letters[5].id, "--edit") == 1
-    assert "cannot be decoded" in shell.err
+    assert run("replay", letters[3].id, "--repair", "reframe own@99999", "--edit") == 1
+    assert "the value has" in shell.err
+    good = to_line(view(content_of(letters[2]), Schemas()))
+    monkeypatch.setattr("click.edit", lambda text, extension: good)
+    assert run("replay", letters[5].id, "--edit", "--json") == 0
+    shown = json.loads(shell.out)
+    assert [step.partition("=")[0] for step in shown["repair"]] == ["set record"]
+    assert shown["record"]["data_change"]["row_key"] == shown["key"] == "row-2"
 
     assert run("export", "--state", "any", "--output", str(tmp_path / "letters.jsonl")) == 0
     assert run("export", "--state", "any", "--output", str(tmp_path / "letters.jsonl")) == 1
@@ -193,7 +208,7 @@ def test_from_the_first_look_to_the_last_letter(
     }
     assert next(one for one in exported if one["id"] == letters[3].id)["history"][0]["repair"][
         "steps"
-    ] == ["key-from-record"]
+    ] == ["unset key"]
     assert run("list") == 0
     assert shell.err.startswith("2 dead letters")
     assert not {char for text in seen for char in text if not char.isprintable()} - {"\n"}

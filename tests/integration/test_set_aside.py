@@ -13,9 +13,8 @@ import pytest
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import dead_letter_topic, replay_claim, replay_topic
-from connector.dead_letters.external import NO_EXTERNAL
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import LetterState
+from connector.dead_letters.ledger import NO_EXTERNAL, LetterState
 from connector.errors import ConfigError, ConnectorError, TopicError
 from connector.kafka import (
     ChangeConsumer,

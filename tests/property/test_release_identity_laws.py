@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from connector.config.settings import StreamConfig
 from connector.errors import ConfigError, ErrorCode, StreamStateError
 from connector.records.model import OffsetRange, Release
-from connector.services.write_stream_wait import check_not_withheld
+from connector.services.wait import check_not_withheld
 from connector.services.write_streams import committed_with, find_withheld
 from connector.state.stream_progress import Progress
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState

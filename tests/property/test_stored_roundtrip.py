@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from connector import stored
 from connector.dead_letters.blocked_rows import BlockingLetter
-from connector.dead_letters.external import ExternalDeadLetters
 from connector.dead_letters.ledger import (
+    ExternalDeadLetters,
     LedgerEntry,
     RepairNote,
     Sent,

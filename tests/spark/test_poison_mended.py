@@ -57,38 +57,38 @@ def altered(change: DataChange, alter: Callable[[dict[str, Any]], object]) -> by
 
 def as_json(good: DataChange) -> tuple[str, ...]:
     """What an editor would make of it."""
-    return (f"record={to_json(good, 2)}",)
+    return (f"set record={to_json(good, 2)}",)
 
 
 CASES = {
     "bare": Case(
         Reason.UNKNOWN_FRAMING,
         lambda c: (c.row_key, encode(c, 2)),
-        lambda c: ("reframe=single-object",),
+        lambda c: ("reframe single-object",),
     ),
     "foreign": Case(
         Reason.UNKNOWN_FRAMING,
         lambda c: (c.row_key, b"MAGIC" + framed(c)),
-        lambda c: ("cut-prefix=5",),
+        lambda c: ("reframe own@5",),
     ),
     "schema": Case(
         Reason.UNKNOWN_SCHEMA,
         lambda c: (c.row_key, frame(encode(c, 2), 4711)),
-        lambda c: ("reframe=single-object",),
+        lambda c: ("reframe single-object",),
     ),
     "cut": Case(Reason.UNDECODABLE, lambda c: (c.row_key, framed(c)[:-2]), as_json),
     "family": Case(
         Reason.INVALID,
         lambda c: (c.row_key, altered(c, lambda d: d["entries"][0].update(family="no family"))),
-        lambda c: ('replace=data_change.entries[0].family="f"',),
+        lambda c: ('set record.data_change.entries[0].family="f"',),
     ),
     "key": Case(
-        Reason.KEY_MISMATCH, lambda c: (b"another row", framed(c)), lambda c: ("key-from-record",)
+        Reason.KEY_MISMATCH, lambda c: (b"another row", framed(c)), lambda c: ("unset key",)
     ),
     "future": Case(
         Reason.COMMIT_TIMESTAMP_IN_FUTURE,
         lambda c: (c.row_key, framed(replace(c, commit_timestamp=FUTURE))),
-        lambda c: (f"commit-timestamp={c.commit_timestamp}",),
+        lambda c: (f"set record.data_change.commit_timestamp={c.commit_timestamp}",),
     ),
     "entry": Case(
         Reason.UNKNOWN_ENTRY,
@@ -98,7 +98,7 @@ CASES = {
     "number": Case(
         Reason.INVALID_SEQUENCE_NUMBER,
         lambda c: (c.row_key, altered(c, lambda d: d.update(change_sequence_number="no number"))),
-        lambda c: ('replace=data_change.change_sequence_number="A"',),
+        lambda c: ('set record.data_change.change_sequence_number="A"',),
     ),
     "value": Case(
         Reason.UNREADABLE_VALUE,

@@ -27,7 +27,7 @@ from tests.broker import NewTopic
 from tests.spark.live import Live, Strict
 from tests.spark.streams import account, rows_by_key
 
-TO_TABLE = 'replace=data_change.table="t"'
+TO_TABLE = 'set record.data_change.table="t"'
 
 
 @pytest.fixture

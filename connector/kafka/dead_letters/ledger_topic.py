@@ -23,15 +23,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from confluent_kafka import KafkaError, KafkaException, Message, murmur2
 
-from connector.dead_letters.batching import in_batches
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic, replay_topic
 from connector.dead_letters.ledger import (
     Ledger,
     LedgerEntry,
+    LedgerWrite,
+    Outgoing,
     Sent,
     Totals,
     history_from_json,
@@ -39,16 +40,15 @@ from connector.dead_letters.ledger import (
     totals_from_json,
     totals_to_json,
 )
+from connector.dead_letters.replay import in_batches
 from connector.errors import DeliveryError, ErrorCode, TopicError, WriterConflictError
 from connector.kafka import client, topics, transactions
 from connector.kafka.bounded_read import messages_between
-from connector.records.rejection import Headers
-from connector.records.sizes import size_of
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
-MAX_DEEDS: Final = 1000
+MAX_WRITES: Final = 1000
 """The maximum number of actions in a transaction (DLQ-11)."""
 DeliveryCallback = Callable[[KafkaError | None, Message], None]
 TOTALS_KEY: Final = b"totals"
@@ -60,35 +60,6 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 
 _QUEUE_TIMEOUT_S: Final = 30.0
 _POLL_EVERY: Final = 100
-
-
-class Outgoing(NamedTuple):
-    """A record that is sent again. A `kafka_partition` of None means: the current Kafka partition
-    of its key.
-    """
-
-    key: bytes
-    value: bytes | None
-    headers: Headers
-    kafka_partition: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of bytes of its contents."""
-        return size_of(self.key, self.value, self.headers)
-
-
-class LedgerWrite(NamedTuple):
-    """An action on one dead letter: the entry for its history, and for a replay, the record."""
-
-    letter_id: str
-    entry: LedgerEntry
-    record: Outgoing | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of bytes of the record's contents."""
-        return 0 if self.record is None else self.record.size
 
 
 def read_ledger(kafka: KafkaConfig, topic: str, group: str | None = None) -> Ledger:
@@ -229,10 +200,10 @@ class LedgerWriter:
             self.close()
             raise
 
-    def commit(self, deeds: Sequence[LedgerWrite]) -> None:
+    def commit(self, writes: Sequence[LedgerWrite]) -> None:
         """Commit the actions in one transaction. All of them take effect, or none.
 
-        Records are sent in this order, and the totals last. There may be at most `MAX_DEEDS`
+        Records are sent in this order, and the totals last. There may be at most `MAX_WRITES`
         actions, and one for each dead letter.
 
         Raises `WriterConflictError` if another writer has taken over. Raises `DeliveryError` if the
@@ -241,19 +212,20 @@ class LedgerWriter:
         assert not self._is_closed, (
             "after an error nobody knows what the ledger has: make another writer, which reads it"
         )
-        assert len({deed.letter_id for deed in deeds}) == len(deeds) <= MAX_DEEDS, len(deeds)
+        assert len({write.letter_id for write in writes}) == len(writes) <= MAX_WRITES, len(writes)
         histories = {
-            deed.letter_id: self.ledger.with_entry(deed.letter_id, deed.entry) for deed in deeds
+            write.letter_id: self.ledger.with_entry(write.letter_id, write.entry)
+            for write in writes
         }
         self._on_step("begin")
         try:
             self._producer.begin_transaction()
-            for number, deed in enumerate(deeds):
-                if deed.record is not None:
-                    self._send(self.target.topic, deed.record.key, deed.record, self._on_record)
+            for number, write in enumerate(writes):
+                if write.record is not None:
+                    self._send(self.target.topic, write.record.key, write.record, self._on_record)
                 self._on_step("record")
                 history = Outgoing(
-                    deed.letter_id.encode(), history_to_json(histories[deed.letter_id]), (), 0
+                    write.letter_id.encode(), history_to_json(histories[write.letter_id]), (), 0
                 )
                 self._send(self._ledger_topic.topic, history.key, history)
                 if number % _POLL_EVERY == 0:
@@ -382,10 +354,10 @@ class LedgerWriter:
 
 
 def in_transactions(
-    deeds: Iterable[LedgerWrite], at_most: int = MAX_DEEDS
+    writes: Iterable[LedgerWrite], at_most: int = MAX_WRITES
 ) -> Iterator[list[LedgerWrite]]:
     """Group the actions into lists. Each list fits into one transaction."""
-    return in_batches(deeds, lambda deed: deed.size, at_most=at_most, at_most_bytes=MAX_BYTES)
+    return in_batches(writes, lambda write: write.size, at_most=at_most, at_most_bytes=MAX_BYTES)
 
 
 def check(facts: topics.TopicFacts) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
-from connector.dead_letters.external import ExternalDeadLetters
+from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.arguments import headers_of

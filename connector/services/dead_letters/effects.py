@@ -1,5 +1,5 @@
-"""The effect of a replay on rows as they are now, and the change that a forced replay sends (DLQ-9,
-DLQ-10, DLQ-13).
+"""The effect of a replay on rows as they are now, and a new change with the effect of a late one
+(DLQ-9, DLQ-10, DLQ-13).
 """
 
 from __future__ import annotations
@@ -7,10 +7,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from connector.dead_letters.batching import in_batches
 from connector.dead_letters.effect import Effect, as_of_today, difference, effect
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.replay import Decision
+from connector.dead_letters.replay import Decision, in_batches
 from connector.errors import InvalidChangeError, TableError
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
@@ -19,8 +18,8 @@ from connector.records.sizes import size_of
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
-from connector.tables.merge import EMPTY, RowState, join, visible
-from connector.tables.row import read_change, row_of, state_of
+from connector.tables.merge import EMPTY, RowState, visible
+from connector.tables.row import read_change, row_of
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -28,17 +27,15 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 2000
 AT_ONCE_BYTES: Final = 64 * 2**20
-"""So many letters' rows are looked for together, of so many bytes."""
-_BEHIND_ALL: Final = 2**62
-"""The ingest batch of a letter that others wrote: behind all that is there, as ingest will place
-it.
+"""The rows of at most so many letters, of so many bytes, are read together."""
+_NEXT_BATCH: Final = 2**62
+"""The ingest batch of a letter that another program wrote: ingest will place its change after all
+others.
 """
 
 
 class Effects:
-    """The rows of the tables of one stream, as they were when first asked for, with what was forced
-    upon them since.
-    """
+    """The effect of changes on the rows of the tables of one stream, as these are when read."""
 
     def __init__(
         self, warehouse: str, tables: Mapping[str, TableDefinition], low_watermark: int | None
@@ -46,7 +43,6 @@ class Effects:
         self._warehouse, self._tables, self._low_watermark = warehouse, tables, low_watermark
         self._stored: dict[str, RowStates] = {}
         self._known: dict[tuple[str, bytes], RowState] = {}
-        self._forced = 0
 
     @staticmethod
     def of(
@@ -93,39 +89,28 @@ class Effects:
             for name, table in self._readable_in(change)
         }
 
-    def forced(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
-        """A change that has the effect today that a late one would have had, or a sentence that
-        says why not; see `replay.Force`.
+    def new_change(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
+        """Return a new change with the effect that the change of a letter would have on its row
+        now, or a sentence that says why no such change exists.
         """
         if self._low_watermark is None:
             return "the low watermark is not known"
-        if any((name, change.row_key) not in self._known for name, _ in self._readable_in(change)):
-            self._look([change])
+        self._look([change])
         position = self._position(letter, letter.attempt + 1)
-        wanted = {
+        entries = {
             name: difference(table, self._known[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
         }
-        if not wanted:
+        if not entries:
             return "no table of its stream can read it"
-        if not any(wanted.values()):
-            return (
-                "it would change nothing: the row has newer values, or values that were forced"
-                " later"
-            )
-        if len(set(wanted.values())) > 1:
-            return f"its tables need different changes: {', '.join(wanted)} read the same source"
+        if not any(entries.values()):
+            return "it would change nothing: the row has newer values"
+        if len(set(entries.values())) > 1:
+            return f"its tables need different changes: {', '.join(entries)} read the same source"
         try:
-            today = as_of_today(change, next(iter(wanted.values())), self._low_watermark)
+            return as_of_today(change, next(iter(entries.values())), self._low_watermark)
         except InvalidChangeError as error:
             return f"the difference is not a valid change: {error}"
-        for name, table in self._readable_in(change):
-            known = self._known[name, change.row_key]
-            # With its own order: of two that are forced, the one that is newer at the source is
-            # sent as the newer one.
-            self._known[name, change.row_key] = join(known, state_of(table, [(change, position)]))
-        self._forced += 1
-        return today
 
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
         position = self._position(decision.letter, decision.attempt)
@@ -138,7 +123,7 @@ class Effects:
         try:
             return OrderPosition.parse(letter.order_position)._replace(attempt=attempt)
         except ValueError:
-            return OrderPosition(_BEHIND_ALL, 0, self._forced)
+            return OrderPosition(_NEXT_BATCH, 0, 0)
 
     def _readable_in(self, change: DataChange) -> Iterator[tuple[str, TableDefinition]]:
         for name, table in self._tables.items():

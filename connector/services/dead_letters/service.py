@@ -1,12 +1,16 @@
 """Dead letters of one stream: list, explain, repair and replay, park, discard, reopen (DLQ-8 to
 DLQ-14).
+
+Dead letters are read from their topic each time, one after the other. Memory holds one id for each,
+and the ledger.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -14,24 +18,47 @@ from typing import TYPE_CHECKING
 from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.effect import Effect
-from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
+from connector.dead_letters.envelope import (
+    DeadLetter,
+    check_group,
+    dead_letter_topic,
+    replay_claim,
+)
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import ALLOWED, Action, LedgerEntry, LetterStatus
+from connector.dead_letters.ledger import (
+    ALLOWED,
+    Action,
+    Ledger,
+    LedgerEntry,
+    LedgerWrite,
+    LetterStatus,
+)
 from connector.dead_letters.repair import Step
-from connector.dead_letters.replay import MAX_ATTEMPTS, Decision, Force, Tally
-from connector.errors import ConnectorError, ErrorCode, TableError
-from connector.records.codec import ChangeRecord, decode
+from connector.dead_letters.replay import (
+    MAX_ATTEMPTS,
+    Decision,
+    Remaining,
+    ReplayTarget,
+    Tally,
+    Verdict,
+    decide,
+    ledger_write,
+)
+from connector.errors import ConnectorError, ErrorCode, TableError, TopicError, check_note
+from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
+from connector.records.rejection import Rejection
 from connector.services.dead_letters.effects import Effects
-from connector.services.dead_letters.wait import wait_for_tables
-from connector.services.events import OnEvent, log_event, warning
+from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.load_config import who
+from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
-from connector.text import truncate_utf8
+from connector.state.rate import RateLimit, check_rate
+from connector.text import counted, truncate_utf8
+from connector.validation import KafkaRecord, validate_record
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
-    from connector.kafka.dead_letters.queue import DeadLetterQueue
+    from connector.config.settings import ConnectorConfig, RegistryConfig, StreamConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +73,9 @@ class LetterReport:
             warehouse cannot be read.
         decision: The verdict of a replay.
         effects: The effect of a replay on the row, by table.
+        new_change: A new change with the effect that the change of the letter would have on its row
+            now. Publish it if the letter is too late. Or a sentence that says why there is no such
+            change.
     """
 
     letter: DeadLetter
@@ -54,15 +84,24 @@ class LetterReport:
     rows: Mapping[str, Mapping[str, object] | None]
     decision: Decision
     effects: Mapping[str, Effect]
+    new_change: DataChange | str
 
 
 class DeadLetters:
     """The dead letters of one stream, or of a group of its readers. Make it with `dead_letters`.
-    Each method may raise `BrokerError` and `TopicError`.
+    Not thread-safe.
 
     An action is done once per letter and stored in the ledger, with who, when and why. You can stop
     it at any time and repeat it. A filter without `states` selects the letters that an action can
     be done to: for example, `reopen` takes parked and discarded ones.
+
+    Each method may raise `BrokerError`, `TopicError` if the change topic, or a topic of the group,
+    is missing, and `RegistryError` if a needed schema cannot be read.
+
+    Attributes:
+        topic: The change topic.
+        group: The group of readers, or None.
+        schemas: Used for decoding. A schema of the registry is read when it is needed.
     """
 
     def __init__(
@@ -73,176 +112,372 @@ class DeadLetters:
         on_event: OnEvent,
         group: str | None = None,
     ) -> None:
-        from connector.kafka.dead_letters.queue import DeadLetterQueue
-
+        check_note("by", by)
+        self.topic, self.group = stream.topic, None if group is None else check_group(group)
+        self.schemas = Schemas(_RegistrySchemas(config.registry))
         self._config, self._stream, self._by, self._on_event = config, stream, by, on_event
-        self._group = group
-        self.queue = DeadLetterQueue(config, stream, by=by, group=group)
 
-    @cached_property
-    def _replaying(self) -> DeadLetterQueue:
-        """The queue with the horizon of the stream: only a replay needs it, so only a replay reads
-        the warehouse for it. Letters of a group do not go to tables.
+    def ledger(self) -> Ledger:
+        """Read the ledger: the history of each letter that something was done about."""
+        from connector.kafka.dead_letters.ledger_topic import read_ledger
+
+        return read_ledger(self._config.kafka, self.topic, self.group)
+
+    def at_most(self) -> int:
+        """Return the number of records in the dead-letter topic. Some may be duplicates."""
+        from connector.kafka import topics
+
+        kafka = self._config.kafka
+        try:
+            facts = topics.describe(kafka, dead_letter_topic(self.topic, self.group))
+        except TopicError:
+            return 0
+        begin, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
+        return sum(end - begin[number] for number, end in ends.items())
+
+    def list(
+        self, which: LetterFilter | None = None, ledger: Ledger | None = None
+    ) -> Iterator[tuple[DeadLetter, LetterStatus]]:
+        """Yield the letters that a filter selects, each once, with its status; without one, the
+        open letters. Letters of a Kafka partition, and so of a key, are in order.
+
+        `ledger` was read before. None: read it now.
         """
-        if self._group is not None:
-            return self.queue
-        from connector.kafka.dead_letters.queue import DeadLetterQueue
-
-        return DeadLetterQueue(
-            self._config,
-            self._stream,
-            by=self._by,
-            horizon=_horizon(self._config, self._stream, self._on_event),
+        ledger = self.ledger() if ledger is None else ledger
+        return (
+            (letter, status)
+            for letter, status, is_selected in self._letters(which or LetterFilter(), ledger)
+            if is_selected
         )
 
-    def list(self, which: LetterFilter | None = None) -> Iterator[tuple[DeadLetter, LetterStatus]]:
-        """The letters that a filter selects, with their status; without one, the open letters."""
-        return self.queue.letters(LetterFilter() if which is None else which)
+    def find(self, letter_id: str) -> tuple[DeadLetter, LetterStatus, tuple[LedgerEntry, ...]]:
+        """Return one letter, its status and its history, without a look at the warehouse. Raises
+        `ConnectorError` if no letter has this id.
+        """
+        ledger = self.ledger()
+        named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
+        for letter, status in self.list(named, ledger):
+            return letter, status, ledger.history(letter_id)
+        raise ConnectorError(
+            ErrorCode.DEAD_LETTER_MISSING,
+            f"There is no dead letter {letter_id}",
+            f"{dead_letter_topic(self.topic, self.group)} has no dead letter with this id",
+            "List all dead letters to find its id",
+            stream=self._stream.name,
+            group=self.group,
+        )
 
     def show(self, letter_id: str) -> LetterReport:
-        """One letter in detail. Raises `ConnectorError` if no letter has this id."""
-        letter, status, history = self.find(letter_id)
-        return LetterReport(letter, status, history, *self.effects_on(letter, status))
+        """Return one letter in detail. Raises as `find` does."""
+        return self.report(*self.find(letter_id))
 
-    def find(self, letter_id: str) -> tuple[DeadLetter, LetterStatus, tuple[LedgerEntry, ...]]:
-        """One letter, its status and its history, without a look at the warehouse. Raises as `show`
-        does.
-        """
-        ledger = self.queue.ledger()
-        named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
-        letter, status = next(self.queue.letters(named, ledger), (None, None))
-        if letter is None or status is None:
-            topic = dead_letter_topic(self.queue.topic, self._group)
-            raise ConnectorError(
-                ErrorCode.DEAD_LETTER_MISSING,
-                f"There is no dead letter {letter_id}",
-                f"{topic} has no dead letter with this id",
-                "List all dead letters to find its id",
-                stream=self._stream.name,
-                group=self._group,
-            )
-        return letter, status, tuple(ledger.history(letter.id))
-
-    def effects_on(
-        self, letter: DeadLetter, status: LetterStatus
-    ) -> tuple[Mapping[str, Mapping[str, object] | None], Decision, Mapping[str, Effect]]:
-        """The row of a letter by table, the verdict of a replay, and its effect on the row, as in
-        `LetterReport`. Letters of a group have no effect on rows.
-        """
-        found = decode(letter.value, self.queue.schemas)
+    def report(
+        self, letter: DeadLetter, status: LetterStatus, history: tuple[LedgerEntry, ...]
+    ) -> LetterReport:
+        """Return the details of a letter that `find` returned."""
+        decision = decide(letter, status, self._target(), self.schemas, now=now_us())
+        record = decode(letter.value, self.schemas)
+        change = record.record if isinstance(record, ChangeRecord) else None
         effects = self._effects()
-        decision = self.queue.decision(letter, status)
         if effects is None:
-            return {}, decision, {}
-        change = found.record if isinstance(found, ChangeRecord) else None
-        rows = effects.rows_of(change) if isinstance(change, DataChange) else {}
-        ((_, done),) = effects.of_each([decision], self.queue.schemas)
-        return rows, decision, done
+            why = "its group has no tables" if self.group else "the warehouse cannot be read"
+            return LetterReport(letter, status, history, {}, decision, {}, why)
+        ((_, of_replay),) = effects.of_each([decision], self.schemas)
+        if not isinstance(change, DataChange):
+            why = "its record is not a valid change"
+            return LetterReport(letter, status, history, {}, decision, of_replay, why)
+        rows, new_change = effects.rows_of(change), effects.new_change(letter, change)
+        return LetterReport(letter, status, history, rows, decision, of_replay, new_change)
 
     def plan(
         self,
         which: LetterFilter,
         *,
-        steps: Iterable[Step] = (),
+        steps: Sequence[Step] = (),
         max_attempts: int = MAX_ATTEMPTS,
-        force: bool = False,
     ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """Show the effect that `replay` would have on each letter, and on its row by table. Nothing
-        is sent.
+        """Yield the decision that `replay` would make about each letter, and the effect on its row
+        by table. Nothing is sent.
 
-        `steps` repair each letter first, for example `Step.parse("key-from-record")`. `force` is
-        for letters that are too late: it raises `ConnectorError` if the warehouse cannot be read.
+        `steps` repair each letter first, for example `Step.parse("unset key")`. A letter is parked
+        after `max_attempts`.
         """
-        queue, effects = self._replaying, self._effects()
-        forced = self._forced(effects) if force else None
-        decisions = queue.plan(which, steps=tuple(steps), max_attempts=max_attempts, force=forced)
-        # A forced effect was worked out with the decision: the row shows it already.
-        return (
-            ((decision, {}) for decision in decisions)
-            if effects is None or force
-            else effects.of_each(decisions, queue.schemas)
+        effects, target = self._effects(), self._target()
+        decisions = (
+            decide(
+                letter,
+                status,
+                target,
+                self.schemas,
+                now=now_us(),
+                steps=steps,
+                max_attempts=max_attempts,
+            )
+            for letter, status in self.list(which)
         )
+        if effects is None:
+            return ((decision, {}) for decision in decisions)
+        return effects.of_each(decisions, self.schemas)
 
     def replay(
         self,
         which: LetterFilter,
         *,
         why: str,
-        steps: Iterable[Step] = (),
+        steps: Sequence[Step] = (),
         max_attempts: int = MAX_ATTEMPTS,
-        force: bool = False,
         max_changes_per_s: float | None = None,
         stop: threading.Event | None = None,
-        on_progress: Callable[[int, int], None] = lambda looked, done: None,
+        on_progress: Callable[[int, int], None] = lambda read, done: None,
     ) -> Tally:
-        """Send letters to the change topic again. Each takes effect once.
+        """Send letters to the change topic again. Each takes effect once, even if you run this
+        several times, kill it, or run it in parallel. Letters of a key are sent in their order.
 
-        `max_changes_per_s` limits the rate, without bursts (PUB-7). `stop` ends it after the
-        transaction in flight. Returns the number of letters by verdict.
+        Args:
+            which: The filter.
+            why: The reason, for the ledger.
+            steps: The repair steps.
+            max_attempts: A letter is parked after so many attempts.
+            max_changes_per_s: The maximum number of letters that are sent in a second, from 0.001
+                to 1,000,000, without bursts (PUB-7). None: no limit.
+            stop: When it is set, no further transaction begins.
+            on_progress: Called after each transaction with two numbers: the letters that were read,
+                of at most `at_most()`, and those that were replayed or parked.
+
+        Returns:
+            The number of letters by verdict.
+
+        Raises:
+            ConfigError: `why` is not a text, or an empty one. Or `max_changes_per_s` is not
+                allowed.
+            WriterConflictError: Another process acts on the dead letters.
+            DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
-        return self._replaying.replay(
-            which,
-            why=why,
-            steps=tuple(steps),
-            max_attempts=max_attempts,
-            force=self._forced(self._effects()) if force else None,
-            max_changes_per_s=max_changes_per_s,
-            on_progress=on_progress,
-            stop=stop or threading.Event(),
-        )
+        check_note("why", why)
+        check_rate(max_changes_per_s)
+        tally, target, selection = Tally(), self._target(), str(which)
+
+        def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
+            for letter, status, is_selected in self._letters(which, ledger):
+                if not is_selected:
+                    remaining.add_unchanged(letter, status)
+                    continue
+                now = now_us()
+                decision = decide(
+                    letter,
+                    status,
+                    target,
+                    self.schemas,
+                    now=now,
+                    steps=steps,
+                    max_attempts=max_attempts,
+                )
+                if decision.verdict is Verdict.REFUSE:
+                    tally.add(decision)
+                    remaining.add_unchanged(letter, status)
+                    continue
+                remaining.add(letter, stays=decision.verdict is Verdict.PARK)
+                yield ledger_write(decision, at=now, by=self._by, why=why, selection=selection)
+
+        def on_commit(batch: Sequence[LedgerWrite], read: int) -> None:
+            tally.verdicts.update(
+                Verdict.REPLAY if write.record else Verdict.PARK for write in batch
+            )
+            on_progress(read, tally.verdicts[Verdict.REPLAY] + tally.verdicts[Verdict.PARK])
+
+        limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
+        self._commit(writes, on_commit, limit, stop)
+        return tally
 
     def park(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Set letters aside: no replay takes them before they are reopened. Returns their number,
-        and those left alone by state.
+        """Set letters aside: no replay takes them before they are reopened.
+
+        Returns:
+            Their number, and by state, the number of those whose state does not allow it.
+
+        Raises:
+            ConfigError, WriterConflictError, DeliveryError: As for `replay`.
         """
-        return self.queue.act(Action.PARKED, _for_action(Action.PARKED, which), why=why)
+        return self._act(Action.PARKED, which, why)
 
     def discard(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Declare that letters are not to be replayed; the records stay in the topic. Returns as
-        `park` does.
+        """Declare that letters are not to be replayed; the records stay in the topic. Returns and
+        raises as `park` does.
         """
-        return self.queue.act(Action.DISCARDED, _for_action(Action.DISCARDED, which), why=why)
+        return self._act(Action.DISCARDED, which, why)
 
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Open parked or discarded letters again. Returns as `park` does."""
-        return self.queue.act(Action.REOPENED, _for_action(Action.REOPENED, which), why=why)
+        """Open parked or discarded letters again. Returns and raises as `park` does."""
+        return self._act(Action.REOPENED, which, why)
 
     def wait(self, which: LetterFilter, *, since: int | None = None) -> bool:
         """Wait until each table has what is in the change topic now. False: a replay of `which`
-        since `since` was rejected again. Not for letters of a group, which no table has.
+        since `since` (µs) was rejected again. Not for letters of a group, which no table has.
         """
-        assert self._group is None, "replays of a group are read by its own programs"
-        began = now_us() if since is None else since
-        return (
-            wait_for_tables(
-                self._config,
-                self._stream,
-                self.queue,
-                began,
-                truncate_utf8(str(which)),
-                self._on_event,
-            )
-            == 0
+        assert self.group is None, "replays of a group are read by its own programs"
+        began, selection = now_us() if since is None else since, truncate_utf8(str(which))
+        return wait_for_replays(
+            self._config,
+            self._stream,
+            lambda: self._are_rejected_again(began, selection),
+            self._on_event,
         )
+
+    def _are_rejected_again(self, began: int, selection: str) -> bool:
+        """Return whether a replay since `began`, or of that selection, is a letter again, in ingest
+        or in a table. Then an event says how many.
+        """
+        ledger, again = self.ledger(), Counter[str]()
+        for letter, _ in self.list(None, ledger):
+            claim = replay_claim(letter.headers)
+            if claim is not None and any(
+                entry.at >= began or entry.selection == selection
+                for entry in ledger.history(claim[0])
+            ):
+                again[letter.reason] += 1
+        if again:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in again.most_common())
+            text = (
+                f"{counted(again.total(), 'replay')} rejected again: {reasons}; list the dead"
+                " letters to see why"
+            )
+            self._on_event(info("REJECTED_AGAIN", text))
+        return bool(again)
+
+    def _letters(
+        self, which: LetterFilter, ledger: Ledger
+    ) -> Iterator[tuple[DeadLetter, LetterStatus, bool]]:
+        """Yield all letters, each with its status, and whether the filter selects it. There are
+        none if the dead-letter topic does not exist.
+        """
+        from connector.kafka import topics
+        from connector.kafka.dead_letters.topic import read_letters
+
+        kafka, name = self._config.kafka, dead_letter_topic(self.topic, self.group)
+        try:
+            topics.describe(kafka, name)
+        except TopicError:
+            topics.describe(kafka, self.topic)
+            if self.group is not None:
+                topics.describe_of_group(kafka, self.topic, name, self.group)
+            return
+        for letter, _ in read_letters(kafka, self.topic, group=self.group):
+            status = ledger.standing(letter)
+            yield letter, status, which.means(letter, status, self.schemas)
+
+    def _act(self, action: Action, which: LetterFilter, why: str) -> tuple[int, Counter[str]]:
+        check_note("why", why)
+        which = _for_action(action, which)
+        refused, selection = Counter[str](), str(which)
+
+        def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
+            for letter, status, is_selected in self._letters(which, ledger):
+                if not is_selected or not status.allows(action):
+                    refused.update([status.state] if is_selected else [])
+                    remaining.add_unchanged(letter, status)
+                    continue
+                remaining.add(letter, stays=action is not Action.DISCARDED)
+                attempts = 0 if action is Action.REOPENED else status.attempts_since_reopen
+                entry = LedgerEntry(
+                    action, now_us(), self._by, why, selection, status.attempt, attempts
+                )
+                yield LedgerWrite(letter.id, entry)
+
+        return self._commit(writes), refused
+
+    def _commit(
+        self,
+        writes: Callable[[Ledger, Remaining], Iterator[LedgerWrite]],
+        on_commit: Callable[[Sequence[LedgerWrite], int], None] = lambda batch, read: None,
+        limit: RateLimit | None = None,
+        stop: threading.Event | None = None,
+    ) -> int:
+        """Commit ledger writes in transactions, and return their number. The totals of the ledger
+        are written at the end, unless `stop` was set.
+
+        `on_commit` is called after each transaction with its writes, and with the number of letters
+        that were read up to there.
+        """
+        from connector.kafka.dead_letters.ledger_topic import (
+            MAX_WRITES,
+            LedgerWriter,
+            in_transactions,
+        )
+
+        at_most = MAX_WRITES if limit is None else min(MAX_WRITES, limit.at_once)
+        stopped, remaining, done = stop or threading.Event(), Remaining(), 0
+        with LedgerWriter(self._config.kafka, self.topic, group=self.group) as writer:
+            began = now_us()
+            for batch in in_transactions(writes(writer.ledger, remaining), at_most):
+                if stopped.wait(limit.wait_s(time.monotonic(), len(batch)) if limit else 0):
+                    return done
+                writer.commit(batch)
+                done += len(batch)
+                on_commit(batch, remaining.read)
+            writer.write_totals(remaining.since or began)
+        return done
+
+    def _target(self) -> ReplayTarget:
+        from connector.kafka import topics
+        from connector.kafka.dead_letters.ledger_topic import replay_target
+
+        facts = topics.describe(self._config.kafka, self.topic)
+        target = replay_target(self._config.kafka, facts, self.group)
+        tables = {
+            name: table
+            for name, table in self._config.tables.items()
+            if table.stream == self._stream.name
+        }
+        # A group may read tables that are not declared.
+        rejects_others = self._stream.unknown_tables == "reject" and self.group is None
+        declared = frozenset(table.source for table in tables.values()) if rejects_others else None
+        horizon = self._horizon
+
+        def validated(record: KafkaRecord, schemas: Schemas) -> ChangeRecord | Rejection:
+            return validate_record(
+                record,
+                schemas=schemas,
+                limits=self._stream.limits,
+                kafka_partitions=facts.kafka_partitions,
+                tables=declared,
+                horizon=horizon,
+            )
+
+        return ReplayTarget(
+            target.topic,
+            target.kafka_partitions,
+            target.max_message_bytes,
+            validated,
+            tables,
+            self.group,
+        )
+
+    @cached_property
+    def _horizon(self) -> int | None:
+        """The horizon of the stream. None, with a warning, if the warehouse cannot be read. None
+        for letters of a group, which do not go to tables.
+        """
+        if self.group is not None:
+            return None
+        try:
+            from connector.lake.state_reader import progress_of
+
+            return progress_of(warehouse_of(self._config), self._stream.name).horizon
+        except (ModuleNotFoundError, TableError) as error:
+            text = (
+                f"the horizon of {self._stream.name} is unknown ({error}). A replayed change that"
+                " is too late is rejected again"
+            )
+            self._on_event(warning("HORIZON_UNKNOWN", text, stream=self._stream.name))
+            return None
 
     def _effects(self) -> Effects | None:
         """The rows of the stream's tables as they are now; None, with a warning, if the warehouse
         cannot be read. None for letters of a group, too.
         """
-        if self._group is not None:
+        if self.group is not None:
             return None
         return Effects.of(self._config, self._stream, self._on_event)
-
-    @staticmethod
-    def _forced(effects: Effects | None) -> Force:
-        if effects is None:
-            raise ConnectorError(
-                ErrorCode.FORCE_WITHOUT_WAREHOUSE,
-                "Cannot force a too-late change: the warehouse is unreadable",
-                "The effect on the row is computed from the tables",
-                "Run this where the warehouse is, with `pip install 'lowmark[lake]'`",
-            )
-        return effects.forced
 
 
 def dead_letters(
@@ -287,15 +522,27 @@ def _for_action(action: Action, which: LetterFilter) -> LetterFilter:
     return replace(which, states=frozenset() if which.ids else ALLOWED[action])
 
 
-def _horizon(config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent) -> int | None:
-    try:
-        from connector.lake.state_reader import progress_of
+class _RegistrySchemas(Mapping[int, str | None]):
+    """The schemas of a registry by id. Each is read when it is first needed, because a repair may
+    name another schema.
+    """
 
-        return progress_of(warehouse_of(config), stream.name).horizon
-    except (ModuleNotFoundError, TableError) as error:
-        text = (
-            f"the horizon of {stream.name} is unknown ({error}). A replayed change that is too"
-            " late is rejected again"
-        )
-        on_event(warning("HORIZON_UNKNOWN", text, stream=stream.name))
-        return None
+    def __init__(self, registry: RegistryConfig | None) -> None:
+        self._registry = registry
+        self._known: dict[int, str | None] = {}
+
+    def __getitem__(self, schema_id: int) -> str | None:
+        if self._registry is None:
+            raise KeyError(schema_id)
+        if schema_id not in self._known:
+            from connector.kafka.schema_registry import RegistryClient
+
+            with RegistryClient(self._registry) as registry:
+                self._known[schema_id] = registry.schema(schema_id)
+        return self._known[schema_id]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)

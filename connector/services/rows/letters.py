@@ -113,9 +113,7 @@ def from_kafka(
     for letter, status in service.list(LetterFilter(states=frozenset())):
         found = of_id.pop(letter.id, None)
         if found is None and letter.table in (None, definition.name):
-            certain = _is_of(
-                letter.key, letter.value, definition.source, row_key, service.queue.schemas
-            )
+            certain = _is_of(letter.key, letter.value, definition.source, row_key, service.schemas)
             found = None if certain is None else _letter(letter, is_certain=certain)
         if found is not None:
             yield _with_status(found, letter, status)

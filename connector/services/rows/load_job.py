@@ -32,8 +32,8 @@ from connector.services.rows.files import (
 )
 from connector.services.rows.load_checks import check_as_of, check_empty
 from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow, place_of
-from connector.services.rows.load_wait import wait_for_rows
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json, of_text
+from connector.services.wait import wait_for_load
 from connector.state.rate import RateLimit
 from connector.text import counted
 from connector.write_streams.model import (
@@ -128,7 +128,7 @@ class LoadJob:
         elif commit:
             timestamp = self._commit()
         if wait and timestamp is not None and entry.end:
-            wait_for_rows(
+            wait_for_load(
                 self.config, self.stream, self.definition.name, self.write_stream, self.on_event
             )
         return LoadReport(

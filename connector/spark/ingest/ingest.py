@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter
-from connector.dead_letters.external import ExternalDeadLetters
+from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
 from connector.spark.ingest.dead_letters import rejected_letters

@@ -74,11 +74,11 @@ def test_bytes_are_text_or_base_64() -> None:
 
 def test_a_step_that_is_none_is_a_wrong_call() -> None:
     """DLQ-12."""
-    assert STEP.convert("reframe=3", None, None).verb == "reframe"
+    assert STEP.convert("reframe 3", None, None).verb == "reframe"
     with pytest.raises(click.UsageError, match="is not a step"):
         STEP.convert("guess", None, None)
     with pytest.raises(click.UsageError, match="is not UTF-8") as caught:
-        STEP.convert("set-header=\udcff=x", None, None)
+        STEP.convert("set headers.\udcff=1", None, None)
     assert str(caught.value).isprintable()
 
 

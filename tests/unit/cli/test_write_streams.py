@@ -17,7 +17,7 @@ from connector.lake import overrides, small_tables
 from connector.lake.overrides import Overrides
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.services import load_config, release_rows
-from connector.services.write_stream_wait import (
+from connector.services.wait import (
     check_not_withheld,
     is_released,
     lag_of_ingest,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from connector.dead_letters.envelope import DeadLetter, from_record, source_letter, to_headers
-from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
+from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
 from connector.records.rejection import Position, Reason
 from connector.stored import from_stored, to_stored
 

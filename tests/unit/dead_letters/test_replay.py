@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_claim
-from connector.dead_letters.ledger import LetterState, LetterStatus, RepairNote
-from connector.dead_letters.repair import FORCE, Step, content_of
+from connector.dead_letters.ledger import (
+    Action,
+    LedgerEntry,
+    LedgerWrite,
+    LetterState,
+    LetterStatus,
+    Outgoing,
+)
+from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import (
     ALREADY_REPLAYED,
     MAX_ATTEMPTS,
     Decision,
-    Force,
+    Remaining,
     ReplayTarget,
     Tally,
     Verdict,
     decide,
+    in_batches,
+    ledger_write,
 )
 from connector.records.codec import ChangeRecord, Schemas, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat, SetCell
@@ -77,7 +86,6 @@ def decided(
     *steps: str,
     standing: LetterStatus | None = None,
     door: ReplayTarget = DOOR,
-    force: Force | None = None,
     now: int = NOW,
     max_attempts: int = MAX_ATTEMPTS,
 ) -> Decision:
@@ -85,22 +93,7 @@ def decided(
         standing or LetterStatus(LetterState.OPEN, 0, 0),
         [Step.parse(step) for step in steps],
     )
-    return decide(
-        subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts, force=force
-    )
-
-
-def asked(
-    answer: Callable[[DataChange], DataChange | str],
-) -> tuple[Force, list[tuple[DeadLetter, DataChange]]]:
-    """A `Force` that answers so, and what it was asked."""
-    calls: list[tuple[DeadLetter, DataChange]] = []
-
-    def force(subject: DeadLetter, change: DataChange) -> DataChange | str:
-        calls.append((subject, change))
-        return answer(change)
-
-    return force, calls
+    return decide(subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts)
 
 
 def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
@@ -143,7 +136,7 @@ def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
             "its Kafka partition"
             in decided(fit(key=CONTROL_KEY, value=BEAT, position=elsewhere)).why
         )
-    assert "cannot be repaired" in decided(beat, "set-header=a=b").why
+    assert "cannot be repaired" in decided(beat, 'set headers.a="b"').why
 
 
 @pytest.mark.parametrize(
@@ -158,14 +151,13 @@ def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:
     """DLQ-11, replay_is_safe: running it again doubles nothing, whatever else is to be said of the
     letter.
     """
-    force, calls = asked(lambda change: change)
     for subject in (
         fit(),
         fit(reason=Reason.TOO_LATE),
         fit(value=None),
         letter(attempt=MAX_ATTEMPT),
     ):
-        found = decided(subject, standing=LetterStatus(state, 4, 9), force=force)
+        found = decided(subject, standing=LetterStatus(state, 4, 9))
         assert (
             found.verdict,
             found.why,
@@ -173,7 +165,6 @@ def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:
             found.attempts_since_reopen,
             found.content,
         ) == (Verdict.REFUSE, why, 4, 9, None)
-    assert not calls
 
 
 def test_a_letter_that_was_sent_before_is_told_from_others_that_are_refused() -> None:
@@ -183,138 +174,28 @@ def test_a_letter_that_was_sent_before_is_told_from_others_that_are_refused() ->
     assert tally.refused == {ALREADY_REPLAYED: 1}
 
 
-LATER = replace(CHANGE, commit_timestamp=NOW - 5, entries=(SetCell("f", b"q", b"today", 9),))
-FORCED_DOOR = ReplayTarget(
-    "orders", 7, 1_000_000, partial(validated, horizon=NOW - 10, kafka_partitions=7), {}
-)
-
-
-def test_a_late_letter_that_is_forced_goes_as_the_change_that_says_today_what_it_would_do() -> None:
-    """DLQ-13: with the letter's key, headers, id and attempt; the ledger has that it was forced,
-    with digests.
-    """
-    late = fit(reason=Reason.TOO_LATE, table="eu", position=POSITION)
-    door = replace(
-        FORCED_DOOR,
-        tables={
-            "eu": replace(
-                NUMBERS, key=Key(parts=(KeyPart("id", DataType.BYTES),), form=KeyForm.ROW_KEY)
-            )
-        },
-    )
-    force, calls = asked(lambda change: LATER)
-    found = decided(late, standing=LetterStatus(LetterState.OPEN, 2, 1), door=door, force=force)
-    assert (
-        found.verdict,
-        found.why,
-        found.attempt,
-        found.attempts_since_reopen,
-        found.kafka_partition,
-    ) == (Verdict.REPLAY, "", 3, 2, None)
-    assert calls == [(late, CHANGE)]
-    assert found.content is not None
-    assert (found.content.key, found.content.value) == (b"k", frame(encode(LATER, 7), None))
-    assert (found.content.headers[:-1], replay_claim(found.content.headers)) == (
-        (("trace", b"1"),),
-        (late.id, 3),
-    )
-    sent_before_ours = replace(content_of(late), value=found.content.value)
-    assert found.repair_note == RepairNote(
-        (FORCE,), content_of(late).digest(), sent_before_ours.digest()
-    )
-
-
-def test_a_late_letter_is_mended_before_it_is_forced() -> None:
-    """DLQ-12, DLQ-13."""
-    force, calls = asked(lambda change: replace(LATER, table=change.table))
-    found = decided(
-        fit(reason=Reason.TOO_LATE),
-        'replace=data_change.table="people"',
-        door=FORCED_DOOR,
-        force=force,
-    )
-    assert (found.verdict, [change.table for _, change in calls]) == (Verdict.REPLAY, ["people"])
-    assert found.repair_note is not None
-    assert found.repair_note.steps == ('replace=data_change.table="people"', FORCE)
-    why = decided(fit(reason=Reason.TOO_LATE), "cut-prefix=9999", force=force).why
-    assert why == f"it cannot be repaired: cut-prefix=9999: the value has {len(VALUE)} bytes"
-    assert len(calls) == 1
-
-
-@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.TOO_LATE])
-def test_a_letter_that_is_not_late_goes_as_always_where_late_ones_are_forced(
-    reason: Reason,
-) -> None:
-    """DLQ-13: it is not asked what to make of it."""
-    subject = fit(reason=reason, rule="ROW_KEY" if reason is Reason.INVALID else "")
-    force, calls = asked(lambda change: LATER)
-    assert decided(subject, force=force) == decided(subject)
-    assert decided(subject, force=force, door=FORCED_DOOR).why.startswith(
-        ("it would be rejected again as TOO_LATE", "it is a claim")
-    )
-    assert not calls
-
-
-@pytest.mark.parametrize(
-    ("fields", "answer", "why"),
-    [
-        ({"value": None}, LATER, "it cannot be forced: there is no value"),
-        ({"value": VALUE[:-1]}, LATER, "it cannot be forced: at byte "),
-        ({"key": CONTROL_KEY, "value": BEAT}, LATER, "it cannot be forced: it is not a change"),
-        ({}, "it would change nothing", "it cannot be forced: it would change nothing"),
-        ({}, CHANGE, "it would be rejected again as TOO_LATE: "),
-        ({"key": b"other"}, LATER, "it would be rejected again as KEY_MISMATCH: "),
-        ({"table": "gone"}, LATER, "its table is not declared: gone"),
-    ],
-    ids=lambda given: given[:40] if isinstance(given, str) else "",
-)
-def test_a_late_letter_that_cannot_be_forced_says_why(
-    fields: dict[str, object], answer: DataChange | str, why: str
-) -> None:
-    """DLQ-13: and keeps its attempts."""
-    force, _ = asked(lambda change: answer)
-    found = decided(
-        fit(reason=Reason.TOO_LATE, **fields),
-        standing=LetterStatus(LetterState.OPEN, 2, 1),
-        door=FORCED_DOOR,
-        force=force,
-    )
-    assert found.why.startswith(why)
-    assert (
-        found.verdict,
-        found.attempt,
-        found.attempts_since_reopen,
-        found.content,
-        found.repair_note,
-    ) == (
-        Verdict.REFUSE,
-        2,
-        1,
-        None,
-        None,
-    )
-
-
-def test_a_late_letter_that_was_tried_too_often_is_parked_rather_than_forced() -> None:
-    """DLQ-13, DLQ-14."""
-    force, calls = asked(lambda change: LATER)
-    assert (
-        decided(
-            fit(reason=Reason.TOO_LATE), standing=LetterStatus(LetterState.OPEN, 3, 3), force=force
-        ).verdict
-        is Verdict.PARK
-    )
-    assert not calls
-
-
 def test_a_late_letter_is_refused_and_so_is_one_that_has_become_late() -> None:
-    """DLQ-13: nothing older than the horizon is ever merged."""
-    assert "too late" in decided(fit(reason=Reason.TOO_LATE)).why
-    assert (
-        "too late" in decided(fit(reason=Reason.TOO_LATE), "commit-timestamp=1700000000000000").why
-    )
+    """DLQ-13, deletes_stay_deleted: nothing older than the horizon is ever merged. Both are told
+    from other letters, because a person can publish their effect.
+    """
     late = ReplayTarget("orders", 4, 1_000_000, partial(validated, horizon=10), {})
-    assert "again as TOO_LATE" in decided(fit(), door=late).why
+    tally = Tally()
+    for decision, why in (
+        (decided(fit(reason=Reason.TOO_LATE)), "it is too late: "),
+        (
+            decided(fit(reason=Reason.TOO_LATE), "set record.data_change.commit_timestamp=1700"),
+            "it is too late: ",
+        ),
+        (decided(fit(), door=late), "it would be rejected again as TOO_LATE: "),
+    ):
+        assert (decision.verdict, decision.is_too_late) == (Verdict.REFUSE, True)
+        assert decision.why.startswith(why)
+        tally.add(decision)
+    others = [decided(fit(key=b"other")), decided(fit()), decided(fit(), "reframe own@9999")]
+    for decision in others:
+        assert not decision.is_too_late
+        tally.add(decision)
+    assert tally.too_late == 3
 
 
 def test_a_claim_of_a_wrong_clock_does_not_become_true() -> None:
@@ -359,18 +240,16 @@ def test_attempts_have_a_last_number() -> None:
     assert (beyond.verdict, "the largest attempt number" in beyond.why) == (Verdict.REFUSE, True)
 
 
-def test_what_would_be_rejected_again_is_refused_until_it_is_mended() -> None:
+def test_what_would_be_rejected_again_is_refused_until_it_is_repaired() -> None:
     """DLQ-12: no attempt is wasted."""
     wrong = fit(key=b"other", reason=Reason.KEY_MISMATCH)
     assert decided(wrong).why.startswith("it would be rejected again as KEY_MISMATCH: ")
-    repair_note = decided(wrong, "key-from-record")
-    assert (repair_note.verdict, repair_note.content and repair_note.content.key) == (
-        Verdict.REPLAY,
-        b"k",
-    )
-    assert repair_note.repair_note is not None
-    assert repair_note.repair_note.before != repair_note.repair_note.after
-    assert decided(wrong, "cut-prefix=9999").why.startswith("it cannot be repaired: ")
+    repaired = decided(wrong, "unset key")
+    assert (repaired.verdict, repaired.content and repaired.content.key) == (Verdict.REPLAY, b"k")
+    assert repaired.repair_note is not None
+    assert repaired.repair_note.steps == ("unset key",)
+    assert repaired.repair_note.before != repaired.repair_note.after
+    assert decided(wrong, "reframe own@9999").why.startswith("it cannot be repaired: ")
 
 
 def test_a_table_letter_is_tried_on_its_table() -> None:
@@ -442,6 +321,35 @@ def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_thei
     }
 
 
+def test_a_replay_is_written_with_its_record_and_a_parking_without_one() -> None:
+    """DLQ-11, DLQ-14: a parked letter has the reason of its decision."""
+    how = {"at": 7, "by": "ada", "why": "typo", "selection": "all"}
+    sent = decided(fit(), "set headers.a=null", standing=LetterStatus(LetterState.OPEN, 4, 1))
+    write = ledger_write(sent, **how)  # type: ignore[arg-type]
+    assert sent.content is not None
+    assert write == LedgerWrite(
+        fit().id,
+        LedgerEntry(Action.REPLAYED, 7, "ada", "typo", "all", 5, 2, sent.repair_note),
+        Outgoing(b"k", VALUE, sent.content.headers),
+    )
+    parked = ledger_write(
+        decided(fit(), standing=LetterStatus(LetterState.OPEN, 4, 3)),
+        **how,  # type: ignore[arg-type]
+    )
+    why = "it was replayed 3 times and rejected each time"
+    assert parked == LedgerWrite(fit().id, LedgerEntry(Action.PARKED, 7, "ada", why, "all", 4, 3))
+
+
+def test_the_oldest_failure_is_that_of_letters_that_stay() -> None:
+    """DLQ-7: open and parked ones."""
+    remaining = Remaining()
+    remaining.add(fit(first_failed_at=1), stays=False)
+    for state, at in ((LetterState.REPLAYED, 2), (LetterState.PARKED, 5), (LetterState.OPEN, 4)):
+        remaining.add_unchanged(fit(first_failed_at=at), LetterStatus(state, 0, 0))
+    remaining.add(fit(first_failed_at=9), stays=True)
+    assert (remaining.read, remaining.since) == (5, 4)
+
+
 @pytest.mark.parametrize("name", ["\ud800", "trace\udcff", "a\0b"])
 def test_a_record_with_a_header_that_no_client_can_write_is_refused(name: str) -> None:
     """DLQ-10: a client cuts such a name, or ends the process."""
@@ -457,3 +365,24 @@ def test_no_letter_is_too_strange_for_a_decision(subject: DeadLetter, names: lis
     tally.add(found)
     assert (found.why == "") == (found.verdict is Verdict.REPLAY)
     assert tally.verdicts.total() == 1
+
+
+@given(st.lists(st.integers(0, 12)), st.integers(1, 5), st.integers(1, 20))
+def test_batches_have_all_in_order_and_as_many_as_fit(
+    sizes: list[int], at_most: int, at_most_bytes: int
+) -> None:
+    found = list(in_batches(sizes, lambda size: size, at_most=at_most, at_most_bytes=at_most_bytes))
+    assert [one for some in found for one in some] == sizes
+    for some in found:
+        assert 0 < len(some) <= at_most
+        assert len(some) == 1 or sum(some) <= at_most_bytes
+    for some, following in pairwise(found):
+        assert len(some) == at_most or sum(some) + following[0] > at_most_bytes
+
+
+def test_a_full_batch_does_not_wait_for_what_follows() -> None:
+    taken: list[int] = []
+    batches = in_batches(
+        (taken.append(one) or one for one in range(9)), lambda _: 1, at_most=3, at_most_bytes=100
+    )
+    assert (next(batches), taken) == ([0, 1, 2], [0, 1, 2])

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.dead_letters.envelope import from_record
-from connector.dead_letters.third_party_headers import Headers, describe_failure, is_error_header
-from connector.records.rejection import Position, Reason
+from connector.dead_letters.envelope import describe_failure, from_record, is_error_header
+from connector.records.rejection import Headers, Position, Reason
 
 CONNECT: Headers = (
     ("__connect.errors.topic", b"orders"),

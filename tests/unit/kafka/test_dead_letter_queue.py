@@ -9,24 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
-from connector.dead_letters.ledger import Action, LedgerEntry
+from connector.dead_letters.ledger import Action, LedgerEntry, LedgerWrite, Outgoing
 from connector.errors import RegistryError, TopicError
-from connector.kafka import DeadLetterQueue
 from connector.kafka.dead_letters.ledger_topic import (
     MAX_BYTES,
-    LedgerWrite,
-    Outgoing,
     check,
     in_transactions,
 )
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import READER_SCHEMA
+from connector.services import dead_letters
 from tests.unit.registry_stub import running_registry
 
 VALUES = {size: bytes(size) for size in (0, 1000, MAX_BYTES // 3, MAX_BYTES + 1)}
 
 
-def deed(number: int, size: int | None) -> LedgerWrite:
+def write(number: int, size: int | None) -> LedgerWrite:
     record = None if size is None else Outgoing(b"k", VALUES[size], ())
     return LedgerWrite(f"T-0-{number}", LedgerEntry(Action.REPLAYED, 1, "", "", ""), record)
 
@@ -36,9 +34,9 @@ def test_transactions_have_all_deeds_in_order_and_end_in_time(
     sizes: list[int | None], at_most: int
 ) -> None:
     """DLQ-11: up to 1,000 letters; fewer where they are large. One that is too large goes alone."""
-    deeds = [deed(number, size) for number, size in enumerate(sizes)]
-    found = list(in_transactions(iter(deeds), at_most))
-    assert [one for some in found for one in some] == deeds
+    writes = [write(number, size) for number, size in enumerate(sizes)]
+    found = list(in_transactions(iter(writes), at_most))
+    assert [one for some in found for one in some] == writes
     for some in found:
         assert 0 < len(some) <= at_most
         assert len(some) == 1 or sum(one.size for one in some) <= MAX_BYTES
@@ -51,13 +49,12 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
     stream = StreamConfig(name="s", topic="t")
     with running_registry() as registry:
         registry.add(READER_SCHEMA, 7)
-        queue = DeadLetterQueue(
-            ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), RegistryConfig(registry.url)),
-            stream,
-            by="ada",
+        config = ConnectorConfig(
+            "w", KafkaConfig("127.0.0.1:1"), RegistryConfig(registry.url), {"s": stream}
         )
+        letters = dead_letters(config, by="ada")
         assert registry.requests == []
-        assert [queue.schemas.by_id.get(number) for number in (7, 7, 8, 8)] == [
+        assert [letters.schemas.by_id.get(number) for number in (7, 7, 8, 8)] == [
             READER_SCHEMA,
             READER_SCHEMA,
             None,
@@ -65,13 +62,9 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
         ]
         assert len(registry.requests) == 2
     with pytest.raises(RegistryError):
-        queue.schemas.by_id.get(9)
-    assert (
-        DeadLetterQueue(
-            ConnectorConfig("w", KafkaConfig("127.0.0.1:1")), stream, by="ada"
-        ).schemas.by_id.get(7)
-        is None
-    )
+        letters.schemas.by_id.get(9)
+    config = ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), streams={"s": stream})
+    assert dead_letters(config, by="ada").schemas.by_id.get(7) is None
 
 
 @pytest.mark.parametrize(

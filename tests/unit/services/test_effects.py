@@ -1,4 +1,4 @@
-"""What a forced replay sends for each of several letters of one row (DLQ-13)."""
+"""The new change with the effect of a late one (DLQ-13)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.codec import framed
-from connector.records.model import DataChange
+from connector.records.json_view import from_json, to_json
+from connector.records.model import DataChange, WriteStreamOffset
 from connector.records.rejection import Position, Reason
 from connector.services.dead_letters.effects import Effects
 from connector.state.stream_progress import Progress
@@ -18,7 +19,7 @@ from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
 from connector.tables.values import DataType
 from connector.watermarks.frontier import UNKNOWN
-from tests.changes import change, put
+from tests.changes import change, delete_family, put
 from tests.unit.warehouses import log_progress
 
 TABLE = TableDefinition(
@@ -49,27 +50,34 @@ def letter(one: DataChange, offset: int, order_position: str) -> DeadLetter:
     )
 
 
-@pytest.mark.parametrize("places", [("1/0/0/0", "1/0/1/0"), ("", "")])
-def test_of_two_letters_of_one_time_the_later_one_wins(
-    places: tuple[str, str], tmp_path: Path
-) -> None:
-    """DLQ-13: also of letters that another program wrote, which have no place in the order. The
-    same value in other bytes would change nothing.
-    """
-    effects = Effects(str(tmp_path), {"t": TABLE}, TODAY)
-    for offset, (text, place) in enumerate(zip(("63.50", "7.0"), places, strict=True)):
-        one = change(put(text), at=5)
-        today = effects.forced(letter(one, offset, place), one)
-        assert isinstance(today, DataChange), today
-        assert (today.entries, today.commit_timestamp) == (one.entries, TODAY)
-    same = change(put("07"), at=5)
-    why = effects.forced(letter(same, 2, "1/0/2/0"), same)
-    assert isinstance(why, str)
-    assert "would change nothing" in why
+@pytest.mark.parametrize("place", ["1/0/0/0", ""])
+def test_the_new_change_has_the_effect_of_the_late_one_now(place: str, tmp_path: Path) -> None:
+    """DLQ-13: also for a letter of another program, which has no place in the order."""
+    late = replace(change(put("63.50"), at=5), write_stream=WriteStreamOffset("job/a", 7))
+    new = Effects(str(tmp_path), {"t": TABLE}, TODAY).new_change(letter(late, 0, place), late)
+    assert new == replace(late, commit_timestamp=TODAY, write_stream=None)
+    assert isinstance(new, DataChange)
+    assert from_json(to_json(new, None)).record == new
+
+
+def test_why_there_is_no_new_change_is_said(tmp_path: Path) -> None:
+    """DLQ-13."""
+    late = change(put("7"), at=5)
+
+    def why(low_watermark: int | None = TODAY, change_: DataChange = late) -> DataChange | str:
+        effects = Effects(str(tmp_path), {"t": TABLE}, low_watermark)
+        return effects.new_change(letter(change_, 0, ""), change_)
+
+    assert "low watermark" in str(why(None))
+    assert why(change_=replace(late, table="other")) == "no table of its stream can read it"
+    assert why(change_=change(delete_family(), at=5)) == (
+        "it would change nothing: the row has newer values"
+    )
+    assert isinstance(why(), DataChange)
 
 
 def test_the_low_watermark_is_that_of_the_stream(tmp_path: Path) -> None:
-    """DLQ-13: without it, no letter can be forced."""
+    """DLQ-13: without it, there is no new change."""
     stream = StreamConfig(name="s", topic="s")
     config = ConnectorConfig(
         str(tmp_path), KafkaConfig("127.0.0.1:1"), streams={"s": stream}, tables={"t": TABLE}

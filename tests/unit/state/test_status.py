@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from connector.dead_letters.blocked_rows import BlockingLetter
-from connector.dead_letters.external import NO_EXTERNAL, ExternalDeadLetters
-from connector.dead_letters.ledger import Totals
+from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters, Totals
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.open_dead_letters import OpenLetters, open_letters

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from connector.dead_letters.blocked_rows import BlockingLetter
-from connector.dead_letters.external import ExternalDeadLetters
+from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import StaleTableError
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.overrides import ClosePartition

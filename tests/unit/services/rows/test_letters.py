@@ -112,7 +112,7 @@ def test_the_dead_letter_topic_adds_the_state_and_letters_of_other_programs(
     ]
     service = SimpleNamespace(
         list=lambda which: ((one, parked) for one in in_topic),
-        queue=SimpleNamespace(schemas=Schemas()),
+        schemas=Schemas(),
     )
     monkeypatch.setattr(module, "dead_letters", lambda config, stream: service)
     definition = TableDefinition(

@@ -1,0 +1,351 @@
+"""Waits until tables show what is in the topic of a stream: replays (DLQ-14), commits of write
+streams (WRS-23), and loads (PUB-6). Rows that wait for dead letters are not waited for.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from connector.clock import now_us
+from connector.errors import ConnectorError, ErrorCode, StreamStateError
+from connector.records.views import view_of_time
+from connector.services.events import OnEvent, info
+from connector.services.warehouses import warehouse_of
+from connector.state.status_json import summarize_names
+from connector.text import counted
+from connector.write_streams.releases import ReleaseProgress, Withheld
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.lake.overrides import Overrides
+    from connector.state.stream_progress import Progress
+    from connector.state.table_state import TableState
+    from connector.write_streams.model import StreamEntry
+
+LOOK_EVERY_S: Final = 1.0
+TELL_EVERY_S: Final = 15.0
+
+
+def wait_for_replays(
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    are_rejected_again: Callable[[], bool],
+    on_event: OnEvent,
+) -> bool:
+    """Wait until every table of a stream contains what is in its topic now, and return True. Return
+    False as soon as replays are rejected again: `are_rejected_again` is called when all is
+    ingested, and at the end, because tables reject, too.
+
+    Ctrl-C ends the waiting, and nothing else. Raises `TableError` if the warehouse cannot be read,
+    `TopicError`, `BrokerError`.
+    """
+    from connector.lake.state_reader import batch_with
+
+    ends = _end_offsets(config, stream)
+
+    def ingested() -> int | None:
+        return batch_with(warehouse_of(config), stream.name, ends)
+
+    for tables in ([], _tables_of(config, stream)):
+        _wait(config, stream, tables, ends, ingested, on_event)
+        if are_rejected_again():
+            return False
+    on_event(info("REPLAYS_APPLIED", f"all tables of {stream.name} contain the replayed changes"))
+    return True
+
+
+def wait_for_commit(
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    entries: Mapping[str, StreamEntry],
+    commit_timestamp: int,
+    timeout_s: float | None,
+    on_event: OnEvent,
+) -> None:
+    """Return once every table of the stream shows the rows of a commit.
+
+    Args:
+        config: It has the tables.
+        stream: The stream.
+        entries: The write streams of the commit, by name, as the catalog has them.
+        commit_timestamp: That of the commit (µs).
+        timeout_s: How long to wait. None: for ever.
+        on_event: Receives `WAITING`, with what is waited for.
+
+    Raises:
+        StreamStateError: The release of the commit is withheld, or `timeout_s` has passed.
+        TableError: The warehouse cannot be read.
+        TopicError, BrokerError: Kafka cannot be asked for the end of the topic.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import batch_with, progress_of
+
+    warehouse, ends = warehouse_of(config), _end_offsets(config, stream)
+
+    def released() -> int | None:
+        # In this order: the progress has everything that the batch has.
+        is_read = batch_with(warehouse, stream.name, ends) is not None
+        progress = progress_of(warehouse, stream.name)
+        forgotten = now_us() - 2 * stream.staging_retention_s * 1_000_000 if is_read else 0
+        if is_released(progress.releases, entries, forgotten):
+            return progress.ingest_batch
+        if not requested(Overrides(warehouse), stream.name, progress, entries, commit_timestamp):
+            check_not_withheld(stream, progress, entries, commit_timestamp, is_read=is_read)
+        return None
+
+    tables = _tables_of(config, stream)
+    lag = _wait(config, stream, tables, ends, released, on_event, commit_timestamp, timeout_s)
+    if lag is not None:
+        raise StreamStateError(
+            ErrorCode.ROWS_NOT_SHOWN,
+            f"After {timeout_s:g} s, not every table of stream {stream.name} shows the rows of the"
+            f" commit of {view_of_time(commit_timestamp)}",
+            f"The commit is done. It waits for {lag.waits_for}",
+            "Commit the same write streams again to go on waiting",
+            stream=stream.name,
+            table=lag.table,
+            stream_partition=lag.stream_partition,
+            kafka_partition=lag.kafka_partition,
+        )
+
+
+def wait_for_load(
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    table: str,
+    write_stream: str,
+    on_event: OnEvent,
+) -> None:
+    """Return once a table contains the released rows of a write stream.
+
+    Raises `ConnectorError` if ingest withholds them, `TableError` if the warehouse cannot be read,
+    `TopicError`, `BrokerError`.
+    """
+    from connector.lake.state_reader import batch_with
+
+    ends = _end_offsets(config, stream)
+
+    def released() -> int | None:
+        batch = batch_with(warehouse_of(config), stream.name, ends)
+        return None if batch is None or _is_open(config, stream, write_stream) else batch
+
+    _wait(config, stream, [table], ends, released, on_event)
+
+
+def _wait(
+    config: ConnectorConfig,
+    stream: StreamConfig,
+    tables: Collection[str],
+    ends: Mapping[int, int],
+    batch_of: Callable[[], int | None],
+    on_event: OnEvent,
+    commit_timestamp: int | None = None,
+    timeout_s: float | None = None,
+) -> Lag | None:
+    """Return None once all tables contain the batch that `batch_of` returns, and the cut of
+    `commit_timestamp`, if there is one. Return what is waited for if `timeout_s` has passed.
+
+    `batch_of` is called every second, until it does not return None. `ends` are the end offsets
+    that ingest must reach. `on_event` receives `WAITING` every 15 seconds.
+    """
+    from connector.lake.state_reader import logged_ends, progress_of, table_state_of
+
+    warehouse, batch = warehouse_of(config), None
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    told_at = time.monotonic()
+    while True:
+        batch = batch_of() if batch is None else batch
+        behind = None
+        if batch is not None:
+            states = ((name, table_state_of(warehouse, name)) for name in tables)
+            lagging = (name for name, state in states if not _shows(state, batch, commit_timestamp))
+            if (behind := next(lagging, None)) is None:
+                return None
+        is_over = deadline is not None and time.monotonic() >= deadline
+        if is_over or time.monotonic() - told_at > TELL_EVERY_S:
+            if behind is None:
+                lag = lag_of_ingest(logged_ends(warehouse, stream.name), ends)
+            else:
+                progress = progress_of(warehouse, stream.name, with_frontier=True)
+                lag = lag_of_table(behind, progress, commit_timestamp)
+            if is_over:
+                return lag
+            told_at = time.monotonic()
+            on_event(info("WAITING", f"waiting for {lag.waits_for}"))
+        time.sleep(LOOK_EVERY_S)
+
+
+def _shows(table: TableState, batch: int, commit_timestamp: int | None) -> bool:
+    if table.blocked_rows and table.to_batch >= batch:
+        return True
+    if commit_timestamp is None:
+        return table.complete_to_batch >= batch
+    return table.covers(batch, commit_timestamp)
+
+
+def _end_offsets(config: ConnectorConfig, stream: StreamConfig) -> Mapping[int, int]:
+    from connector.kafka import topics
+
+    return topics.end_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
+
+
+def _tables_of(config: ConnectorConfig, stream: StreamConfig) -> list[str]:
+    return [name for name, table in config.tables.items() if table.stream == stream.name]
+
+
+class Lag(NamedTuple):
+    """The cause why a commit is not shown yet, with its Kafka partition, table and stream
+    partition. None: the cause has none.
+    """
+
+    waits_for: str
+    kafka_partition: int | None = None
+    table: str | None = None
+    stream_partition: str | None = None
+
+
+def lag_of_ingest(logged: Mapping[int, int], ends: Mapping[int, int]) -> Lag:
+    """Return which Kafka partitions ingest has not read up to `ends`, those with the most offsets
+    first. `logged` are the end offsets of the changelog.
+    """
+    left = {k: end - logged.get(k, 0) for k, end in ends.items() if end > logged.get(k, 0)}
+    if not left:
+        return Lag("ingest; check that the pipeline runs")
+    most = sorted(left, key=lambda k: (-left[k], k))
+    noun = "Kafka partition" if len(most) == 1 else "the Kafka partitions"
+    names = summarize_names([str(k) for k in most])
+    return Lag(
+        f"ingest to read {counted(sum(left.values()), 'offset')} of {noun} {names}; check that the"
+        " pipeline runs",
+        kafka_partition=most[0],
+    )
+
+
+def lag_of_table(table: str, progress: Progress, commit_timestamp: int | None) -> Lag:
+    """Return why a table does not contain a batch, or does not show a commit whose rows are
+    released. `progress` has its frontier.
+    """
+    low, delays = progress.low_watermark, progress.frontier.lagging_partition
+    if commit_timestamp is None or low is None or low > commit_timestamp:
+        return Lag(f"table {table} to be applied; check that the pipeline runs", table=table)
+    waits_for = f"table {table}, and for the low watermark to pass the commit"
+    if delays is None:
+        return Lag(waits_for, table=table)
+    return Lag(
+        f"{waits_for}. Stream partition {delays.stream_partition} delays it in Kafka partition"
+        f" {delays.kafka_partition}: let it send heartbeats, or close it if it sends no more"
+        " records",
+        delays.kafka_partition,
+        table,
+        delays.stream_partition,
+    )
+
+
+def requested(
+    overrides: Overrides,
+    stream: str,
+    progress: Progress,
+    names: Collection[str],
+    commit_timestamp: int,
+) -> bool:
+    """Return whether an operator asked to release the rows of a commit of these write streams
+    without the rejected ones, and ingest has not taken the request yet.
+    """
+    asked = overrides.row_releases(stream, above=progress.releases.requests_to)
+    return any(
+        one.commit_timestamp == commit_timestamp and one.write_stream in names for one in asked
+    )
+
+
+def is_released(
+    releases: ReleaseProgress, entries: Mapping[str, StreamEntry], forgotten: int
+) -> bool:
+    """Return whether all rows of committed write streams are released.
+
+    Ingest forgets a write stream that had no row for long. One without an append since `forgotten`
+    (µs) that ingest does not know was released before.
+    """
+    for name, entry in entries.items():
+        known = releases.streams.get(name)
+        if not entry.end or (known is None and entry.changed_at < forgotten):
+            continue
+        # A release without the rejected rows counts for all offsets of its ranges.
+        if known is None or known.released != ((0, entry.end),):
+            return False
+    return True
+
+
+def check_not_withheld(
+    of: StreamConfig,
+    progress: Progress,
+    entries: Mapping[str, StreamEntry],
+    commit_timestamp: int,
+    *,
+    is_read: bool,
+) -> None:
+    """Raise `StreamStateError` if the release of a commit of these write streams does not become
+    visible without an operator.
+
+    `is_read`: ingest has read all copies of the release. If it is not known then, and below the
+    horizon, it became a dead letter.
+    """
+    open_ = [
+        one
+        for one in progress.releases.open
+        if one.commit_timestamp == commit_timestamp
+        and not entries.keys().isdisjoint(one.write_streams)
+    ]
+    asked = view_of_time(commit_timestamp)
+    if any(one.withheld is Withheld.ROWS and not one.without_rejected for one in open_):
+        raise StreamStateError(
+            ErrorCode.RELEASE_WITHHELD,
+            f"The release of {asked} of stream {of.name} is withheld: no table shows its rows",
+            "Some of its rows were rejected, or were never sent. The commit itself is done",
+            "Repair and replay the dead letters, or release it without the rejected rows",
+            stream=of.name,
+            commit_timestamp=asked,
+            write_streams=tuple(entries),
+        )
+    is_below = progress.horizon is not None and commit_timestamp < progress.horizon
+    is_rejected = is_read and not open_ and is_below
+    if is_rejected or any(one.withheld is Withheld.TOO_LATE for one in open_):
+        raise StreamStateError(
+            ErrorCode.RELEASE_TOO_LATE,
+            f"The release of {asked} of stream {of.name} is too late: no table shows its rows",
+            "Its commit timestamp is below the horizon. The commit itself is done",
+            "Release it again, with a new commit timestamp. For a backfill, export the rows again",
+            stream=of.name,
+            commit_timestamp=asked,
+            write_streams=tuple(entries),
+        )
+
+
+def _is_open(config: ConnectorConfig, stream: StreamConfig, write_stream: str) -> bool:
+    """Whether a release of the write stream lacks rows. Raises `ConnectorError` if it is
+    withheld.
+    """
+    from connector.lake.state_reader import progress_of
+
+    of_stream = [
+        release
+        for release in progress_of(warehouse_of(config), stream.name).releases.open
+        if any(one.stream == write_stream for one in release.ranges)
+    ]
+    if any(release.withheld is not Withheld.NO for release in of_stream):
+        is_late = any(release.withheld is Withheld.TOO_LATE for release in of_stream)
+        raise ConnectorError(
+            ErrorCode.LOAD_WITHHELD,
+            f"The rows of {write_stream} are committed, but ingest withholds all of them",
+            "The horizon passed the time of the rows before they were ingested"
+            if is_late
+            else "Ingest rejected some of the rows",
+            "Export the rows again, and load them while the pipeline runs"
+            if is_late
+            else "Look at the dead letters of the stream. Repair and replay them, or release the"
+            " rows without them",
+            stream=stream.name,
+            write_stream=write_stream,
+        )
+    return bool(of_stream)
