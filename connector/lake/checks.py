@@ -11,13 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, StorageError, TableError
-from connector.lake.stores import files_at, options_of, warehouse_with
+from connector.lake.stores import options_of, warehouse_with
 from connector.state.damage import (
     data_file_damaged,
     data_file_missing,
@@ -114,18 +114,20 @@ def check_writable(path: str) -> None:
 
 
 def check_store(warehouse: str) -> None:
-    """Raise `TableError` if a file cannot be written, read and deleted in the object store of a
-    warehouse (STO-4). Most are a `StorageError`, whose code says why.
+    """Raise `TableError` if the object store of a warehouse cannot be listed, or a file cannot be
+    written, read and deleted in it (STO-4). Most are a `StorageError`, whose code says why.
     """
+    from deltalake._internal import DeltaFileSystemHandler
     from deltalake.exceptions import DeltaError
 
     path, name = places.probe(warehouse), str(uuid4())
     try:
-        files = files_at(path)
-        with files.open_output_stream(name) as file:
-            file.write(b"lowmark")
-        with files.open_input_stream(name) as file:
-            file.read()
+        files: Any = DeltaFileSystemHandler(path, options_of(path), None)
+        files.get_file_info_selector("", True)
+        file = files.open_output_stream(name)
+        file.write(b"lowmark")
+        file.close()
+        files.open_input_file(name).read(1)
         files.delete_file(name)
     except (DeltaError, OSError, ValueError) as error:
         problem = f"The warehouse {warehouse} cannot be used"
