@@ -6,6 +6,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConnectorError, ErrorCode, StorageError
 from connector.jars.store import OWN_JAR
 from connector.kafka.local.folder import free_port
-from connector.services import run
+from connector.services.local_spark import session_of
 from connector.spark.failures import applying
 from connector.spark.session import (
     S3_LOG_STORE,
@@ -136,12 +137,12 @@ def test_a_store_that_does_not_refuse_a_second_put_is_not_used(
             "fs.s3a.impl.disable.cache": "true",
         }.items():
             behind.conf.set(name, value)
-        config = ConnectorConfig(store.warehouse(), KafkaConfig(f"127.0.0.1:{free_port()}"))
+        config = ConnectorConfig(store.warehouse(), KafkaConfig("127.0.0.1:1"))
         check_second_put(behind, config.warehouse)
         proxy.look()
         proxy.change(Weather(is_unconditional=True))
-        with pytest.raises(StorageError) as caught:
-            run(config, spark=behind, once=True)
+        with pytest.raises(StorageError) as caught, ExitStack() as stack:
+            session_of(config, behind, stack, print, for_writing=True)
         assert caught.value.code == ErrorCode.STORE_NOT_CONDITIONAL
         kinds = proxy.look().kinds
         assert (kinds["PUT"], kinds["DELETE"]) == (2, 1)
