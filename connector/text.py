@@ -24,6 +24,11 @@ def is_secret(name: str) -> bool:
     return _SECRET.search(name) is not None
 
 
+def without_credentials(uri: str) -> str:
+    """Return a URI as it can be shown: `s3a://***@bucket` for `s3a://key:secret@bucket`."""
+    return re.sub(r"//.*@", "//***@", uri)
+
+
 def is_utf_8(text: str) -> bool:
     """Return whether a text can be encoded as UTF-8. Lone surrogates cannot.
 

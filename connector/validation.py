@@ -31,11 +31,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from connector.errors import ConfigError, ErrorCode, InvalidChangeError
+from connector.errors import InvalidChangeError
 from connector.records.codec import ChangeRecord, Schemas, decode, plan_of, schema_id
-from connector.records.field_types import check_arguments
+from connector.records.field_types import Between, check_arguments
 from connector.records.model import (
     MAX_TIMESTAMP,
     DataChange,
@@ -99,35 +99,14 @@ class Limits:
     - `unknown_fields` and `row_images`: whether such records are rejected.
     """
 
-    max_clock_skew_s: int = 300
-    max_record_bytes: int = 10_000_000
-    min_commit_timestamp: int = 0
+    max_clock_skew_s: Annotated[int, Between(0)] = 300
+    max_record_bytes: Annotated[int, Between(1, 1_000_000_000)] = 10_000_000
+    min_commit_timestamp: Annotated[int, Between(0, MAX_TIMESTAMP)] = 0
     unknown_fields: UnknownFields = UnknownFields.KEEP_AND_COUNT
     row_images: RowImages = RowImages.COUNT
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        if self.max_clock_skew_s < 0:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"max_clock_skew is {self.max_clock_skew_s} s",
-                "The clock skew cannot be negative",
-                "Set it to 0 seconds or more",
-            )
-        if self.max_record_bytes < 1:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"max_record_bytes is {self.max_record_bytes}",
-                "Every record would be above this limit",
-                "Set it to 1 or more",
-            )
-        if not 0 <= self.min_commit_timestamp <= MAX_TIMESTAMP:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"min_commit_timestamp is {self.min_commit_timestamp}",
-                f"It is in microseconds, from 0 to {MAX_TIMESTAMP}",
-                "Set it to a day in the past, for example 2000-01-01",
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@
     _connector/released_transactions  incomplete transactions that operators released
     _connector/released_rows          releases that operators want without their rejected rows
     _connector/audit_log              the results of audits
-    _connector/probe                  what `validate` tries an object store with
+    _connector/probe                  files that try an object store, and are deleted again
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
 """
@@ -110,5 +110,5 @@ def audit_log(warehouse: str) -> str:
 
 
 def probe(warehouse: str) -> str:
-    """The table that tries an object store. It has no rows."""
+    """The folder of files that try an object store. Each is deleted again."""
     return f"{warehouse}/_connector/probe"

@@ -256,6 +256,8 @@ def _signature(name: str, one: Any) -> str:
 
 
 def _plain(annotation: str) -> str:
+    """Without quotes, and without ranges and forms of settings."""
+    annotation = re.sub(r"Annotated\[([^,\[\]]+), [^\[\]]*\]", r"\1", annotation)
     return re.sub(
         r"ForwardRef\('([^']*)'\)|'([^']*)'", lambda found: found[1] or found[2] or "", annotation
     )

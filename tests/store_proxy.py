@@ -66,14 +66,12 @@ class Weather:
     - `rates`: the share of requests that have a fault, by fault.
     - `of_commits`: the same for requests that write a commit. None: as all.
     - `delay_s`: how long a delayed request takes.
-    - `date`: replaces the Date of each answer.
     - `is_unconditional`: the store does not know conditional puts.
     """
 
     rates: Mapping[str, float] = field(default_factory=dict)
     of_commits: Mapping[str, float] | None = None
     delay_s: float = 0.2
-    date: str = ""
     is_unconditional: bool = False
     seed: int = 0
 
@@ -213,9 +211,9 @@ class _Server:
         if fault is Fault.DELAY:
             time.sleep(weather.delay_s)
         if fault in _ANSWERS:
-            connection.client.sendall(_refusal(method, fault, weather.date))
+            connection.client.sendall(_refusal(method, fault))
             return False
-        answer, goes_on = connection.forwarded(method, head, body, weather.date)
+        answer, goes_on = connection.forwarded(method, head, body)
         if weather.is_unconditional and answer.startswith(b"HTTP/1.1 412"):
             answer = _SUCCESS
         if fault is Fault.CUT_ANSWER:
@@ -236,7 +234,7 @@ class _Connection:
         self.client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.reader = self.client.makefile("rb")
 
-    def forwarded(self, method: str, head: list[str], body: bytes, date: str) -> tuple[bytes, bool]:
+    def forwarded(self, method: str, head: list[str], body: bytes) -> tuple[bytes, bool]:
         """The answer of the store, and whether the connection stays open."""
         if self._server is None:
             self._server = socket.create_connection((HOST, self.target), timeout=60)
@@ -254,10 +252,6 @@ class _Connection:
         headers = _headers(lines)
         has_body = method != "HEAD" and status not in {204, 304}
         content = _body(self._answers, headers) if has_body else b""
-        if date:
-            lines = [
-                f"Date: {date}" if line.lower().startswith("date:") else line for line in lines
-            ]
         goes_on = headers.get("connection", "").lower() != "close"
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + content, goes_on
 
@@ -312,15 +306,14 @@ def _kind(method: str, target: str) -> str:
     return "LIST" if method == "GET" and (is_bucket or "list-type" in query) else method
 
 
-def _refusal(method: str, fault: Fault, date: str) -> bytes:
+def _refusal(method: str, fault: Fault) -> bytes:
     status, reason, code, message = _ANSWERS[fault]
     text = (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f"<Error><Code>{code}</Code><Message>{message}</Message></Error>"
     ).encode()
-    dated = f"Date: {date}\r\n" if date else ""
     head = (
-        f"HTTP/1.1 {status} {reason}\r\n{dated}Content-Type: application/xml\r\n"
+        f"HTTP/1.1 {status} {reason}\r\nContent-Type: application/xml\r\n"
         f"Content-Length: {len(text)}\r\nConnection: close\r\n\r\n"
     ).encode()
     return head + (b"" if method == "HEAD" else text)

@@ -204,22 +204,6 @@ class KeyBytes(click.ParamType[bytes]):
             self.fail(f"{value!r} has no valid base64 after {BASE64} ({error})", param, ctx)
 
 
-class Size(click.ParamType[int]):
-    """A size in bytes, written with `m`, `g` or `t` for MiB, GiB or TiB."""
-
-    name = "size"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        found = re.fullmatch(r"([1-9][0-9]{0,6})([mgt])", str(value).lower(), re.ASCII)
-        if found is None:
-            self.fail(f"{value!r} is not a size; write for example 800m, 40g or 2t", param, ctx)
-        return int(found[1]) << {"m": 20, "g": 30, "t": 40}[found[2]]
-
-
 class RepairStep(click.ParamType["Step"]):
     """A repair step, as `connector.dead_letters.repair` has them."""
 
@@ -252,4 +236,3 @@ STEP: Final = RepairStep()
 RATE: Final = Rate()
 CORES: Final = Cores()
 MEMORY: Final = Memory()
-SIZE: Final = Size()

@@ -1,23 +1,19 @@
-"""`connector table`: the jobs of a table, its bound and its pace, its buckets, and its rebuild
-(TBL-19, TBL-20, TBL-21, SCL-6).
+"""`connector table`: the jobs of a table, its bound and its pace, and its rebuild (TBL-19, TBL-20,
+TBL-21).
 """
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
 from connector.cli import settings
-from connector.cli.parameters import CORES, DURATION_S, MEMORY, SIZE
+from connector.cli.parameters import CORES, DURATION_S, MEMORY
 from connector.cli.terminal import console, escaped, out, say, tell
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services import tables
-from connector.services.bucket_advice import advise_buckets
-from connector.state.bucket_advice import BucketAdvice
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
 from connector.state.status_json import view_of_job
 from connector.text import counted, duration, nearest
@@ -29,7 +25,7 @@ PACE = "apply_every"
 
 @click.group()
 def command() -> None:
-    """Show the jobs of a table; set its staleness bound; advise its buckets; rebuild it."""
+    """Show the jobs of a table; set its staleness bound; rebuild it."""
 
 
 @command.command()
@@ -172,48 +168,3 @@ def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | N
             f"{counted(made.misfits, 'cell')} of new columns do not have the declared type, and"
             " stay in _unmapped"
         )
-
-
-@command.command()
-@click.argument("name", metavar="NAME")
-@click.option("--json", "as_json", is_flag=True, help="Print the recommendation as a JSON object.")
-@click.option(
-    "--size",
-    "size_bytes",
-    type=SIZE,
-    help="The size that you expect, such as 40g. Default: the present size of the table.",
-)
-@click.option(
-    "--cores",
-    type=click.IntRange(1, 1_000_000),
-    help="The cores of Spark. Default: those that the section [spark] names.",
-)
-@click.pass_context
-def advise(
-    ctx: click.Context, name: str, *, as_json: bool, size_bytes: int | None, cores: int | None
-) -> None:
-    """Recommend the number of buckets of table NAME, from its size, its changes and the cores.
-
-    Nothing is changed. The command needs no Java.
-    """
-    found = advise_buckets(settings.load(ctx), name, size_bytes=size_bytes, cores=cores)
-    if as_json:
-        out(to_line(_view_of_advice(found)))
-        return
-    out(f"buckets = {found.buckets}")
-    say(f"{found.reason}.")
-    if found.present is None:
-        say(f"Set it in [tables.{name}] before the first apply.")
-    elif found.is_change_worthwhile:
-        say(
-            f"{name} has {counted(found.present, 'bucket')} and {counted(found.files, 'file')}. To"
-            f" change it, write buckets = {found.buckets} in [tables.{name}], stop connector run,"
-            f" and run: connector table rebuild {name}"
-        )
-    else:
-        near = "" if found.present == found.buckets else ", which is near enough"
-        say(f"{name} has {counted(found.present, 'bucket')}{near}. Change nothing.")
-
-
-def _view_of_advice(found: BucketAdvice) -> dict[str, object]:
-    return {**asdict(found), "is_change_worthwhile": found.is_change_worthwhile}

@@ -1,4 +1,5 @@
-"""The configuration as values (OPS-1). `connector.config.parse` makes them from a document.
+"""The configuration as values (OPS-1). Each field declares a setting: its type, default, range and
+form. `connector.config.parse` makes the values from a document.
 
 The values of secrets are never shown, neither in an error nor in a `repr`.
 """
@@ -9,19 +10,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
-from connector.config.retention import (
-    DEFAULT_FILE_RETENTION_S,
-    LEAST_DEFAULT_SNAPSHOT_RETENTION_S,
-    VersionRetention,
-)
+from connector.config.settings_reader import Form
 from connector.config.spark_settings import SparkConfig
-from connector.config.storage import StorageConfig, spelled, warehouse_fault, without_credentials
+from connector.config.storage import StorageConfig, spelled, warehouse_fault
 from connector.errors import ConfigError, ErrorCode, argument_invalid, shown_value
-from connector.records.field_types import check_arguments
+from connector.records.field_types import Between, check_arguments
+from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition
-from connector.text import is_secret, nearest, one_of
+from connector.text import is_secret, nearest, one_of, without_credentials
 from connector.validation import Limits
 
 TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
@@ -37,6 +35,22 @@ TOPICS_OF_KAFKA: Final = frozenset(
     }
 )
 """Topics in which Kafka keeps its own state. They are no change topics."""
+
+_SERVER: Final = r"([A-Z_]+://)?([-_.a-zA-Z0-9]+|\[[0-9a-fA-F:]+\]):\d{1,5}"
+_SERVERS: Final = Form(
+    rf"\s*{_SERVER}\s*(,\s*{_SERVER}\s*)*",
+    "host:port, several separated by commas",
+    "127.0.0.1:9092",
+)
+_REGISTRY_URL: Final = Form(
+    r"https?://[^\s/@]+[^\s@]*",
+    "http:// or https:// and a host. User and password are settings of their own",
+    "http://127.0.0.1:8081",
+)
+DEFAULT_FILE_RETENTION_S: Final = 86_400
+_LEAST_DEFAULT_SNAPSHOT_RETENTION_S: Final = 3_600
+_SECOND: Final = Between(1)
+_MINUTE: Final = Between(60)
 
 
 class IncompleteTransactions(StrEnum):
@@ -59,7 +73,7 @@ class KafkaConfig:
     They cannot break a guarantee.
     """
 
-    bootstrap_servers: str
+    bootstrap_servers: Annotated[str, _SERVERS]
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -76,20 +90,39 @@ class RegistryConfig:
     `ca_location` is a file of PEM certificates.
     """
 
-    url: str
+    url: Annotated[str, _REGISTRY_URL]
     user: str = ""
     password: str = field(default="", repr=False)
     bearer_token: str = field(default="", repr=False)
     ca_location: str = ""
-    timeout_s: float = 10.0
+    timeout_s: Annotated[float, Between(0.001)] = 10.0
     auto_register: bool = False
 
     def __post_init__(self) -> None:
         check_arguments(self)
+        object.__setattr__(self, "url", self.url.rstrip("/"))
 
     def subject(self, topic: str) -> str:
         """The subject of a topic's values, according to Confluent's TopicNameStrategy."""
         return f"{topic}-value"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRetention:
+    """How long a stream keeps files of old versions, and its tables the versions of recorded cuts
+    (TBL-23). The time begins when a newer version is committed.
+    """
+
+    file_s: int = DEFAULT_FILE_RETENTION_S
+    snapshot_s: int = DEFAULT_FILE_RETENTION_S
+
+    @property
+    def table_file_s(self) -> int:
+        """How long tables keep files, in seconds.
+
+        It is longer than the rows of cuts that name them, so that a read that has begun can finish.
+        """
+        return max(self.file_s, self.snapshot_s + min(self.snapshot_s // 10, 3_600))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,21 +145,21 @@ class StreamConfig:
     name: str
     topic: str
     partitions: tuple[str, ...] = ()
-    delete_retention_s: int = 2 * 86_400
-    changelog_retention_s: int | None = None
-    staging_retention_s: int = 7 * 86_400
-    file_retention_s: int = DEFAULT_FILE_RETENTION_S
-    snapshot_retention_s: int | None = None
-    stall_after_s: int = 300
+    delete_retention_s: Annotated[int, _SECOND] = 2 * 86_400
+    changelog_retention_s: Annotated[int, _SECOND] | None = None
+    staging_retention_s: Annotated[int, _SECOND] = 7 * 86_400
+    file_retention_s: Annotated[int, _MINUTE] = DEFAULT_FILE_RETENTION_S
+    snapshot_retention_s: Annotated[int, _MINUTE] | None = None
+    stall_after_s: Annotated[int, _SECOND] = 300
     limits: Limits = field(default_factory=Limits)
     unknown_tables: UnknownTables = UnknownTables.KEEP
-    max_dead_letter_ratio: float = 0.5
+    max_dead_letter_ratio: Annotated[float, Between(0, 1)] = 0.5
     halt_on_first: bool = False
-    trigger_s: float = 2.0
-    max_offsets_per_trigger: int = 1_000_000
-    bound_buffer_s: int | None = None
+    trigger_s: Annotated[float, Between(0)] = 2.0
+    max_offsets_per_trigger: Annotated[int, Between(1, MAX_INT)] = 1_000_000
+    bound_buffer_s: Annotated[int, Between(0)] | None = None
     incomplete_transactions: IncompleteTransactions = IncompleteTransactions.COUNT
-    incomplete_after_s: int | None = None
+    incomplete_after_s: Annotated[int, _SECOND] | None = None
 
     def __post_init__(self) -> None:
         check_arguments(self)
@@ -152,7 +185,7 @@ class StreamConfig:
         """How long old versions are kept. By default, cuts are kept as long as files, and for at
         least one hour (TBL-23).
         """
-        least_s = max(self.file_retention_s, LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
+        least_s = max(self.file_retention_s, _LEAST_DEFAULT_SNAPSHOT_RETENTION_S)
         return VersionRetention(
             self.file_retention_s,
             least_s if self.snapshot_retention_s is None else self.snapshot_retention_s,
@@ -203,17 +236,14 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
         )
     if not isinstance(name, str):
         raise argument_invalid("stream", name, "the name or topic of a stream")
-    if (
-        found := config.streams.get(name)
-        or next((of for of in config.streams.values() if of.topic == name), None)
-    ) is not None:
-        return found
-    remedy = nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration"
+    by_topic = {stream.topic: stream for stream in config.streams.values()}
+    if (stream := config.streams.get(name) or by_topic.get(name)) is not None:
+        return stream
     raise ConfigError(
         ErrorCode.STREAM_UNKNOWN,
         f'There is no stream "{name}"',
         f"The configuration has {one_of(config.streams)}",
-        remedy,
+        nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration",
         stream=name,
     )
 
@@ -222,13 +252,12 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     """The table of that name. Raises `ConfigError`."""
     if not isinstance(name, str):
         raise argument_invalid("table", name, "the name of a table")
-    if (found := config.tables.get(name)) is not None:
-        return found
-    remedy = nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration"
+    if (table := config.tables.get(name)) is not None:
+        return table
     raise ConfigError(
         ErrorCode.TABLE_UNKNOWN,
         f'There is no table "{name}"',
         f"The configuration has {one_of(config.tables)}",
-        remedy,
+        nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration",
         table=name,
     )

@@ -1,9 +1,18 @@
 """Reads a nested document of settings, and reports all errors together (OPS-1).
 
-A `Section` returns each setting once, checked, and remembers the names that were read. A setting
-that was not read is unknown: it is an error that names the nearest known name. An error is a
-`ConfigError` that is collected, not raised. The reader continues with the default, so that one run
-shows all errors. The values of secrets are never shown.
+A setting is a field of a dataclass. Its name, type, default, range and form are declared there
+alone. `Section.read` makes the instance. The type says how a value is written:
+
+    bool               true or false
+    int, float         a number. The field `name_s` is the setting `name`, a duration in seconds. A
+                       field `…_timestamp` is a day or a time, in microseconds since 1970
+    str                text, in the `Form` with which the field is annotated
+    tuple[str, ...]    a list of texts
+    StrEnum            one of its values
+
+An error is a `ConfigError` that is collected, not raised. The reader continues with the default, so
+that one run shows all errors. A setting that was not read is unknown: it is an error that names the
+nearest known name. The values of secrets are never shown.
 
 `apply_environment` replaces values of a document by environment variables. Such a value is text and
 is parsed as the setting's type. A value of the document must have the type itself.
@@ -13,13 +22,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import MISSING, fields
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
-from typing import Final, Self, TypeVar, overload
+from types import NoneType
+from typing import Any, Final, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
 from connector.errors import ConfigError, ErrorCode, shown_value
+from connector.records.field_types import Between
 from connector.records.model import MAX_INT
-from connector.text import is_secret, is_utf_8, nearest, one_of
+from connector.text import is_secret, is_utf_8, nearest, one_of, without_credentials
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
 
@@ -36,8 +50,8 @@ _UNIT_MS: Final = {
 }
 _MAX_DURATION_MS: Final = 36_500 * _UNIT_MS["d"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_WORDS: Final = {"true": True, "false": False}
 
+_T = TypeVar("_T")
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
@@ -53,22 +67,80 @@ class FromEnvironment(str):
         return made
 
 
+class Form(NamedTuple):
+    """The form of a text: a pattern, the form in words, and an example."""
+
+    pattern: str = "(?s).*"
+    allowed: str = "text"
+    example: str = ""
+
+    def remedy(self, key: str) -> str:
+        """The text to write."""
+        return f'write {key} = "{self.example}"' if self.example else "put the value in quotes"
+
+
+_TEXT: Final = Form()
+
+
+class Setting(NamedTuple):
+    """A setting, as a field declares it. `kind` is its type, without None. A text without a
+    default is required.
+    """
+
+    field: str
+    kind: Any
+    default: Any
+    bounds: Between
+    form: Form
+
+    @property
+    def key(self) -> str:
+        """The name in the document."""
+        return self.field.removesuffix("_s")
+
+
+class NotAllowedError(Exception):
+    """A value that a setting cannot have: the allowed values, and an example as TOML."""
+
+    def __init__(self, allowed: str, example: object) -> None:
+        super().__init__(allowed)
+        self.allowed = allowed
+        self.example = example
+
+
+def settings_of(declared: type) -> Iterator[Setting]:
+    """The settings that the fields of a dataclass declare."""
+    hints = get_type_hints(declared, include_extras=True)
+    for field in fields(declared):
+        hint = hints[field.name]
+        if NoneType in get_args(hint):
+            hint = next(kind for kind in get_args(hint) if kind is not NoneType)
+        marks = getattr(hint, "__metadata__", ())
+        yield Setting(
+            field.name,
+            get_args(hint)[0] if marks else hint,
+            None if field.default is MISSING else field.default,
+            next((mark for mark in marks if isinstance(mark, Between)), Between()),
+            next((mark for mark in marks if isinstance(mark, Form)), _TEXT),
+        )
+
+
 def is_plain(text: str, *, with_nul: bool = False) -> bool:
     """Whether a text has neither lone surrogates nor NUL characters."""
     return is_utf_8(text) and (with_nul or "\0" not in text)
 
 
-def escaped(text: str) -> str:
-    """A text in which NUL characters and lone surrogates are their escapes."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
 def written(value: object) -> str:
     """A value as text. Python does not write an integer of thousands of digits."""
     try:
-        return str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
     except ValueError:
         return shown_value(value)
+
+
+def _escaped(text: str) -> str:
+    """A text in which NUL characters and lone surrogates are their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def parse_duration_ms(text: str) -> int:
@@ -119,8 +191,67 @@ def parse_time_us(value: object) -> int:
     return (value - _EPOCH) // timedelta(microseconds=1)
 
 
-def _plainly(name: str) -> str:
-    return re.sub(r"[- ]", "_", name.lower())
+def _duration(value: object, setting: Setting) -> float:
+    least_s = max(0, setting.bounds.least)
+    why = ""
+    try:
+        if isinstance(value, str) or (value == 0 and not isinstance(value, bool)):
+            duration_ms = parse_duration_ms(str(value))
+            if setting.kind is int and duration_ms % 1000:
+                raise NotAllowedError("whole seconds", f'"{duration_ms // 1000 + 1}s"')
+            if duration_ms >= least_s * 1000:
+                return duration_ms // 1000 if setting.kind is int else duration_ms / 1000
+            why = f" of at least {least_s} s"
+    except ValueError as error:
+        why = f" ({_escaped(str(value)):.40} is {error})" if isinstance(value, str) else ""
+    is_seconds = type(value) is int and max(1, least_s) <= value <= MAX_INT
+    raise NotAllowedError(
+        f"a duration such as 500ms, 30s, 10m, 1h30m, 2d{why}",
+        f'"{value}s"' if is_seconds else '"10m"',
+    )
+
+
+def _time_us(value: object) -> int:
+    try:
+        return parse_time_us(value)
+    except ValueError as error:
+        allowed = f"a day, or a time with a time zone ({error})"
+        raise NotAllowedError(allowed, "2000-01-01") from None
+
+
+def _number(value: Any, setting: Setting) -> float:
+    is_whole = setting.kind is int
+    if isinstance(value, FromEnvironment) and re.fullmatch(r"-?[0-9]{1,30}(\.[0-9]{1,18})?", value):
+        with suppress(ValueError):  # a fraction is no whole number
+            value = setting.kind(value)
+    is_number = isinstance(value, int if is_whole else int | float) and not isinstance(value, bool)
+    if is_number and setting.bounds.has(value):
+        return setting.kind(value)  # type: ignore[no-any-return]
+    example = setting.bounds.least if setting.default is None else setting.default
+    raise NotAllowedError(f"a {'whole ' if is_whole else ''}number{setting.bounds.words}", example)
+
+
+def _flag(value: object, setting: Setting) -> bool:
+    if isinstance(value, FromEnvironment):
+        value = {"true": True, "false": False}.get(value.lower(), value)
+    if isinstance(value, bool):
+        return value
+    raise NotAllowedError("true or false", written(bool(setting.default)))
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """A list of different texts that are not empty. In an environment variable, they are separated
+    by commas.
+    """
+    if isinstance(value, FromEnvironment):
+        value = [item.strip() for item in value.split(",")]
+    if (
+        isinstance(value, list)
+        and all(isinstance(item, str) and item and is_utf_8(item) for item in value)
+        and len(set(value)) == len(value)
+    ):
+        return tuple(value)
+    raise NotAllowedError("a list of different texts", '["first", "second"]')
 
 
 class Section:
@@ -149,163 +280,74 @@ class Section:
 
     def fault(self, key: str, value: object, allowed: str, remedy: str) -> None:
         """Collect an error of one setting of this section."""
-        self.faults.append(fault(self._full(key), value, allowed, remedy, secret=is_secret(key)))
+        shown = f'"{without_credentials(value)}"' if isinstance(value, str) else written(value)
+        shown = "***" if is_secret(key) else _escaped(shown)
+        shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
+        problem = f"{self._full(key)} is {shown}"
+        self.faults.append(
+            ConfigError(ErrorCode.SETTING_INVALID, problem, f"allowed: {allowed}", remedy)
+        )
 
-    @overload
-    def text(self, key: str, default: str, *, with_nul: bool = False) -> str: ...
-    @overload
-    def text(self, key: str, *, allowed: str, remedy: str, with_nul: bool = False) -> str: ...
+    def missing(self, key: str, allowed: str, remedy: str) -> None:
+        """Collect an error of a setting that is required. A section that is missing is an error of
+        its own.
+        """
+        if self.is_given:
+            problem, cause = f"{self._full(key)} is not set", f"It is required: {allowed}"
+            self.faults.append(ConfigError(ErrorCode.SETTING_MISSING, problem, cause, remedy))
+
+    def read(self, declared: type[_T], **given: object) -> _T:
+        """An instance of a dataclass whose fields are settings of this section, but those that are
+        given.
+        """
+        return declared(**self.values(declared, given), **given)
+
+    def values(self, declared: type, given: Mapping[str, object]) -> dict[str, Any]:
+        """The values of the fields of a dataclass, but those that are given."""
+        settings = [setting for setting in settings_of(declared) if setting.field not in given]
+        return {setting.field: self._value(setting) for setting in settings}
+
+    def _value(self, setting: Setting) -> object:
+        key, kind, value = setting.key, setting.kind, self._content.get(setting.key)
+        if kind is str:
+            return self.text(key, setting.default, setting.form)
+        if isinstance(kind, type) and issubclass(kind, StrEnum):
+            return self.choice(key, kind, setting.default)
+        if not self.has(key):
+            return setting.default
+        try:
+            if kind is bool:
+                return _flag(value, setting)
+            if kind not in (int, float):
+                return _texts(value)
+            if setting.field.endswith("_timestamp"):
+                return _time_us(value)
+            return (_number if key == setting.field else _duration)(value, setting)
+        except NotAllowedError as error:
+            self.fault(key, value, error.allowed, f"write {key} = {error.example}")
+            return setting.default
+
     def text(
-        self,
-        key: str,
-        default: str | None = None,
-        *,
-        allowed: str = "text",
-        remedy: str = "put the value in quotes",
-        with_nul: bool = False,
+        self, key: str, default: str | None, form: Form = _TEXT, *, with_nul: bool = False
     ) -> str:
-        """A text. Without a default, it must be given and must not be empty.
+        """A text in its form, or the default. Without a default, the text is required.
 
         NUL characters are not allowed in most texts, because no path, URL or setting of Kafka may
         have one. `with_nul` allows them.
         """
         if not self.has(key):
             if default is None:
-                self.faults.append(
-                    ConfigError(
-                        ErrorCode.SETTING_MISSING,
-                        f"{self._full(key)} is not set",
-                        f"It is required: {allowed}",
-                        remedy,
-                    )
-                )
+                self.missing(key, form.allowed, form.remedy(key))
             return default or ""
         value = self._content[key]
         if isinstance(value, str) and not is_plain(value, with_nul=with_nul):
-            remedy = "remove the character"
             allowed = "text without NUL characters and lone surrogates"
-        elif isinstance(value, str) and (value or default is not None):
+            self.fault(key, value, allowed, "remove the character")
+        elif isinstance(value, str) and (value == default or re.fullmatch(form.pattern, value)):
             return str(value)
-        self.fault(key, value, allowed, remedy)
+        else:
+            self.fault(key, value, form.allowed, form.remedy(key))
         return default or ""
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        """A list of different texts that are not empty. In an environment variable, they are
-        separated by commas.
-        """
-        if not self.has(key):
-            return ()
-        value = self._content[key]
-        items = (
-            [item.strip() for item in value.split(",")]
-            if isinstance(value, FromEnvironment)
-            else value
-        )
-        if (
-            isinstance(items, list)
-            and all(isinstance(item, str) and item and is_utf_8(item) for item in items)
-            and len(set(items)) == len(items)
-        ):
-            return tuple(items)
-        self.fault(key, value, "a list of different texts", f'write {key} = ["first", "second"]')
-        return ()
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        if not self.has(key):
-            return default
-        value = self._content[key]
-        if isinstance(value, FromEnvironment):
-            value = _WORDS.get(value.lower(), value)
-        if isinstance(value, bool):
-            return value
-        self.fault(key, value, "true or false", f"write {key} = {str(default).lower()}")
-        return default
-
-    def number(self, key: str, default: int, least: int, most: int) -> int:
-        """A whole number from `least` to `most`."""
-        if not self.has(key):
-            return default
-        value = self._content[key]
-        if isinstance(value, FromEnvironment) and re.fullmatch(r"-?\d{1,30}", value):
-            value = int(value)
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most:
-            return value
-        self.fault(key, value, f"a whole number from {least} to {most}", f"write {key} = {default}")
-        return default
-
-    def ratio(self, key: str, default: float) -> float:
-        """A number from 0 to 1."""
-        if not self.has(key):
-            return default
-        value = self._content[key]
-        if isinstance(value, FromEnvironment) and re.fullmatch(r"\d{1,3}(\.\d{1,18})?", value):
-            value = float(value)
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-            return float(value)
-        self.fault(key, value, "a number from 0 to 1", f"write {key} = {default}")
-        return default
-
-    @overload
-    def duration_s(self, key: str, default: int, *, least_s: int = 0) -> int: ...
-    @overload
-    def duration_s(self, key: str, default: None, *, least_s: int = 0) -> int | None: ...
-    def duration_s(self, key: str, default: int | None, *, least_s: int = 0) -> int | None:
-        """A duration in whole seconds, at least `least_s`."""
-        if not self.has(key):
-            return default
-        duration_ms = self._duration_ms(key, least_s * 1000)
-        if duration_ms is not None and duration_ms % 1000:
-            self.fault(
-                key,
-                self._content[key],
-                "whole seconds",
-                f'write {key} = "{duration_ms // 1000 + 1}s"',
-            )
-        return default if duration_ms is None else duration_ms // 1000
-
-    def duration_ms(self, key: str, default: int, *, least_ms: int = 0) -> int:
-        """A duration in milliseconds, at least `least_ms`."""
-        duration_ms = self._duration_ms(key, least_ms) if self.has(key) else None
-        return default if duration_ms is None else duration_ms
-
-    def _duration_ms(self, key: str, least_ms: int) -> int | None:
-        value = self._content[key]
-        why = ""
-        try:
-            if isinstance(value, str) or (value == 0 and not isinstance(value, bool)):
-                duration_ms = parse_duration_ms(str(value))
-                if duration_ms >= least_ms:
-                    return duration_ms
-                why = f" of at least {least_ms} ms"
-        except ValueError as error:
-            why = f" ({escaped(value):.40} is {error})" if isinstance(value, str) else ""
-        as_seconds = (
-            f'"{value}s"'
-            if isinstance(value, int)
-            and not isinstance(value, bool)
-            and max(1, least_ms / 1000) <= value <= MAX_INT
-            else '"10m"'
-        )
-        self.fault(
-            key,
-            value,
-            f"a duration such as 500ms, 30s, 10m, 1h30m, 2d{why}",
-            f"write {key} = {as_seconds}",
-        )
-        return None
-
-    def time_us(self, key: str, default: int) -> int:
-        """A day or a time, in microseconds since 1970."""
-        if not self.has(key):
-            return default
-        value = self._content[key]
-        try:
-            return parse_time_us(value)
-        except ValueError as error:
-            allowed = f"a day, or a time with a time zone ({error})"
-            self.fault(key, value, allowed, f"write {key} = 2000-01-01")
-            return default
 
     def choice(
         self,
@@ -324,23 +366,23 @@ class Section:
         """
         if not self.has(key):
             return default
-        if (found := self.spelt(key, choices)) is not None:
-            return found
+        if (choice := self.spelt(key, choices)) is not None:
+            return choice
         value = self._content[key]
-        known = [choice.value for choice in offered or choices]
+        values = [choice.value for choice in offered or choices]
         text = written(value)
         meant = (synonyms or {}).get(text.partition("(")[0].strip().upper())
         remedy = (
             f"did you mean {meant.value}?"
-            if meant and meant.value in known
-            else nearest(text, known)
-            or f'write {key} = "{default.value if default.value in known else known[0]}"'
+            if meant and meant.value in values
+            else nearest(text, values)
+            or f'write {key} = "{default.value if default.value in values else values[0]}"'
         )
-        self.fault(key, value, one_of(known), remedy)
+        self.fault(key, value, one_of(values), remedy)
         return default
 
     def spelt(self, key: str, choices: type[_Choice]) -> _Choice | None:
-        """The value that `choice` finds, without an error. None: it is missing or wrong."""
+        """The value that `choice` returns, without an error. None: it is missing or wrong."""
         value = self._content.get(key)
         if not isinstance(value, str):
             return None
@@ -348,51 +390,35 @@ class Section:
         return next((choice for choice in choices if _plainly(choice.value) == plain), None)
 
     def section(self, key: str, *, remedy: str = "") -> Section:
-        """The section below this one. If it is missing or not a section, the result is empty and an
-        error is collected.
+        """The section below this one. If it is not a section, or is missing and has a `remedy`, the
+        result is empty and an error is collected.
         """
-        given = self.has(key)
+        is_given = self.has(key)
         value = self._content.get(key, {})
         if not isinstance(value, Mapping):
-            self.fault(
-                key,
-                value,
-                "a section",
-                remedy or f"write [{self._full(key)}] and its settings below",
-            )
+            remedy = remedy or f"write [{self._full(key)}] and its settings below"
+            self.fault(key, value, "a section", remedy)
             value = {}
-        elif not given and remedy:
+        elif not is_given and remedy:
+            problem = f"The section [{self._full(key)}] is missing"
             self.faults.append(
-                ConfigError(
-                    ErrorCode.SETTING_MISSING,
-                    f"The section [{self._full(key)}] is missing",
-                    "It is required",
-                    remedy,
-                )
+                ConfigError(ErrorCode.SETTING_MISSING, problem, "It is required", remedy)
             )
-        return Section(self._full(key), value, self.faults, is_given=given)
+        return Section(self._full(key), value, self.faults, is_given=is_given)
 
     def named(self, key: str, pattern: str) -> Iterator[tuple[str, Section]]:
         """The sections below `key`, with their names. Names must match `pattern` and differ in more
         than case.
         """
         section = self.section(key)
-        seen: dict[str, str] = {}
+        names: dict[str, str] = {}
+        remedy = "rename it: it is also the name of a folder"
         for name in section._content:
             if not re.fullmatch(pattern, name):
-                section.fault(
-                    name,
-                    name,
-                    f"a name that matches {pattern}",
-                    "rename it: it is also the name of a folder",
-                )
-            elif (other := seen.setdefault(name.lower(), name)) != name:
-                section.fault(
-                    name,
-                    name,
-                    f"names that differ from {other} not only in case",
-                    "rename one of them: each is also the name of a folder",
-                )
+                section.fault(name, name, f"a name that matches {pattern}", remedy)
+            elif (other := names.setdefault(name.lower(), name)) != name:
+                allowed = f"names that differ from {other} not only in case"
+                section.fault(name, name, allowed, remedy)
             else:
                 yield name, section.section(name)
 
@@ -403,18 +429,19 @@ class Section:
             self.fault(key, value, "a list of sections", remedy)
             return []
         return [
-            Section(f"{self._full(key)}[{position}]", item, self.faults)
-            for position, item in enumerate(value)
+            Section(f"{self._full(key)}[{index}]", item, self.faults)
+            for index, item in enumerate(value)
         ]
 
     def rest(self) -> Iterator[tuple[str, object]]:
-        """The settings that were not read, for a section that passes them on. They are known from
-        then on.
+        """The settings that were not read, for a section that passes them on, with dotted names.
+        They are known from then on. For example, `tomllib` reads `security.protocol = "SSL"` as a
+        table in a table.
         """
         for key, value in self._content.items():
             if key not in self._known:
                 self._known.append(key)
-                yield key, value
+                yield from _flat(key, value)
 
     def raw(self, key: str) -> object:
         """The value as it was given, or None, for a setting with its own form. The name is known
@@ -427,45 +454,17 @@ class Section:
         for key, value in self._content.items():
             if key not in self._known:
                 what = "section" if isinstance(value, Mapping) else "setting"
+                problem = f"{self._full(key)} is not a known {what}"
                 remedy = (
                     nearest(key, self._known)
                     or f"remove it, or use one of: {one_of(set(self._known))}"
                 )
-                self.faults.append(
-                    ConfigError(
-                        ErrorCode.SETTING_UNKNOWN,
-                        f"{self._full(key, value)} is not a known {what}",
-                        "",
-                        remedy,
-                    )
-                )
+                self.faults.append(ConfigError(ErrorCode.SETTING_UNKNOWN, problem, "", remedy))
 
-    def _full(self, key: str, value: object = None) -> str:
+    def _full(self, key: str) -> str:
         name = f"{self.path}.{key}" if self.path else key
-        given = self._content.get(key, value)
-        return f"{name} (from {given.variable})" if isinstance(given, FromEnvironment) else name
-
-
-def fault(
-    setting: str, value: object, allowed: str, remedy: str, *, secret: bool = False
-) -> ConfigError:
-    """The error of one setting."""
-    shown = (
-        "***"
-        if secret
-        else (
-            str(value).lower()
-            if isinstance(value, bool)
-            else f'"{value}"'
-            if isinstance(value, str)
-            else written(value)
-        )
-    )
-    shown = escaped(shown)
-    shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
-    return ConfigError(
-        ErrorCode.SETTING_INVALID, f"{setting} is {shown}", f"allowed: {allowed}", remedy
-    )
+        value = self._content.get(key)
+        return f"{name} (from {value.variable})" if isinstance(value, FromEnvironment) else name
 
 
 def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
@@ -489,7 +488,7 @@ def apply_environment(
 
     Names are compared without case. In a variable's name, `_` is the same as `-` and `.`.
     """
-    merged = {key: _copied(value) for key, value in document.items()}
+    merged = deepcopy(dict(document))
     for variable in sorted(environment):
         if not variable.startswith(ENVIRONMENT_PREFIX):
             continue
@@ -497,47 +496,34 @@ def apply_environment(
         level: object = merged
         for part in path:
             level = level.setdefault(_spelt(part, level), {}) if isinstance(level, dict) else None
-        if not isinstance(level, dict) or not all((*path, last)):
-            allowed = (
-                f"{ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or"
-                f" {ENVIRONMENT_PREFIX}SECTION__NAME__KEY"
-            )
-            faults.append(
-                ConfigError(
-                    ErrorCode.ENVIRONMENT_VARIABLE_UNKNOWN,
-                    f"The environment variable {variable} is not the name of a setting",
-                    f"allowed: {allowed}",
-                    "Rename the variable, or unset it",
-                )
-            )
+        if isinstance(level, dict) and all((*path, last)):
+            level[_spelt(last, level)] = FromEnvironment(environment[variable], variable)
             continue
-        level[_spelt(last, level)] = FromEnvironment(environment[variable], variable)
+        faults.append(
+            ConfigError(
+                ErrorCode.ENVIRONMENT_VARIABLE_UNKNOWN,
+                f"The environment variable {variable} is not the name of a setting",
+                f"allowed: {ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or"
+                f" {ENVIRONMENT_PREFIX}SECTION__NAME__KEY",
+                "Rename the variable, or unset it",
+            )
+        )
     return merged
 
 
-def flat(section: Mapping[str, object], prefix: str = "") -> dict[str, object]:
-    """Nested tables with dotted names. For example, `tomllib` reads `security.protocol = "SSL"` as
-    a table in a table.
-    """
-    found: dict[str, object] = {}
-    for key, value in section.items():
-        found |= (
-            flat(value, f"{prefix}{key}.")
-            if isinstance(value, Mapping)
-            else {f"{prefix}{key}": value}
-        )
-    return found
-
-
-def _copied(value: object) -> object:
-    return (
-        {key: _copied(below) for key, below in value.items()}
-        if isinstance(value, Mapping)
-        else value
-    )
+def _flat(name: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, Mapping):
+        for key, below in value.items():
+            yield from _flat(f"{name}.{key}", below)
+    else:
+        yield name, value
 
 
 def _spelt(part: str, level: Mapping[str, object]) -> str:
     """The key of `level` that a part of a variable's name means, or a new one."""
     wanted = part.lower()
     return next((key for key in level if re.sub(r"[-.]", "_", key.lower()) == wanted), wanted)
+
+
+def _plainly(name: str) -> str:
+    return re.sub(r"[- ]", "_", name.lower())

@@ -5,16 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
+from connector.config.settings_reader import Form
 from connector.config.storage import is_local
 from connector.errors import ConfigError, ErrorCode
-from connector.records.field_types import check_arguments
+from connector.records.field_types import Between, check_arguments
 from connector.text import is_secret
 
 LOCAL_MASTER: Final = "local[*]"
-DEFAULT_DRIVER_MEMORY: Final = "2g"
-MEMORY_PATTERN: Final = r"[1-9][0-9]{0,6}[mMgG]"
 MAX_PARALLEL_APPLIES: Final = 32
 """So many threads wait for a table. More would only wait for the driver."""
 JVM_OPTIONS: Final = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
@@ -28,6 +27,13 @@ _KEYS: Final = {
     "spark.jars": "extra_jars",
 }
 """Settings of Spark that have a key of their own."""
+
+_MASTER: Final = Form(
+    r"local(\[(\*|[1-9][0-9]*)(,[ 0-9]+)?\])?|local-cluster\[.+\]|yarn|[a-z0-9+]+://\S+",
+    "local[*], local[N], yarn, or a URL such as spark://host:7077",
+    LOCAL_MASTER,
+)
+_MEMORY: Final = Form(r"[1-9][0-9]{0,6}[mMgG]", "a number with m or g, for example 2g", "2g")
 
 _KEPT: Final = {
     "spark.sql.extensions": "tables are read and written with Delta's extension alone",
@@ -66,11 +72,11 @@ class SparkConfig:
     - `conf`: any other setting of Spark. Values of secrets are not shown.
     """
 
-    master: str = LOCAL_MASTER
-    driver_memory: str = DEFAULT_DRIVER_MEMORY
-    executor_memory: str = ""
-    executor_cores: int | None = None
-    max_parallel_applies: int | None = None
+    master: Annotated[str, _MASTER] = LOCAL_MASTER
+    driver_memory: Annotated[str, _MEMORY] = "2g"
+    executor_memory: Annotated[str, _MEMORY] = ""
+    executor_cores: Annotated[int, Between(1, 1024)] | None = None
+    max_parallel_applies: Annotated[int, Between(1, MAX_PARALLEL_APPLIES)] | None = None
     extra_jars: tuple[str, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
 

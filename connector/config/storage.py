@@ -10,8 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Annotated, Final
 
+from connector.config.settings_reader import Form
 from connector.records.field_types import check_arguments
 
 DEFAULT_REGION: Final = "us-east-1"
@@ -44,6 +45,12 @@ _UNUSABLE_IN_URI: Final = re.compile(r"[%?#]")
 _UNUSABLE_IN_S3: Final = re.compile(r"[*{}]|//|/\.\.?(?=/|$)")
 """Patterns of Spark, and the parts of a path that the clients of S3 leave out or keep."""
 
+_ENDPOINT: Final = Form(
+    r"https?://[^\s/@?#]+/*",
+    "http:// or https:// with a host, without credentials and without a path",
+    "http://127.0.0.1:8333",
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
@@ -59,7 +66,7 @@ class StorageConfig:
     - `options`: options of deltalake, passed on unchanged, for stores other than S3 (STO-7).
     """
 
-    endpoint: str = ""
+    endpoint: Annotated[str, _ENDPOINT] = ""
     region: str = ""
     path_style: bool | None = None
     access_key: str = field(default="", repr=False)
@@ -70,6 +77,7 @@ class StorageConfig:
 
     def __post_init__(self) -> None:
         check_arguments(self)
+        object.__setattr__(self, "endpoint", self.endpoint.rstrip("/"))
 
     @property
     def is_path_style(self) -> bool:
@@ -149,11 +157,6 @@ def warehouse_fault(warehouse: str) -> str:
         or _UNUSABLE_IN_URI.search(rest)
         or (_UNUSABLE_IN_S3.search(rest.rstrip("/")) if of_s3 else None)
     )
-
-
-def without_credentials(warehouse: str) -> str:
-    """The warehouse as it can be shown."""
-    return re.sub(r"//[^/@]*@", "//***@", warehouse)
 
 
 def _without(found: re.Match[str] | None) -> str:

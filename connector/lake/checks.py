@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
+from uuid import uuid4
 
+from connector import warehouse as places
 from connector.errors import ErrorCode, StorageError, TableError
-from connector.lake.stores import options_of
+from connector.lake.stores import options_of, warehouse_with
 from connector.state.damage import (
     data_file_damaged,
     data_file_missing,
@@ -25,6 +27,7 @@ from connector.state.damage import (
     or_move_away,
 )
 from connector.state.log_damage import IS_EMPTY, MAGIC, is_parquet, log_damage
+from connector.state.store_errors import store_error
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -33,6 +36,8 @@ _DELETION_VECTOR: Final = re.compile(r"deletion_vector_[0-9a-f-]{36}\.bin")
 
 PROBE_BYTES: Final = 64 * 1024
 """More than a small table needs for a row and its commit."""
+_WRITTEN: Final = set[str]()
+"""The object stores in which this process has written a file, each with its options."""
 
 
 def opened(path: str, version: int | None = None) -> DeltaTable:
@@ -80,11 +85,17 @@ def check_missing(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise `TableError` if a row and its commit cannot be written to the table at a local path.
+    """Raise `TableError` if a row and its commit cannot be written to the table at a path.
 
-    It writes a file without a name. Without this check, deltalake prints the stacks of its threads
-    on standard error if a disk is full.
+    It writes a file without a name, or asks an object store once in a process. Without this check,
+    deltalake prints the stacks of its threads on standard error if a disk is full, or if a store
+    refuses a data file.
     """
+    if (warehouse := warehouse_with(path)) is not None:
+        store = f"{warehouse} {sorted((options_of(path) or {}).items())}"
+        if store not in _WRITTEN:
+            check_store(warehouse)
+            _WRITTEN.add(store)
     if "://" in path:
         return
     folder = path
@@ -100,6 +111,29 @@ def check_writable(path: str) -> None:
     except OSError as error:
         named = OSError(error.errno, error.strerror, folder)
         raise trouble(path, "written", named) from error
+
+
+def check_store(warehouse: str) -> None:
+    """Raise `TableError` if the object store of a warehouse cannot be listed, or a file cannot be
+    written, read and deleted in it (STO-4). Most are a `StorageError`, whose code says why.
+    """
+    from deltalake._internal import DeltaFileSystemHandler
+    from deltalake.exceptions import DeltaError
+
+    path, name = places.probe(warehouse), str(uuid4())
+    try:
+        files: Any = DeltaFileSystemHandler(path, options_of(path), None)
+        files.get_file_info_selector("", True)
+        file = files.open_output_stream(name)
+        file.write(b"lowmark")
+        file.close()
+        files.open_input_file(name).read(1)
+        files.delete_file(name)
+    except (DeltaError, OSError, ValueError) as error:
+        problem = f"The warehouse {warehouse} cannot be used"
+        raise (
+            store_error(str(error), problem, path=path) or trouble(path, "used", error)
+        ) from error
 
 
 def _nearest(folder: Path) -> Path:

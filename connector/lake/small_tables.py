@@ -6,9 +6,8 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.lake.checks import check_missing, opened, trouble
+from connector.lake.checks import check_missing, check_writable, opened, trouble
 from connector.lake.plain_table import batches, rows_in, stored_of
-from connector.lake.store_probe import check_table_writable
 from connector.lake.stores import options_of
 from connector.state.damage import foreign_table
 
@@ -44,7 +43,7 @@ def append(
     from deltalake import write_deltalake
     from deltalake.exceptions import DeltaError
 
-    check_table_writable(path)
+    check_writable(path)
     try:
         table = _existing(path) or _made(path, types, configuration=_KEPT)
         known = {field.name for field in table.schema().fields}
@@ -126,7 +125,7 @@ def delete(path: str, condition: str) -> None:
     """
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    check_table_writable(path)
+    check_writable(path)
     try:
         opened(path).delete(condition)
     except TableNotFoundError:
@@ -146,7 +145,7 @@ def append_next(
     from deltalake import write_deltalake
     from deltalake.exceptions import DeltaError
 
-    check_table_writable(path)
+    check_writable(path)
     for attempt in range(ATTEMPTS):
         try:
             table = _existing(path) or _made(path, types, metadata=empty)

@@ -1,4 +1,4 @@
-"""Finds the field of a dataclass whose value does not have the declared type.
+"""Finds the field of a dataclass whose value does not have the declared type or range.
 
 The constructors of records do not check every type, because they are called for each change. They
 call `wrong_field` when a value could not be used, so that the error names the field. Definitions
@@ -8,11 +8,12 @@ and settings are rare: their constructors call `check_arguments`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
+from math import inf
 from types import NoneType, UnionType
-from typing import Any, Final, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from connector.errors import argument_invalid
 from connector.text import is_secret
@@ -30,8 +31,29 @@ _WORDS: Final[Mapping[Any, str]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class Between:
+    """The least and the largest number that a field allows, beside None if its type has it. For
+    example, `Annotated[int, Between(1, 32)]`.
+    """
+
+    least: float = -inf
+    most: float = inf
+
+    def has(self, number: float) -> bool:
+        """Whether the number is allowed. NaN is not."""
+        return self.least <= number <= self.most
+
+    @property
+    def words(self) -> str:
+        """The range, to follow the word "number"."""
+        if self.most < inf:
+            return f" from {self.least} to {self.most}"
+        return f" of at least {self.least}" if self.least > -inf else ""
+
+
 def wrong_field(value: Any, *, is_deep: bool = True) -> Wrong | None:
-    """Find the first field of a dataclass whose value does not have the declared type.
+    """Find the first field of a dataclass whose value does not have its declared type or range.
 
     A list is accepted as a tuple, and an int as a float. A bool is not accepted as an int.
 
@@ -50,12 +72,12 @@ def wrong_field(value: Any, *, is_deep: bool = True) -> Wrong | None:
 
 
 def check_arguments(value: Any) -> None:
-    """Check the types of all fields in the constructor of a definition or a setting, and store
-    lists as tuples.
+    """Check the types and ranges of all fields in the constructor of a definition or a setting, and
+    store lists as tuples.
 
     Raises:
-        ConfigError: A value does not have the type of its field. The values of secrets are not
-            shown.
+        ConfigError: A value does not have the type or range of its field. The values of secrets are
+            not shown.
     """
     if (wrong := wrong_field(value, is_deep=False)) is not None:
         path, allowed, given = wrong
@@ -68,13 +90,19 @@ def check_arguments(value: Any) -> None:
 
 @lru_cache(maxsize=64)
 def _declared(of: type) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(of)
+    hints = get_type_hints(of, include_extras=True)
     return tuple((field.name, hints[field.name]) for field in fields(of))
 
 
 def _wrong(value: object, kind: Any, path: str, *, is_deep: bool) -> Wrong | None:
     here = (path, _words(kind), value)
     origin = get_origin(kind)
+    if origin is Annotated:
+        bare, *marks = get_args(kind)
+        is_outside = isinstance(value, int | float) and any(
+            isinstance(mark, Between) and not mark.has(value) for mark in marks
+        )
+        return _wrong(value, bare, path, is_deep=is_deep) or (here if is_outside else None)
     if origin in (Union, UnionType):
         found = [_wrong(value, one, path, is_deep=is_deep) for one in get_args(kind)]
         inside = (wrong for wrong in found if wrong is not None and wrong[0] != path)
@@ -112,6 +140,9 @@ def _first(found: Iterable[Wrong | None]) -> Wrong | None:
 
 def _words(kind: Any) -> str:
     origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        bounds = (mark.words for mark in arguments[1:] if isinstance(mark, Between))
+        return _words(arguments[0]) + "".join(bounds)
     if origin in (Union, UnionType):
         return " or ".join(map(_words, arguments))
     if origin is tuple:

@@ -15,7 +15,6 @@ For example:
 """
 
 from connector.services.audit import audit
-from connector.services.bucket_advice import advise_buckets
 from connector.services.dead_letters.service import DeadLetters, dead_letters
 from connector.services.events import Event, log_event
 from connector.services.load_config import load_config
@@ -66,7 +65,6 @@ __all__ = [
     "StatusReport",
     "TableRead",
     "WriteStreamList",
-    "advise_buckets",
     "audit",
     "close_partition",
     "commit_write_streams",

@@ -40,7 +40,8 @@ def session_of(
     is_short: bool = False,
 ) -> SparkSession:
     """Your session, checked and otherwise untouched; without one a session as the configuration
-    says (SCL-1), which ends with `stack`.
+    says (SCL-1), which ends with `stack`. With `for_writing`, the store must refuse a second put of
+    one file (STO-4).
 
     `cores` are the threads of a local master, `memory` is the heap of the driver; None: as
     configured. `is_short`: the process ends soon, and most of its code runs a few times. The
@@ -49,12 +50,19 @@ def session_of(
     """
     from connector.spark.cluster import NO_EXECUTOR_S
     from connector.spark.jvm import stop_session
-    from connector.spark.session import SHORT_JVM_OPTIONS, check_session, start_session
+    from connector.spark.session import (
+        SHORT_JVM_OPTIONS,
+        check_second_put,
+        check_session,
+        start_session,
+    )
 
     warehouse, is_shared = config.warehouse, config.storage.shared_folder
     if spark is not None:
         check_session(spark, for_writing=for_writing, warehouse=warehouse)
         check_shared(spark.sparkContext.master or "", warehouse, shared_folder=is_shared)
+        if for_writing:
+            check_second_put(spark, warehouse)
         return spark
     defaults = SPARK_DEFAULTS if is_s3(warehouse) else {}
     settings = {**defaults, **config.spark.settings(), **config.storage.spark_settings()}
@@ -85,6 +93,8 @@ def session_of(
         waits = f"the first job waits for an executor, up to {duration(NO_EXECUTOR_S)}"
         on_event(info("SPARK", f"Spark runs on {master}; {waits}"))
     check_session(started, for_writing=for_writing, warehouse=warehouse)
+    if for_writing:
+        check_second_put(started, warehouse)
     return started
 
 

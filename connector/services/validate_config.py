@@ -1,5 +1,5 @@
 """Check whether a configuration would work here and now. Nothing is started, created or written
-(OPS-1), but in an object store two commits to a table that is there for this check (STO-4).
+(OPS-1), but in an object store a small file, which is deleted again (STO-4).
 """
 
 from __future__ import annotations
@@ -26,14 +26,7 @@ from connector.errors import (
     TopicError,
 )
 from connector.services.local_spark import check_master
-from connector.services.store_requests import (
-    LARGEST_DIFFERENCE_S,
-    WARN_ABOVE_S,
-    clock_difference_s,
-    refuses_second_put,
-)
 from connector.services.warehouses import check_logs, warehouse_of
-from connector.state.store_errors import unconditional
 from connector.tables.compatibility import check_columns, check_compatible
 from connector.tables.definition import TableDefinition
 from connector.tables.stored_definition import from_properties
@@ -120,35 +113,12 @@ def _spark(config: ConnectorConfig) -> Iterator[Finding]:
 
 
 def _store(config: ConnectorConfig) -> Iterator[Finding]:
-    """The object store is reachable, can be read and written, knows conditional puts, and has the
-    time of this machine (STO-4).
-    """
-    from connector.lake.store_probe import probe_store
+    """The object store is reachable, and can be read and written (STO-4)."""
+    from connector.lake.checks import check_store
 
-    difference_s = clock_difference_s(config.storage)
-    if difference_s is not None and abs(difference_s) > WARN_ABOVE_S:
-        yield Finding(
-            "warning",
-            f"warehouse: the clock of this machine is {duration(abs(difference_s))}"
-            f" {'ahead of' if difference_s > 0 else 'behind'} that of the object store. Amazon S3"
-            f" refuses requests above {duration(LARGEST_DIFFERENCE_S)}",
-        )
     warehouse = warehouse_of(config)
-    probe_store(warehouse)
-    is_conditional = refuses_second_put(config.storage, f"{places.probe(warehouse)}/condition")
-    if is_conditional is False:
-        raise unconditional(f"The warehouse {warehouse} cannot be used", path=warehouse)
-    yield Finding(
-        "ok",
-        f"warehouse: {warehouse}; it can be read and written"
-        + (", and refuses a second commit of one version" if is_conditional else ""),
-    )
-    if is_conditional is None:
-        yield Finding(
-            "warning",
-            "warehouse: conditional PUTs were not tried: the credentials are not in the settings or"
-            " in the environment",
-        )
+    check_store(warehouse)
+    yield Finding("ok", f"warehouse: {warehouse}; it can be read and written")
 
 
 def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:

@@ -12,13 +12,15 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
+from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from connector import warehouse as places
 from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
-from connector.config.storage import is_s3, spelled
+from connector.config.storage import is_local, is_s3, spelled
 from connector.errors import ConnectorError, ErrorCode
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors
@@ -26,6 +28,7 @@ from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
+from connector.state.store_errors import store_error, unconditional
 
 _JARS_AT_START: Final = (
     "Spark loads jars only when it starts, and it was started before lowmark, for example by"
@@ -287,6 +290,42 @@ def log_store_of(spark: SparkSession, warehouse: str) -> str:
     if "logStoreImpl" in dir(store):
         store = store.logStoreImpl()
     return str(store.getClass().getName())
+
+
+def check_second_put(spark: SparkSession, warehouse: str) -> None:
+    """Prove that no commit can be replaced: the class with which Delta commits to this warehouse
+    writes one file twice, and the second time must fail (STO-4). The file is deleted again. A local
+    folder is not tried.
+
+    Raises:
+        StorageError: The second time did not fail, or the store cannot be used.
+    """
+    if is_local(warehouse):
+        return
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    conf = session.sessionState().newHadoopConf()
+    path = jvm.org.apache.hadoop.fs.Path(f"{places.probe(spelled(warehouse))}/{uuid4()}.json")
+    problem = f"The warehouse {warehouse} cannot be used"
+
+    def put(text: str) -> None:
+        lines = jvm.scala.jdk.javaapi.CollectionConverters.asScala(jvm.java.util.List.of(text))
+        log_store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(session)
+        log_store.write(path, lines.iterator(), False, conf)
+
+    try:
+        put("the first commit")
+        try:
+            put("another commit")
+        except Py4JJavaError as error:
+            if "FileAlreadyExists" not in str(error.java_exception):
+                raise
+        else:
+            raise unconditional(problem, path=warehouse)
+        finally:
+            path.getFileSystem(conf).delete(path, False)
+    except Py4JJavaError as error:
+        raise store_error(str(error), problem, path=warehouse) or error from error
 
 
 def is_not_atomic(log_store: str) -> bool:

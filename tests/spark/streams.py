@@ -16,8 +16,7 @@ from typing import Any
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.config.retention import VersionRetention
-from connector.config.settings import StreamConfig
+from connector.config.settings import StreamConfig, VersionRetention
 from connector.dead_letters.envelope import DeadLetter, replay_header
 from connector.lake.batch_counts import count_rows
 from connector.lake.plain_table import batches, open_table, rows_in

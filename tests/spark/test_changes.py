@@ -13,7 +13,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from connector.config.retention import VersionRetention
+from connector.config.settings import VersionRetention
 from connector.errors import ErrorCode, InvalidChangeError, OutOfRangeError, TableError
 from connector.records import codec
 from connector.records.model import (

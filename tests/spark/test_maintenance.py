@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.config.retention import VersionRetention
-from connector.config.settings import ConnectorConfig, KafkaConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig, VersionRetention
 from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.lake.batch_counts import count_rows
 from connector.lake.changelog_reader import open_logged

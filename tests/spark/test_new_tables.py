@@ -16,7 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from connector import warehouse as places
-from connector.config.retention import VersionRetention
+from connector.config.settings import VersionRetention
 from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.records.model import DeleteFamily
 from connector.records.ordering import OrderBy

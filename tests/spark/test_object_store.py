@@ -5,23 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConnectorError, ErrorCode, StorageError
 from connector.kafka.local.folder import free_port
+from connector.services.local_spark import session_of
 from connector.spark.failures import applying
 from connector.spark.session import (
     S3_LOG_STORE,
     SETTINGS,
+    check_second_put,
     check_session,
     is_not_atomic,
     log_store_of,
 )
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
+from tests.store_proxy import StoreProxy, Weather
 
 WITHIN_S = 90
 Commit = Callable[[str, str], None]
@@ -99,6 +104,29 @@ def test_a_session_whose_class_is_not_atomic_is_refused(spark: SparkSession, nam
     assert caught.value.code == ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS
     assert OTHER_CLASSES[name] in caught.value.cause
     assert "\n" not in str(caught.value)
+
+
+def test_a_store_that_does_not_refuse_a_second_put_is_not_used(
+    spark: SparkSession, store: ObjectStore
+) -> None:
+    """STO-3, STO-4, `nothing_lost`: a second writer could replace a commit there."""
+    check_second_put(spark, store.warehouse())
+    with StoreProxy(store.port) as proxy:
+        behind = spark.newSession()
+        for name, value in {
+            "fs.s3a.endpoint": f"http://127.0.0.1:{proxy.port}",
+            "fs.s3a.impl.disable.cache": "true",
+        }.items():
+            behind.conf.set(name, value)
+        config = ConnectorConfig(store.warehouse(), KafkaConfig("127.0.0.1:1"))
+        check_second_put(behind, config.warehouse)
+        proxy.look()
+        proxy.change(Weather(is_unconditional=True))
+        with pytest.raises(StorageError) as caught, ExitStack() as stack:
+            session_of(config, behind, stack, print, for_writing=True)
+        assert caught.value.code == ErrorCode.STORE_NOT_CONDITIONAL
+        kinds = proxy.look().kinds
+        assert (kinds["PUT"], kinds["DELETE"]) == (2, 1)
 
 
 WRONG = {

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as places
-from connector.config.retention import VersionRetention
+from connector.config.settings import VersionRetention
 from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.literal_rows import literal_rows

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as places
-from connector.config.retention import VersionRetention
+from connector.config.settings import VersionRetention
 from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.failures import explained
 from connector.spark.sql import constant

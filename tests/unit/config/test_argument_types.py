@@ -1,7 +1,10 @@
-"""Values of another type in definitions and settings: the error names the argument (OPS-1)."""
+"""Values of another type or range in definitions and settings: the error names the argument
+(OPS-1).
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +21,7 @@ from connector import (
     StreamConfig,
     TableDefinition,
 )
+from connector.config.spark_settings import SparkConfig
 from connector.errors import ConfigError, ErrorCode
 from connector.validation import Limits
 
@@ -67,6 +71,22 @@ def table(**fields: Any) -> TableDefinition:
             "StreamConfig.trigger_s is '5s'",
             "a number",
         ),
+        (
+            lambda: StreamConfig(name="s", topic="t", stall_after_s=0),
+            "StreamConfig.stall_after_s is 0",
+            "a whole number (int) of at least 1",
+        ),
+        (
+            lambda: StreamConfig(name="s", topic="t", max_dead_letter_ratio=math.nan),
+            "StreamConfig.max_dead_letter_ratio is nan",
+            "a number from 0 to 1",
+        ),
+        (
+            lambda: SparkConfig(max_parallel_applies=33),
+            "SparkConfig.max_parallel_applies is 33",
+            "a whole number (int) from 1 to 32 or None",
+        ),
+        (lambda: Limits(-1), "Limits.max_clock_skew_s is -1", "of at least 0"),
         (lambda: Limits(any_("5m")), "Limits.max_clock_skew_s is '5m'", "a whole number"),
         (
             lambda: ConnectorConfig("w", any_("h:1")),
@@ -80,7 +100,7 @@ def table(**fields: Any) -> TableDefinition:
         ),
     ],
 )
-def test_a_value_of_another_type_is_an_error_that_names_the_argument(
+def test_a_value_of_another_type_or_range_is_an_error_that_names_the_argument(
     build: Callable[[], object], problem: str, allowed: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -4,23 +4,27 @@
 
 from __future__ import annotations
 
+import tomllib
 from contextlib import suppress
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime
 from enum import StrEnum
+from typing import Annotated, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.settings_reader import (
+    Form,
     Section,
     all_in_one,
     apply_environment,
-    flat,
     parse_duration_ms,
     parse_time_us,
 )
 from connector.errors import ConfigError, ErrorCode
+from connector.records.field_types import Between
 from connector.text import is_secret, nearest
 
 
@@ -29,8 +33,33 @@ class Colour(StrEnum):
     BLUE = "BLUE"
 
 
+@dataclass(frozen=True)
+class Settings:
+    """One setting of each type."""
+
+    password: str = ""
+    memory: Annotated[str, Form("[0-9]+g", "a number with g", "2g")] = ""
+    flag: bool = True
+    count: Annotated[int, Between(2, 9)] = 5
+    cores: Annotated[int, Between(1, 1024)] | None = None
+    ratio: Annotated[float, Between(0, 1)] = 0.5
+    names: tuple[str, ...] = ()
+    whole_s: Annotated[int, Between(7)] = 9
+    wait_s: int | None = None
+    trigger_s: Annotated[float, Between(0)] = 5.0
+    least_timestamp: int = 0
+    colour: Colour = Colour.BLUE
+
+
 def section(**content: object) -> Section:
     return Section("here", content, [])
+
+
+def read(**content: object) -> tuple[Settings, list[ConfigError]]:
+    here = section(**content)
+    settings = here.read(Settings)
+    here.finish()
+    return settings, here.faults
 
 
 @pytest.mark.parametrize(
@@ -109,82 +138,147 @@ def test_other_values_are_no_time(value: object) -> None:
         parse_time_us(value)
 
 
+def test_settings_that_are_not_given_have_the_defaults_of_their_fields() -> None:
+    assert read() == (Settings(), [])
+
+
 def test_a_fault_names_setting_value_what_is_allowed_and_what_to_do() -> None:
     """OPS-1."""
-    here = section(trigger=10)
-    assert here.duration_ms("trigger", 5_000) == 5_000
-    (fault,) = here.faults
+    settings, (fault,) = read(trigger=10)
+    assert settings.trigger_s == 5
     assert fault.problem == "here.trigger is 10"
     assert "500ms, 30s, 10m" in fault.cause
     assert fault.remedy == 'write trigger = "10s"'
 
 
 @pytest.mark.parametrize(
-    ("read", "value"),
+    ("key", "value"),
     [
-        (lambda s: s.text("k", "default"), 1),
-        (lambda s: s.flag("k", True), "yes"),
-        (lambda s: s.flag("k", True), 1),
-        (lambda s: s.number("k", 1, 0, 9), 10),
-        (lambda s: s.number("k", 1, 0, 9), True),
-        (lambda s: s.number("k", 1, 0, 9), "5"),
-        (lambda s: s.ratio("k", 0.5), 1.01),
-        (lambda s: s.ratio("k", 0.5), float("nan")),
-        (lambda s: s.texts("k"), ["a", "a"]),
-        (lambda s: s.texts("k"), "a"),
-        (lambda s: s.texts("k"), [""]),
-        (lambda s: s.duration_s("k", 1), "1500ms"),
-        (lambda s: s.duration_s("k", 1, least_s=1), "0"),
-        (lambda s: s.duration_s("k", 1), True),
-        (lambda s: s.choice("k", Colour, Colour.BLUE), "green"),
-        (lambda s: s.choice("k", Colour, Colour.BLUE), 1),
-        (lambda s: s.section("k"), 1),
-        (lambda s: s.sections("k", "write it"), {}),
-        (lambda s: list(s.named("k", "[a-z]+")), {"A/b": {}}),
+        ("password", 1),
+        ("memory", "much"),
+        ("flag", "yes"),
+        ("flag", 1),
+        ("count", 1),
+        ("count", 10),
+        ("count", True),
+        ("count", "5"),
+        ("cores", 0),
+        ("ratio", 1.01),
+        ("ratio", float("nan")),
+        ("ratio", True),
+        ("names", ["a", "a"]),
+        ("names", "a"),
+        ("names", [""]),
+        ("whole", "7500ms"),
+        ("whole", "0"),
+        ("whole", "6999ms"),
+        ("whole", "6s"),
+        ("whole", True),
+        ("wait", "-1s"),
+        ("trigger", 1),
+        ("least_timestamp", 1),
+        ("colour", "green"),
+        ("colour", 1),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_one_fault_and_reading_goes_on(read, value) -> None:
+def test_a_value_of_the_wrong_kind_is_one_fault_and_reading_goes_on(key: str, value: Any) -> None:
+    """OPS-1: the default is in its place, and the remedy names the setting."""
+    settings, (fault,) = read(**{key: value})
+    assert settings == Settings()
+    assert f"here.{key} is " in fault.problem
+    assert (
+        f"write {key} = " in fault.remedy or "quotes" in fault.remedy or "did you" in fault.remedy
+    )
+
+
+def test_each_remedy_that_names_a_value_is_allowed() -> None:
+    """OPS-1: what the remedies say to write has no fault."""
+    for field in fields(Settings):
+        key = field.name.removesuffix("_s")
+        _, faults = read(**{key: [[]]})
+        for remedy in (fault.remedy for fault in faults if "write" in fault.remedy):
+            assert read(**tomllib.loads(remedy.removeprefix("write ")))[1] == [], remedy
+
+
+@pytest.mark.parametrize(
+    "read_it",
+    [
+        lambda here: here.section("k"),
+        lambda here: here.sections("k", "write it"),
+        lambda here: list(here.named("k", "[a-z]+")),
+        lambda here: here.text("k", None),
+    ],
+)
+@pytest.mark.parametrize("value", [1, [{}, 1]])
+def test_a_section_of_the_wrong_kind_is_one_fault(read_it: Any, value: object) -> None:
     here = section(k=value)
-    read(here)
+    read_it(here)
     assert len(here.faults) == 1
     assert "here.k" in here.faults[0].problem
 
 
+def test_a_name_that_is_not_allowed_is_a_fault() -> None:
+    here = section(k={"A/b": {}})
+    assert list(here.named("k", "[a-z]+")) == []
+    assert "here.k.A/b" in here.faults[0].problem
+
+
 @pytest.mark.parametrize(
-    ("read", "value"),
+    ("key", "value"),
     [
-        (lambda s: s.text("k", "default"), ""),
-        (lambda s: s.number("k", 5, 2, 9), 2),
-        (lambda s: s.number("k", 5, 2, 9), 9),
-        (lambda s: s.ratio("k", 0.5), 0),
-        (lambda s: s.ratio("k", 0.5), 1),
-        (lambda s: s.duration_s("k", 5), 0),
-        (lambda s: s.duration_ms("k", 5), 0),
+        ("password", ""),
+        ("memory", "1g"),
+        ("memory", ""),
+        ("count", 2),
+        ("count", 9),
+        ("ratio", 0),
+        ("ratio", 1),
+        ("wait", 0),
+        ("trigger", 0),
+        ("whole", "7s"),
+        ("colour", "blue"),
     ],
 )
-def test_what_is_allowed_reaches_its_bounds(read, value) -> None:
-    """OPS-1: an empty text where there is a default; 0 is a duration without a unit."""
-    here = section(k=value)
-    assert (read(here), here.faults) == (value, [])
+def test_what_is_allowed_reaches_its_bounds(key: str, value: object) -> None:
+    """OPS-1: an empty text where that is the default; 0 is a duration without a unit."""
+    settings, faults = read(**{key: value})
+    assert faults == []
+    if key not in ("whole", "colour"):
+        assert value in (getattr(settings, key, None), getattr(settings, f"{key}_s", None))
 
 
-def test_choices_are_read_in_any_case_and_with_hyphens() -> None:
-    assert section(k="Light-Red").choice("k", Colour, Colour.BLUE) is Colour.LIGHT_RED
-    assert section(k="blue").choice("k", Colour, Colour.LIGHT_RED) is Colour.BLUE
-
-
-def test_a_duration_may_be_as_short_as_is_allowed() -> None:
+def test_values_have_the_type_of_their_field() -> None:
     """OPS-1."""
-    assert section(k="7s").duration_s("k", 9, least_s=7) == 7
-    assert section(k="7ms").duration_ms("k", 9, least_ms=7) == 7
-    here = section(k="6999ms")
-    assert (here.duration_s("k", 9, least_s=7), len(here.faults)) == (9, 1)
+    given = {
+        "whole": "1m10s",
+        "trigger": "2500ms",
+        "least_timestamp": date(2000, 1, 1),
+        "ratio": 1,
+        "colour": "Light-Red",
+        "names": ["a", "b"],
+    }
+    settings, faults = read(**given)
+    assert faults == []
+    assert settings == replace(
+        Settings(),
+        whole_s=70,
+        trigger_s=2.5,
+        least_timestamp=946_684_800_000_000,
+        ratio=1.0,
+        colour=Colour.LIGHT_RED,
+        names=("a", "b"),
+    )
+    assert isinstance(settings.ratio, float)
 
 
 @pytest.mark.parametrize(
-    ("content", "read", "remedy"),
+    ("content", "read_it", "remedy"),
     [
-        ({"k": "blu"}, lambda s: s.choice("k", Colour, Colour.LIGHT_RED), "did you mean BLUE?"),
+        (
+            {"k": "ligth_red"},
+            lambda s: s.choice("k", Colour, Colour.BLUE),
+            "did you mean light_red?",
+        ),
         ({"k": "zzz"}, lambda s: s.choice("k", Colour, Colour.BLUE), 'write k = "BLUE"'),
         (
             {"k": "RED(2)"},
@@ -194,26 +288,28 @@ def test_a_duration_may_be_as_short_as_is_allowed() -> None:
         ({"k": 1}, lambda s: s.section("k"), "write [here.k] and its settings below"),
         ({"k": 1}, lambda s: s.section("k", remedy="write it"), "write it"),
         ({}, lambda s: s.section("k", remedy="write it"), "write it"),
+        ({}, lambda s: s.text("k", None, Form(allowed="a name", example="x")), 'write k = "x"'),
+        ({"k": "a\0"}, lambda s: s.text("k", None), "remove the character"),
     ],
 )
-def test_every_fault_says_what_to_write(content, read, remedy) -> None:
+def test_every_fault_says_what_to_write(
+    content: dict[str, object], read_it: Any, remedy: str
+) -> None:
     """OPS-1."""
     here = section(**content)
-    read(here)
+    read_it(here)
     assert [fault.remedy for fault in here.faults] == [remedy]
 
 
 def test_an_unknown_key_is_a_fault_with_the_nearest_known_one() -> None:
     """OPS-1."""
-    here = section(triger="1s", colour="red")
-    here.duration_ms("trigger", 1)
-    here.finish()
-    assert [fault.problem for fault in here.faults] == [
+    _, faults = read(triger="1s", xyzzy={})
+    assert [fault.problem for fault in faults] == [
         "here.triger is not a known setting",
-        "here.colour is not a known setting",
+        "here.xyzzy is not a known section",
     ]
-    assert here.faults[0].remedy == "did you mean trigger?"
-    assert here.faults[1].remedy == "remove it, or use one of: trigger"
+    assert faults[0].remedy == "did you mean trigger?"
+    assert faults[1].remedy.startswith("remove it, or use one of: colour, cores, count, flag")
 
 
 def test_names_that_differ_in_case_only_are_refused() -> None:
@@ -240,10 +336,14 @@ def test_secrets_are_known_by_their_names(name: str) -> None:
 
 
 def test_a_secret_of_the_wrong_kind_is_not_shown() -> None:
-    here = section(password=12345)
-    here.text("password", "")
-    assert "12345" not in str(here.faults[0])
-    assert "***" in here.faults[0].problem
+    _, (fault,) = read(password=12345)
+    assert "12345" not in str(fault)
+    assert "***" in fault.problem
+
+
+def test_credentials_in_a_url_are_not_shown() -> None:
+    _, (fault,) = read(memory="http://me:hun/ter2@host/x")
+    assert fault.problem == 'here.memory is "http://***@host/x"'
 
 
 def test_the_environment_outranks_the_document() -> None:
@@ -271,33 +371,38 @@ def test_a_variable_that_names_no_setting_is_a_fault(variable: str) -> None:
 
 def test_values_from_the_environment_are_text_and_read_as_the_setting_needs() -> None:
     given = {
-        "CONNECTOR__N": "5",
-        "CONNECTOR__F": "True",
-        "CONNECTOR__R": "0.25",
-        "CONNECTOR__L": "a, b",
-        "CONNECTOR__D": "10m",
+        "CONNECTOR__COUNT": "6",
+        "CONNECTOR__FLAG": "False",
+        "CONNECTOR__RATIO": "0.25",
+        "CONNECTOR__NAMES": "a, b",
+        "CONNECTOR__WHOLE": "10m",
+        "CONNECTOR__LEAST_TIMESTAMP": "1970-01-01T00:00:01Z",
     }
-    here = Section("", apply_environment({}, given, []), [])
-    assert (here.number("n", 1, 0, 9), here.flag("f", False), here.ratio("r", 0.5)) == (
-        5,
-        True,
-        0.25,
+    settings, faults = read(**apply_environment({}, given, []))
+    assert faults == []
+    assert settings == replace(
+        Settings(),
+        count=6,
+        flag=False,
+        ratio=0.25,
+        names=("a", "b"),
+        whole_s=600,
+        least_timestamp=1_000_000,
     )
-    assert (here.texts("l"), here.duration_s("d", 1)) == (("a", "b"), 600)
+
+
+@pytest.mark.parametrize("text", ["many", "5.5", "", "9" * 40])
+def test_a_fault_of_the_environment_names_the_variable(text: str) -> None:
+    _, (fault,) = read(**apply_environment({}, {"CONNECTOR__COUNT": text}, []))
+    assert fault.problem == f'here.count (from CONNECTOR__COUNT) is "{text}"'
+
+
+def test_the_rest_has_dotted_names() -> None:
+    here = section(security={"protocol": "SSL"}, **{"client.id": "x", "known": 1})
+    assert here.has("known")
+    assert dict(here.rest()) == {"security.protocol": "SSL", "client.id": "x"}
+    here.finish()
     assert here.faults == []
-
-
-def test_a_fault_of_the_environment_names_the_variable() -> None:
-    here = Section("", apply_environment({}, {"CONNECTOR__N": "many"}, []), [])
-    here.number("n", 1, 0, 9)
-    assert here.faults[0].problem == 'n (from CONNECTOR__N) is "many"'
-
-
-def test_nested_tables_are_dotted_names() -> None:
-    assert flat({"security": {"protocol": "SSL"}, "client.id": "x"}) == {
-        "security.protocol": "SSL",
-        "client.id": "x",
-    }
 
 
 def test_one_fault_is_itself_and_several_are_listed() -> None:

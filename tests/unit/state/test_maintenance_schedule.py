@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from connector.config.retention import VersionRetention
+from connector.config.settings import VersionRetention
 from connector.state.maintenance_schedule import (
     CHECKSUMS_KEPT,
     CLEAN_APART_US,
