@@ -34,9 +34,8 @@ from connector.dead_letters.repair import Step, Unrepairable, content_of, edited
 from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
 from connector.errors import ConnectorError, ErrorCode
 from connector.records.codec import Schemas, read
-from connector.records.json_view import to_line
+from connector.records.json_view import to_line, view_of_datum
 from connector.records.rejection import Rejection
-from connector.records.views import view_of_datum
 from connector.text import counted
 
 if TYPE_CHECKING:

@@ -19,7 +19,6 @@ from connector.services import tables
 from connector.services.bucket_advice import advise_buckets
 from connector.state.bucket_advice import BucketAdvice
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
-from connector.state.status_json import view_of_job
 from connector.text import counted, duration, nearest
 
 JOBS_FOR_PEOPLE = 40
@@ -50,7 +49,7 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
     jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
     if as_json:
         for job in jobs:
-            out(to_line(view_of_job(job)))
+            out(to_line(job.to_json()))
     elif jobs:
         _print(jobs)
     p95 = tables.apply_p95_s(config, name)

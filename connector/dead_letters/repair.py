@@ -25,10 +25,9 @@ from connector.dead_letters.ledger import RepairNote
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
-from connector.records.json_view import entry_fields, from_json, to_line
+from connector.records.json_view import entry_fields, from_json, to_line, view_of_datum
 from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
-from connector.records.views import view_of_datum
 from connector.text import is_header_name, is_utf_8
 
 _PLACE: Final = re.compile(r"[^.\[\]]+|\[\d{1,6}\]")

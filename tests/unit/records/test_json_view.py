@@ -202,7 +202,7 @@ RANGE = {"stream": "job/a", "first": 0, "upto": 8}
         (
             {"release": {"commit_timestamp": 5, "ranges": [RANGE | {"last": 7}]}},
             "release.ranges[0].last",
-            "is not a field of a range",
+            "is not a field of OffsetRange",
         ),
     ],
 )

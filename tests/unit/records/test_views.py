@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from connector.records.json_view import view_of_datum
 from connector.records.model import MAX_TIMESTAMP
-from connector.records.views import view_of_bytes, view_of_datum, view_of_time
+from connector.records.views import view_of_bytes, view_of_time
 
 
 @pytest.mark.parametrize(
