@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
@@ -31,7 +34,13 @@ from connector.services.rows.files import (
     json_rows,
 )
 from connector.services.rows.load_checks import check_as_of, check_empty
-from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow, place_of
+from connector.services.rows.load_report import (
+    LoadOptions,
+    LoadProgress,
+    LoadReport,
+    RejectedRow,
+    place_of,
+)
 from connector.services.rows.load_wait import wait_for_rows
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json, of_text
 from connector.state.rate import RateLimit
@@ -46,13 +55,14 @@ from connector.write_streams.model import (
 from connector.write_streams.rules import is_expired
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig
     from connector.kafka import WriteSession, WriteStream
     from connector.records.model import DataChange
     from connector.tables.definition import TableDefinition
 
 APPEND_BYTES: Final = 4 * 1024 * 1024
 TRANSACTION_ROWS: Final = 10_000
+MAX_NAME_LENGTH: Final = 64
 _FEW: Final = 3
 
 
@@ -66,34 +76,63 @@ class _Row:
     change: DataChange
 
 
-@dataclass(slots=True)
+def name_of(
+    definition: TableDefinition,
+    files: Sequence[RowFile],
+    as_of: int | None,
+    null: str,
+    size_limits: tuple[int, int],
+) -> str:
+    """Return the name of the write stream of a load within its session.
+
+    It follows from the table and its columns, the contents of the files in their order, `as_of`,
+    and all else that decides which rows are rejected: a row that an earlier call left out has no
+    offset. The names of the files do not matter.
+    """
+    columns = [repr(definition.key), *map(repr, definition.columns)]
+    contents = [[file.format, file.size, file.digest] for file in files]
+    text = json.dumps(
+        [3, definition.name, definition.source, columns, contents, as_of, null, size_limits]
+    )
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass
 class LoadJob:
     """One call of `load`, with its arguments, and how far it is."""
 
     config: ConnectorConfig
-    stream: StreamConfig
     definition: TableDefinition
     files: list[RowFile]
-    maker: RowMaker
     as_of: int | None
-    session: str
-    name: str
-    null: str
-    limit: RateLimit | None
-    skip_rejected: bool
+    options: LoadOptions
     on_event: OnEvent
     on_progress: Callable[[LoadProgress], None]
     on_rejected: Callable[[RejectedRow], None]
-    rows: int = 0
-    repeated: int = 0
-    rejected: int = 0
-    first_rejected: list[RejectedRow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rate = self.options.max_changes_per_s
+        self.stream = self.config.streams[self.definition.stream]
+        self.maker = RowMaker(self.definition, self.as_of)
+        self.session = self.options.session or f"load-{self.definition.name}"[:MAX_NAME_LENGTH]
+        self.limit = None if rate is None else RateLimit(rate)
+        self.rows = self.repeated = self.rejected = 0
+        self.first_rejected: list[RejectedRow] = []
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the write stream in its session. It asks Kafka for the size limits."""
+        from connector.kafka import topics
+
+        facts = topics.describe(self.config.kafka, self.stream.topic)
+        limits = self.stream.limits.max_record_bytes, facts.max_message_bytes
+        return name_of(self.definition, self.files, self.as_of, self.options.null, limits)
 
     @property
     def write_stream(self) -> str:
         return f"{self.session}/{self.name}"
 
-    def run(self, *, commit: bool, wait: bool) -> LoadReport:
+    def run(self) -> LoadReport:
         from connector.kafka import WriteSession, topics
         from connector.kafka.write_streams import catalog as catalogs
 
@@ -118,16 +157,16 @@ class LoadJob:
                 min_commit_timestamp=self.stream.limits.min_commit_timestamp,
                 staging_retention_s=self.stream.staging_retention_s,
             ) as session:
-                entry = self._append_all(session, commit=commit)
+                entry = self._append_all(session)
         timestamp = entry.commit_timestamp or None
         was_committed = entry.state is StreamState.COMMITTED
         if was_committed:
             self.rows = self.repeated = entry.end
             text = f"these rows were committed before, as {self.write_stream}"
             self.on_event(info("LOADED_BEFORE", text, write_stream=self.write_stream))
-        elif commit:
+        elif self.options.commit:
             timestamp = self._commit()
-        if wait and timestamp is not None and entry.end:
+        if self.options.wait and timestamp is not None and entry.end:
             wait_for_rows(
                 self.config, self.stream, self.definition.name, self.write_stream, self.on_event
             )
@@ -172,10 +211,10 @@ class LoadJob:
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _append_all(self, session: WriteSession, *, commit: bool) -> StreamEntry:
+    def _append_all(self, session: WriteSession) -> StreamEntry:
         """Append the rows that the write stream lacks, and finalize it. Return its record.
 
-        If an earlier call finalized it, the rows are only checked before the `commit`.
+        If an earlier call finalized it, the rows are only checked before the commit.
         """
         for text in session.warnings:
             self.on_event(warning("TOPIC_SETTING", text))
@@ -186,7 +225,7 @@ class LoadJob:
         ):
             raise self._ended(stream.state)
         if stream.state is not StreamState.OPEN:
-            if stream.state is StreamState.FINALIZED and commit:
+            if stream.state is StreamState.FINALIZED and self.options.commit:
                 self._check_rows(session, stream)
             self.rows = self.repeated = stream.entry.end
             return stream.entry
@@ -202,7 +241,7 @@ class LoadJob:
             check_unchanged(file)
         if not self.rows and not self.rejected:
             self.on_event(warning("FILES_EMPTY", "the files have no rows: nothing is loaded"))
-        if self.rejected and not self.skip_rejected:
+        if self.rejected and not self.options.skip_rejected:
             raise self._rows_rejected()
         stream.finalize()
         return stream.entry
@@ -217,7 +256,7 @@ class LoadJob:
                     self._reject(one.file, one.row, one.convert, Misfit("", error.problem))
                 else:
                     self.rows += 1
-        if self.rejected and not self.skip_rejected:
+        if self.rejected and not self.options.skip_rejected:
             raise self._rows_rejected()
 
     def _chunks(self, stream: WriteStream) -> Iterator[list[_Row]]:
@@ -244,7 +283,7 @@ class LoadJob:
         names, keys = self.maker.names, self.maker.key_names
         for file in self.files:
             if file.format is FileFormat.CSV:
-                rows, convert = csv_rows(file, names, keys, self.null), of_text
+                rows, convert = csv_rows(file, names, keys, self.options.null), of_text
             elif file.format is FileFormat.JSONL:
                 rows, convert = json_rows(file, names), of_json
             else:
