@@ -73,15 +73,15 @@ def _say(found: RowHistory) -> None:
 
 
 def _print(found: RowHistory) -> None:
-    since = found.shown_since
+    view, since = found.to_json(), found.shown_since
     version = "no version of the table shows it yet"
     if since is not None:
         earlier = ", or an earlier one that the log no longer has" if since.or_earlier else ""
         version = f"version {since.version} ({view_of_time(since.committed_at)}){earlier}"
     facts = {
         "row key": shown_bytes(found.row_key, 200),
-        "row": _shown_row(found.view_of_row),
-        "last apply": _shown_row(found.view_of_applied_row),
+        "row": _shown_row(view["row"]),
+        "last apply": _shown_row(view["applied_row"]),
         "shown since": version,
     }
     for name, fact in facts.items():

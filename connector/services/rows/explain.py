@@ -106,7 +106,7 @@ class RowChange(Viewed):
     blocked_by: str | None
 
     @property
-    def content(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
+    def _content(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
         """What its order and its effect need, in the form of the JSON view."""
         change = view(self.change)
         transaction = self.change.transaction
@@ -153,12 +153,12 @@ class RowHistory(Viewed):
     is_confirmed: bool | None
 
     @property
-    def view_of_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("row")]:
+    def _view_of_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("row")]:
         """The row as `connector read` prints it."""
         return None if self.row is None else view_of_row(self.definition, self.row)
 
     @property
-    def view_of_applied_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("applied_row")]:
+    def _view_of_applied_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("applied_row")]:
         """The row that the last apply left, as `connector read` prints it."""
         return None if self.applied_row is None else view_of_row(self.definition, self.applied_row)
 

@@ -42,7 +42,7 @@ from connector.services.rows.load_report import (
     place_of,
 )
 from connector.services.rows.load_wait import wait_for_rows
-from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json, of_text
+from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.state.rate import RateLimit
 from connector.text import counted
 from connector.write_streams.model import (
@@ -72,7 +72,6 @@ class _Row:
 
     file: RowFile
     row: FileRow
-    convert: Convert
     change: DataChange
 
 
@@ -253,7 +252,7 @@ class LoadJob:
                 try:
                     session.encoding.row(one.change, self.rows, now_us())
                 except InvalidChangeError as error:
-                    self._reject(one.file, one.row, one.convert, Misfit("", error.problem))
+                    self._reject(one.file, one.row, Misfit("", error.problem))
                 else:
                     self.rows += 1
         if self.rejected and not self.options.skip_rejected:
@@ -266,12 +265,12 @@ class LoadJob:
         most = min(MAX_APPEND_ROWS, self.limit.at_once if self.limit else MAX_APPEND_ROWS)
         chunk: list[_Row] = []
         size = 0
-        for file, row, convert in self._rows():
-            made = self._change(stream, row.values, convert)
+        for file, row in self._rows():
+            made = self._change(stream, file, row.values)
             if isinstance(made, Misfit):
-                self._reject(file, row, convert, made)
+                self._reject(file, row, made)
                 continue
-            chunk.append(_Row(file, row, convert, made))
+            chunk.append(_Row(file, row, made))
             size += _size_of(made)
             if len(chunk) == most or size >= APPEND_BYTES:
                 yield chunk
@@ -279,24 +278,24 @@ class LoadJob:
         if chunk:
             yield chunk
 
-    def _rows(self) -> Iterator[tuple[RowFile, FileRow, Convert]]:
+    def _rows(self) -> Iterator[tuple[RowFile, FileRow]]:
         names, keys = self.maker.names, self.maker.key_names
         for file in self.files:
             if file.format is FileFormat.CSV:
-                rows, convert = csv_rows(file, names, keys, self.options.null), of_text
+                rows = csv_rows(file, names, keys, self.options.null)
             elif file.format is FileFormat.JSONL:
-                rows, convert = json_rows(file, names), of_json
+                rows = json_rows(file, names)
             else:
                 from connector.services.rows.parquet import parquet_rows
 
-                rows, convert = parquet_rows(file, names, self.maker.types, keys), of_arrow
+                rows = parquet_rows(file, names, self.maker.types, keys)
             for row in rows:
-                yield file, row, convert
+                yield file, row
 
     def _change(
-        self, stream: WriteStream, values: Sequence[object] | Misfit, convert: Convert
+        self, stream: WriteStream, file: RowFile, values: Sequence[object] | Misfit
     ) -> DataChange | Misfit:
-        made = values if isinstance(values, Misfit) else self.maker.make(values, convert)
+        made = values if isinstance(values, Misfit) else self.maker.make(values, _convert(file))
         if isinstance(made, Misfit):
             return made
         row_key, entries = made
@@ -316,7 +315,7 @@ class LoadJob:
             except RowErrors as error:
                 for index, fault in error.errors.items():
                     row = chunk[index]
-                    self._reject(row.file, row.row, row.convert, Misfit("", fault.problem))
+                    self._reject(row.file, row.row, Misfit("", fault.problem))
                 chunk = [row for index, row in enumerate(chunk) if index not in error.errors]
             except OffsetOverlapError as error:  # an earlier call had other limits
                 chunk = chunk[error.expected - self.rows :]
@@ -329,14 +328,14 @@ class LoadJob:
         if self.limit is not None and (wait_s := self.limit.wait_s(time.monotonic(), rows)):
             time.sleep(wait_s)
 
-    def _reject(self, file: RowFile, row: FileRow, convert: Convert, misfit: Misfit) -> None:
+    def _reject(self, file: RowFile, row: FileRow, misfit: Misfit) -> None:
         values = row.values
         rejected = RejectedRow(
             str(file.path),
             row.number,
             misfit.column,
             misfit.detail,
-            None if isinstance(values, Misfit) else self.maker.view(values, convert),
+            None if isinstance(values, Misfit) else self.maker.view(values, _convert(file)),
             "row" if file.format is FileFormat.PARQUET else "line",
         )
         self.rejected += 1
@@ -384,6 +383,10 @@ class LoadJob:
             table=self.definition.name,
             write_stream=self.write_stream,
         )
+
+
+def _convert(file: RowFile) -> Convert:
+    return of_arrow if file.format is FileFormat.PARQUET else of_json
 
 
 def _size_of(change: DataChange) -> int:

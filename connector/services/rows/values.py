@@ -119,27 +119,22 @@ class RowMaker:
         }
 
 
-def of_text(type_: DataType, value: object) -> object:
-    """The value of text, as in CSV. Bytes are text or `base64:` and that."""
-    assert isinstance(value, str)
-    if type_ is DataType.STRING:
-        return value
-    if type_ is DataType.BYTES:
+def of_json(type_: DataType, value: object) -> object:
+    """The value of text, as in CSV, or of decoded JSON, in which a number with decimals is a
+    Decimal.
+
+    Bytes are text, `base64:` and that, or `{"base64": "…"}`. In a JSON column, other values than
+    text are themselves.
+    """
+    if isinstance(value, str):
+        if type_ is DataType.STRING:
+            return value
+        if type_ is not DataType.BYTES:
+            return read_value(type_, Encoding.TEXT, _shown(value))
         try:
             return bytes_of_text(value)
         except ValueError:
             return Unreadable("text, or base64: and valid base64", _shown(value))
-    return read_value(type_, Encoding.TEXT, _shown(value))
-
-
-def of_json(type_: DataType, value: object) -> object:
-    """The value of decoded JSON, in which a number with decimals is a Decimal.
-
-    Text is read as in CSV. `{"base64": "…"}` are bytes. In a JSON column, other values than text
-    are themselves.
-    """
-    if isinstance(value, str):
-        return of_text(type_, value)
     if type_ is DataType.JSON:
         return _json_text(value)
     found: object = None
