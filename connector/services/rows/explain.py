@@ -107,7 +107,7 @@ class RowChange(Viewed):
 
     @property
     def _content(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
-        """What its order and its effect need, in the form of the JSON view."""
+        """The fields of the change that its order and its effect need, as a JSON view."""
         change = view(self.change)
         transaction = self.change.transaction
         return {

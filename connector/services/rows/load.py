@@ -23,8 +23,6 @@ from connector.services.rows.load_report import (
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
 
-_DEFAULTS = LoadOptions()
-
 
 def load(
     config: ConnectorConfig,
@@ -32,7 +30,7 @@ def load(
     files: Iterable[str | Path],
     *,
     as_of: int | None = None,
-    options: LoadOptions = _DEFAULTS,
+    options: LoadOptions | None = None,
     on_event: OnEvent = log_event,
     on_progress: Callable[[LoadProgress], None] = lambda progress: None,
     on_rejected: Callable[[RejectedRow], None] = lambda row: None,
@@ -50,7 +48,8 @@ def load(
             they do not have are NULL.
         as_of: The time (µs) at which the rows were exported. Changes that are newer keep their
             values. None: the table must be empty, and the time is that of the commit.
-        options: The session, the format of the files, the rate, and when the call returns.
+        options: The session, the format of the files, the rate, and when the call returns. None:
+            the defaults.
         on_event: Receives events.
         on_progress: Is called after each append.
         on_rejected: Receives each row that cannot be published, also if an earlier call did.
@@ -66,7 +65,7 @@ def load(
         WriteStreamError, DeliveryError, TopicError, BrokerError, RegistryError, TableError: As for
             `WriteSession` and `commit_streams`.
     """
-    definition = find_table(config, table)
+    definition, options = find_table(config, table), options or LoadOptions()
     paths = [] if isinstance(files, str | Path) else [Path(path) for path in files]
     if not paths:
         raise argument_invalid("files", files, "a list of one or more paths")
