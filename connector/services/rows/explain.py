@@ -72,7 +72,7 @@ _SHOWN_OF_A_CHANGE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class RowChange(Viewed):
+class RowChange:
     """A change of a row in the changelog. All times are microseconds.
 
     Attributes:
