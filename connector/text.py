@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 MAX_DETAIL_BYTES: Final = 1024
@@ -95,6 +95,16 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def counted(number: int, noun: str) -> str:
     """Format a number with its noun: `1 record`, `1,234 records`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+FEW: Final = 3
+"""The most names of a short list."""
+
+
+def summarize_names(names: Sequence[str]) -> str:
+    """Return the first names, and the number of further names."""
+    more = len(names) - FEW
+    return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))

@@ -19,6 +19,7 @@ from connector import validation
 from connector.dead_letters.repair import STEPS
 from connector.records import checks, codec
 from connector.records.rejection import Reason
+from connector.records.views import Viewed
 from tests.error_codes import ERRORS, errors_page
 
 ROOT = Path(__file__).parents[1]
@@ -206,7 +207,8 @@ def _entry(name: str, one: Any) -> list[str]:
     if isinstance(one, type) and issubclass(one, Enum):
         return [*lines, "", "Values: " + ", ".join(f"`{member.name}`" for member in one) + "."]
     if isinstance(one, type) and not issubclass(one, tuple):
-        for method, function in vars(one).items():
+        inherited = vars(Viewed) if issubclass(one, Viewed) else {}
+        for method, function in {**inherited, **vars(one)}.items():
             if not method.startswith("_") and (
                 callable(function) or isinstance(function, staticmethod)
             ):
@@ -257,10 +259,30 @@ def _signature(name: str, one: Any) -> str:
 
 def _plain(annotation: str) -> str:
     """Without quotes, and without ranges and forms of settings."""
-    annotation = re.sub(r"Annotated\[([^,\[\]]+), [^\[\]]*\]", r"\1", annotation)
-    return re.sub(
-        r"ForwardRef\('([^']*)'\)|'([^']*)'", lambda found: found[1] or found[2] or "", annotation
+    return _without_marks(
+        re.sub(
+            r"ForwardRef\('([^']*)'\)|'([^']*)'",
+            lambda found: found[1] or found[2] or "",
+            annotation,
+        )
     )
+
+
+_MARKED = re.compile(r"\b(?:Hidden|Flat|OrNull|Always|AsText|AsList|Shown|Annotated)\[")
+
+
+def _without_marks(annotation: str) -> str:
+    """The types alone, without how `connector.records.views` shows them as JSON."""
+    while found := _MARKED.search(annotation):
+        depth, stop, end = 0, 0, found.end()
+        while depth >= 0:
+            depth += {"[": 1, "]": -1}.get(annotation[end], 0)
+            if depth == 0 and annotation[end] == "," and not stop:
+                stop = end
+            end += 1
+        kind = annotation[found.end() : stop or end - 1]
+        annotation = annotation[: found.start()] + kind + annotation[end:]
+    return re.sub(r"\bTime(OrNull)?\b", "int", annotation)
 
 
 def _default(text: str) -> str:

@@ -12,10 +12,9 @@ from connector.cli import settings
 from connector.cli.terminal import Progress, console, out, say, show_error, table, tell
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
+from connector.reports.audit import StreamAudit, count
 from connector.services.audit import audit
-from connector.state.audit import StreamAudit, count
-from connector.state.status_json import FEW
-from connector.text import counted
+from connector.text import FEW, counted
 
 
 @click.command()

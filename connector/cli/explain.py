@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -14,17 +13,15 @@ from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.dead_letters.filter import text_of_bytes
 from connector.errors import InvalidChangeError
-from connector.records.json_view import to_line, view_of_entry
-from connector.records.model import DeleteCells, DeleteFamily, Entry, SetCell
+from connector.records.json_view import to_line
+from connector.records.model import DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder
-from connector.records.views import view_of_bytes, view_of_time
+from connector.records.views import Json, view_of_time
 from connector.services.rows.explain import RowChange, RowHistory, explain
-from connector.services.rows.keys import row_key_of
 from connector.services.rows.letters import RowLetter
-from connector.tables.column_names import UNMAPPED, unmapped_name
-from connector.tables.explain import ColumnHistory, Outcome, SetEntry
-from connector.tables.merge import Tombstone
-from connector.tables.values import DataType, Encoding, write_value
+from connector.services.rows.values import row_key_of
+from connector.tables.column_names import unmapped_name
+from connector.tables.explain import Outcome, SetEntry
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -56,7 +53,7 @@ def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka:
         raise click.UsageError(f"KEY: {error.problem}") from None
     found = explain(config, name, row_key, ask_kafka=not no_kafka)
     if as_json:
-        out(to_line(view_of_history(found)))
+        out(to_line(found.to_json()))
     elif found.is_known:
         _print(found)
     _say(found)
@@ -75,146 +72,16 @@ def _say(found: RowHistory) -> None:
         say(f"{found.table} has no change of {text_of_bytes(found.row_key)}: {known}")
 
 
-def view_of_history(found: RowHistory) -> dict[str, Any]:
-    """The history of a row for a program. A value that is not known is null."""
-    since = found.shown_since
-    return {
-        "table": found.table,
-        "row_key": view_of_bytes(found.row_key),
-        "is_known": found.is_known,
-        "row": _view_of_row(found, found.row),
-        "applied_row": _view_of_row(found, found.applied_row),
-        "shown_since": since
-        and {
-            "version": since.version,
-            "committed_at": view_of_time(since.committed_at),
-            "or_earlier": since.or_earlier,
-        },
-        "columns": [_view_of_column(found, column) for column in found.explanation.columns],
-        "deletions": [
-            {
-                "entry": entry_id(deletion.order),
-                **view_of_entry(_entry_of(deletion.tombstone)),
-                "hides": deletion.hides,
-            }
-            for deletion in found.explanation.deletions
-        ],
-        "changes": [_view_of_change(change) for change in found.changes],
-        "dead_letters": [_view_of_letter(letter) for letter in found.dead_letters],
-        "is_confirmed": found.is_confirmed,
-        "trimmed_to": found.trimmed_to,
-        "not_looked_at": list(found.not_looked_at),
-    }
-
-
-def entry_id(order: ChangeOrder) -> str:
-    """The name of an entry within the row: the order position of its change, and its index."""
-    return f"{order.position}#{order.entry_index}"
-
-
-def _view_of_row(found: RowHistory, row: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if row is None:
-        return None
-    definition = found.definition
-    types = {part.name: part.type for part in definition.key.parts}
-    types |= {column.name: column.type for column in definition.columns}
-    return {
-        name: (
-            value and {cell: view_of_bytes(one) for cell, one in value.items()}
-            if name == UNMAPPED
-            else _view_of_value(types[name], value)
-        )
-        for name, value in row.items()
-    }
-
-
-def _view_of_value(type_: DataType, value: Any) -> Any:
-    """A value as `connector read` prints it."""
-    if value is None or type_ in (DataType.INT64, DataType.BOOL, DataType.STRING):
-        return value
-    if type_ is DataType.BYTES:
-        return view_of_bytes(value)
-    if type_ is DataType.FLOAT64 and math.isfinite(value):
-        return value
-    return write_value(type_, Encoding.TEXT, value).decode()
-
-
-def _view_of_column(found: RowHistory, column: ColumnHistory) -> dict[str, Any]:
-    winner = column.winner
-    return {
-        "column": _column_name(found, column.family, column.qualifier),
-        "family": column.family,
-        "qualifier": view_of_bytes(column.qualifier),
-        "value": None if winner is None or winner.value is None else view_of_bytes(winner.value),
-        "won_by": None if winner is None else entry_id(winner.order),
-        "entries": [
-            {
-                "entry": entry_id(entry.order),
-                "value": view_of_bytes(entry.entry.value),
-                "cell_timestamp": view_of_time(entry.entry.cell_timestamp),
-                "outcome": entry.outcome.value,
-                "lost_to": None if entry.lost_to is None else entry_id(entry.lost_to),
-            }
-            for entry in column.entries
-        ],
-    }
-
-
-def _view_of_change(one: RowChange) -> dict[str, Any]:
-    change = one.change
-    transaction = change.transaction
-    return {
-        "position": str(one.position),
-        "commit_timestamp": view_of_time(change.commit_timestamp),
-        "tie_breaker": change.tie_breaker,
-        "record_sequence": 0 if transaction is None else transaction.record_sequence,
-        "change_sequence_number": change.change_sequence_number,
-        "ingest_batch": one.ingest_batch,
-        "kafka_partition": one.kafka_partition,
-        "offset": one.offset,
-        "arrived_at": view_of_time(one.arrived_at),
-        "stream_partition": change.stream_partition,
-        "change_type": change.change_type.value,
-        "source_cluster_id": change.source_cluster_id,
-        "is_late": one.is_late,
-        "is_replay": one.is_replay,
-        "is_applied": one.is_applied,
-        "dead_letter": one.dead_letter,
-        "blocked_by": one.blocked_by,
-        "entries": [view_of_entry(entry) for entry in change.entries],
-    }
-
-
-def _view_of_letter(letter: RowLetter) -> dict[str, Any]:
-    return {
-        "id": letter.id,
-        "reason": letter.reason.value,
-        "rule": letter.rule or None,
-        "detail": letter.detail or None,
-        "ingest_batch": letter.ingest_batch or None,
-        "order_position": letter.order_position or None,
-        "is_certain": letter.is_certain,
-        "is_replayed": letter.is_replayed,
-        "state": letter.state and letter.state.value,
-        "attempt": letter.attempt,
-    }
-
-
-def _column_name(found: RowHistory, family: str, qualifier: bytes) -> str | None:
-    cell = (family, qualifier)
-    return next((one.name for one in found.definition.columns if one.cell == cell), None)
-
-
 def _print(found: RowHistory) -> None:
-    since = found.shown_since
+    view, since = found.to_json(), found.shown_since
     version = "no version of the table shows it yet"
     if since is not None:
         earlier = ", or an earlier one that the log no longer has" if since.or_earlier else ""
         version = f"version {since.version} ({view_of_time(since.committed_at)}){earlier}"
     facts = {
         "row key": shown_bytes(found.row_key, 200),
-        "row": _shown_row(found, found.row),
-        "last apply": _shown_row(found, found.applied_row),
+        "row": _shown_row(view["row"]),
+        "last apply": _shown_row(view["applied_row"]),
         "shown since": version,
     }
     for name, fact in facts.items():
@@ -225,21 +92,19 @@ def _print(found: RowHistory) -> None:
             console().print(shown)
 
 
-def _shown_row(found: RowHistory, row: Mapping[str, Any] | None) -> str:
-    view = _view_of_row(found, row)
-    return "(none)" if view is None else escaped(to_line(view))
+def _shown_row(row: Json | None) -> str:
+    return "(none)" if row is None else escaped(to_line(row))
 
 
 def _columns(found: RowHistory) -> Table:
     shown = empty_table("column", "value", "won by", "lost")
     for column in found.explanation.columns:
         winner = column.winner
-        name = _column_name(found, column.family, column.qualifier)
         lost = sum(entry.outcome is not Outcome.WON for entry in column.entries)
         shown.add_row(
-            escaped(name or unmapped_name(column.family, column.qualifier)),
+            escaped(column.column or unmapped_name(column.family, column.qualifier)),
             "(none)" if winner is None else shown_bytes(winner.value),
-            "" if winner is None else entry_id(winner.order),
+            "" if winner is None else str(winner.order),
             _entries(lost) if lost else "",
         )
     return shown
@@ -293,9 +158,9 @@ def _shown_entries(
 
 
 def _shown_outcome(entry: SetEntry) -> str:
-    lost_to = "" if entry.lost_to is None else f" by {entry_id(entry.lost_to)}"
+    lost_to = "" if entry.lost_to is None else f" by {entry.lost_to}"
     if entry.outcome is Outcome.OLDER_VERSION and entry.lost_to is not None:
-        lost_to = f" than {entry_id(entry.lost_to)}"
+        lost_to = f" than {entry.lost_to}"
     return f"{entry.outcome}{lost_to}"
 
 
@@ -311,12 +176,6 @@ def _shown_entry(entry: Entry) -> str:
         return f"delete {name}"
     end = view_of_time(entry.range_end) if entry.range_end else "the end"
     return f"delete {name} from {view_of_time(entry.range_start)} to {end}"
-
-
-def _entry_of(tombstone: Tombstone) -> Entry:
-    if tombstone.qualifier is None:
-        return DeleteFamily(tombstone.family)
-    return DeleteCells(tombstone.family, tombstone.qualifier, tombstone.start, tombstone.end)
 
 
 def _letters(letters: tuple[RowLetter, ...]) -> Table:

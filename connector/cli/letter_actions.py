@@ -41,9 +41,8 @@ from connector.dead_letters.replay import (
 )
 from connector.errors import ConnectorError, ErrorCode
 from connector.records.codec import Schemas, read
-from connector.records.json_view import to_line
+from connector.records.json_view import to_line, view_of_datum
 from connector.records.rejection import Rejection
-from connector.records.views import view_of_datum
 from connector.text import counted
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from connector.cli.terminal import escaped, out, shown_bytes
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import LedgerEntry, LetterStatus
 from connector.records.codec import Schemas, read
+from connector.records.json_view import view_of_datum
 from connector.records.rejection import Headers, Rejection
-from connector.records.views import view_of_bytes, view_of_datum, view_of_time
+from connector.records.views import view, view_of_bytes, view_of_time
 from connector.text import counted
 
 HEX_BYTES_A_LINE: Final = 16
@@ -37,29 +38,11 @@ def summary(
     """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and
     its history.
     """
-    view: dict[str, Any] = {
-        "id": letter.id,
-        "reason": letter.reason.value,
-        "rule": letter.rule or None,
-        "detail": letter.detail,
-        "table": letter.table,
-        "group": letter.group,
-        "topic": letter.position.topic,
-        "topic_id": letter.position.topic_id,
-        "kafka_partition": letter.position.kafka_partition,
-        "offset": letter.position.offset,
-        "state": standing.state.value,
-        "attempt": standing.attempt,
-        "first_failed_at": view_of_time(letter.first_failed_at),
-        "record_timestamp": view_of_time(letter.record_timestamp),
-        "schema_id": letter.schema_id,
-        "ingest_batch": letter.ingest_batch,
-        "order_position": letter.order_position,
-    }
+    shown = {**view(letter), "state": standing.state.value, "attempt": standing.attempt}
     if whole:
-        view |= view_of_content(letter.key, letter.value, letter.headers)
-        view["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in history]
-    return {name: value for name, value in view.items() if value is not None}
+        shown |= view_of_content(letter.key, letter.value, letter.headers)
+        shown["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in history]
+    return {name: value for name, value in shown.items() if value is not None}
 
 
 def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) -> dict[str, Any]:

@@ -14,10 +14,16 @@ from connector.cli import settings
 from connector.cli.parameters import MOMENT, RATE
 from connector.cli.terminal import Progress, a_person_watches, escaped, say, tell
 from connector.records.json_view import to_line
-from connector.records.views import view_of_time
+from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
 from connector.services.rows.load import load
-from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow, place_of
+from connector.services.rows.load_report import (
+    LoadOptions,
+    LoadProgress,
+    LoadReport,
+    RejectedRow,
+    place_of,
+)
 from connector.text import counted
 
 SAY_EVERY_S: Final = 15.0
@@ -93,6 +99,15 @@ def command(
     if wait and no_commit:
         raise click.UsageError("do not use --wait with --no-commit: the rows are not committed")
     config = settings.load(ctx)
+    options = LoadOptions(
+        session=session,
+        file_format=file_format,
+        null=null,
+        max_changes_per_s=max_changes_per_s,
+        skip_rejected=skip_rejected,
+        commit=not no_commit,
+        wait=wait,
+    )
     began, shown = time.monotonic(), _Shown()
     try:
         with ExitStack() as stack:
@@ -101,13 +116,7 @@ def command(
                 name,
                 files,
                 as_of=as_of,
-                session=session,
-                file_format=file_format,
-                null=null,
-                max_changes_per_s=max_changes_per_s,
-                skip_rejected=skip_rejected,
-                commit=not no_commit,
-                wait=wait,
+                options=options,
                 on_event=tell,
                 on_progress=shown.progress,
                 on_rejected=_rejections(rejected, shown, stack),
@@ -167,14 +176,7 @@ def _rejections(
         shown.rejected(row)
         if written is None:
             written = stack.enter_context(file.open("w", buffering=1, encoding="utf-8"))
-        view = {
-            "file": row.file,
-            "line": row.line,
-            "column": row.column,
-            "reason": row.reason,
-            "row": row.row,
-        }
-        written.write(f"{to_line(view)}\n")
+        written.write(f"{to_line(view(row))}\n")
 
     return reject
 

@@ -12,8 +12,8 @@ from connector.cli import settings
 from connector.cli.terminal import console, escaped, out, say, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
+from connector.reports.stream_status import PartitionStatus
 from connector.services.partitions import close_partition, partitions
-from connector.state.stream_status import PartitionStatus
 from connector.text import counted, duration
 from connector.watermarks.stream_partition import KeyRange
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
@@ -16,14 +14,13 @@ from connector.cli.parameters import DURATION_S, MEMORY
 from connector.cli.terminal import console, escaped, out, say, shown_bytes, table, tell
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes
+from connector.reports.open_dead_letters import OpenLetters
 from connector.services.read import TableRead, read
-from connector.state.open_dead_letters import OpenLetters
-from connector.tables.values import TIMESTAMP_MAX, TIMESTAMP_MIN
+from connector.services.rows.values import of_arrow
+from connector.tables.values import DataType, view_of_value
 from connector.text import counted
 
 ROWS_FOR_PEOPLE: Final = 40
-_MIDNIGHT: Final = datetime(1970, 1, 1)  # noqa: DTZ001, of UTC; the zone is written by hand
-_EPOCH: Final = _MIDNIGHT.date()
 
 View = Callable[[Any], Any]
 
@@ -168,48 +165,23 @@ def _for_people(value: Any, view: View) -> str:
 
 def _view(delta_type: str) -> View:
     """How a value of this Delta type is written as JSON (REC-22)."""
-    if delta_type.startswith("decimal"):
-        return _numeric
-    return _VIEWS.get(delta_type, _itself)
-
-
-def _itself(value: Any) -> Any:
-    return value
-
-
-def _numeric(value: Any) -> str:
-    """Without an exponent, and without zeros at the end that say nothing."""
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-def _double(value: float) -> float | str:
-    if math.isfinite(value):
-        return value
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _date(days: int) -> str:
-    return (_EPOCH + timedelta(days=days)).isoformat()
-
-
-def _timestamp(timestamp: int) -> str | int:
-    """ISO 8601 in every year that it can write; the microseconds beyond."""
-    if not TIMESTAMP_MIN <= timestamp <= TIMESTAMP_MAX:
-        return timestamp
-    return (_MIDNIGHT + timedelta(microseconds=timestamp)).isoformat(timespec="microseconds") + "Z"
+    if delta_type == "map":
+        return _map
+    type_ = DataType.NUMERIC if delta_type.startswith("decimal") else _TYPES.get(delta_type)
+    if type_ is None:
+        return lambda value: value
+    return lambda value: view_of_value(type_, of_arrow(type_, value))
 
 
 def _map(pairs: list[tuple[str, bytes]]) -> Mapping[str, Any]:
     return {name: None if cell is None else view_of_bytes(cell) for name, cell in pairs}
 
 
-_VIEWS: Final[Mapping[str, View]] = {
-    "binary": view_of_bytes,
-    "date": _date,
-    "double": _double,
-    "float": _double,
-    "map": _map,
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp,
+_TYPES: Final[Mapping[str, DataType]] = {
+    "binary": DataType.BYTES,
+    "date": DataType.DATE,
+    "double": DataType.FLOAT64,
+    "float": DataType.FLOAT64,
+    "timestamp": DataType.TIMESTAMP,
+    "timestamp_ntz": DataType.TIMESTAMP,
 }

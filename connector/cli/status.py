@@ -16,14 +16,12 @@ from connector.cli import settings
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
+from connector.reports.source_status import facts_of_checks
+from connector.reports.stream_status import StreamStatus
+from connector.reports.table_status import TableStatus
 from connector.services.status import StatusReport, status
 from connector.state.jobs import Job, JobKind
-from connector.state.source_status import facts_of_checks
-from connector.state.status_json import FEW, summarize_names
-from connector.state.stream_status import StreamStatus
-from connector.state.table_status import TableStatus
-from connector.state.write_stream_status import release_facts
-from connector.text import counted, duration
+from connector.text import FEW, counted, duration, summarize_names
 from connector.watermarks.frontier import Stall
 
 WATCH_EVERY_S: Final = 2.0
@@ -86,7 +84,7 @@ def _commands(found: StatusReport) -> Iterator[str]:
             yield f"connector partitions list {stream.name}"
         if stream.dead_letters.count:
             yield f"connector dead-letters list --stream {stream.name}"
-        if stream.releases.withheld:
+        if stream.write_streams.is_withheld:
             yield f"connector write-streams list {stream.name}"
     for of in found.tables.values():
         if not of.apply:
@@ -98,7 +96,7 @@ def _commands(found: StatusReport) -> Iterator[str]:
 def _waits_for_ingest(stream: StreamStatus) -> bool:
     """Whether a hint or a fact says to check that ingest runs."""
     is_stalled = bool(stream.stalled) and stream.stalls_unverified
-    return is_stalled or stream.dead_letters.under_way or stream.releases.is_waiting
+    return is_stalled or stream.dead_letters.under_way or stream.write_streams.is_waiting
 
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
@@ -109,7 +107,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
         if stream.unknown_tables
         else ""
     )
-    released = stream.releases.released_rows
+    released = stream.write_streams.released_rows
     yield (
         "ingested",
         counted(stream.changes, "change")
@@ -163,7 +161,7 @@ def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
     yield from facts_of_checks(stream.checks, stream.now)
     yield from _incomplete(stream)
     letters = stream.dead_letters
-    yield from release_facts(stream.staged, stream.releases, stream.now)
+    yield from stream.write_streams.facts(stream.now)
     if letters.count or letters.uncounted_tables or stream.rejected:
         yield "dead letters", _dead_letters(stream)
     if (kept := _maintained(stream.maintenance, stream.now)) is not None:

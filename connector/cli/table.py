@@ -15,7 +15,6 @@ from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services import tables
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
-from connector.state.status_json import view_of_job
 from connector.text import counted, duration, nearest
 
 JOBS_FOR_PEOPLE = 40
@@ -46,7 +45,7 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
     jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
     if as_json:
         for job in jobs:
-            out(to_line(view_of_job(job)))
+            out(to_line(job.to_json()))
     elif jobs:
         _print(jobs)
     p95 = tables.apply_p95_s(config, name)

@@ -11,9 +11,8 @@ from connector.cli import settings
 from connector.cli.parameters import MOMENT
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.records.json_view import to_line
-from connector.records.views import view_of_time
+from connector.records.views import view, view_of_time
 from connector.services.transactions import incomplete_transactions, release_transaction
-from connector.state.incomplete_transactions import view_of_transaction
 from connector.text import counted
 
 
@@ -36,7 +35,7 @@ def list_(ctx: click.Context, stream: str | None, as_json: bool) -> None:
     found = incomplete_transactions(settings.load(ctx), stream)
     if as_json:
         for one in found:
-            out(to_line(view_of_transaction(one)))
+            out(to_line(view(one)))
     elif found:
         shown = table("transaction", "commit timestamp", "missing", "found", "released")
         for one in found:

@@ -11,6 +11,7 @@ from connector.cli.parameters import DURATION_S, MOMENT
 from connector.cli.terminal import console, escaped, out, say, table, tell
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
+from connector.reports.write_stream_status import ReleaseStatus, named
 from connector.services.write_streams import (
     WriteStreamList,
     commit_write_streams,
@@ -20,7 +21,6 @@ from connector.services.write_streams import (
     release_again,
     release_rows,
 )
-from connector.state.write_stream_status import ReleaseStatus, named
 from connector.text import counted, duration, nearest
 from connector.write_streams.problems import state_error
 from connector.write_streams.releases import Withheld
@@ -61,14 +61,13 @@ def _print(found: WriteStreamList) -> None:
         "write stream", "kind", "state", "end", "released", "last append", "expires", right=right
     )
     for one in found.write_streams.values():
-        entry = one.entry
         shown.add_row(
             escaped(one.name),
-            str(entry.kind),
+            str(one.kind),
             one.state,
-            f"{entry.end:,}",
+            f"{one.end:,}",
             "" if one.released_rows is None else f"{one.released_rows:,}",
-            "" if entry.last is None else _ago(found.now, entry.last.at),
+            "" if one.last_append is None else _ago(found.now, one.last_append),
             "" if one.expires_at is None else _in(found.now, one.expires_at),
         )
     console().print(shown)

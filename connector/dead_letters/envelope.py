@@ -29,6 +29,7 @@ from connector.errors import ConfigError, ErrorCode, argument_invalid
 from connector.records.codec import schema_id as schema_of
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Headers, Position, Reason
+from connector.records.views import Flat, Hidden, OrNull, Shown, Time
 from connector.text import as_header_name, truncate_utf8
 from connector.validation import KafkaRecord
 
@@ -67,16 +68,16 @@ class DeadLetter:
     - `group` is set if a program set the record aside: the group of its readers (SUB-4).
     """
 
-    position: Position
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
+    position: Flat[Position]
+    key: Hidden[bytes | None]
+    value: Hidden[bytes | None]
+    headers: Hidden[Headers]
     reason: Reason
-    rule: str
+    rule: OrNull[str]
     detail: str
     attempt: int
-    first_failed_at: int
-    record_timestamp: int
+    first_failed_at: Time
+    record_timestamp: Time
     schema_id: str | None
     ingest_batch: int
     order_position: str
@@ -87,7 +88,7 @@ class DeadLetter:
         object.__setattr__(self, "detail", truncate_utf8(self.detail))
 
     @property
-    def id(self) -> str:
+    def id(self) -> Shown[str]:
         """The id. It is the same for the same record, even if the dead letter is published several
         times (DLQ-1).
         """

@@ -27,11 +27,16 @@ from connector.dead_letters.ledger import RepairNote
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
-from connector.records.json_fields import Fields, list_of, read_bytes, read_text
-from connector.records.json_view import entry_fields, from_json, to_line
+from connector.records.json_view import (
+    entry_fields,
+    from_json,
+    read_value,
+    to_line,
+    view_of_datum,
+)
 from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
-from connector.records.views import Json, view_of_bytes, view_of_datum
+from connector.records.views import Json, view_of_bytes
 from connector.text import is_utf_8
 
 STEPS: Final[Mapping[str, tuple[str, str]]] = {
@@ -94,6 +99,12 @@ class Content:
         for part in parts:
             digest.update(b"-" if part is None else b"%d:" % len(part) + part)
         return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Header:
+    name: str
+    value: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,12 +245,18 @@ def _after(content: Content, step: Step, schemas: Schemas) -> Content:
     value = step.value if len(step.path) == 1 else _changed(content, step, schemas)
     match part:
         case "key":
-            key = _key_of_record(content, schemas) if value is None else read_bytes(value, "key")
+            key = (
+                _key_of_record(content, schemas)
+                if value is None
+                else read_value(bytes, value, "key")
+            )
             return replace(content, key=key)
         case "headers":
             return replace(content, headers=_headers(value))
         case "value":
-            return replace(content, value=None if value is None else read_bytes(value, "value"))
+            return replace(
+                content, value=None if value is None else read_value(bytes, value, "value")
+            )
         case _:
             return replace(content, value=_encoded(value))
 
@@ -322,11 +339,8 @@ def _record_view(content: Content, schemas: Schemas) -> Json | Rejection:
 
 
 def _headers(value: object) -> Headers:
-    def header(item: object, path: str) -> tuple[str, bytes | None]:
-        fields = Fields(item, path, ("name", "value"), " of a header")
-        return fields.get("name", read_text), fields.get("value", read_bytes, None)
-
-    return list_of(header)([] if value is None else value, "headers")
+    headers = read_value(tuple[_Header, ...], [] if value is None else value, "headers")
+    return tuple((header.name, header.value) for header in headers)
 
 
 def _view(value: bytes | None) -> Any:

@@ -16,7 +16,7 @@ from connector.kafka.bounded_read import messages_between
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.rejection import Rejection
-from connector.state.audit import Range, Ranges, Seen, common, union_ranges, without
+from connector.reports.audit import Range, Ranges, Seen, common, union_ranges, without
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig

@@ -20,7 +20,7 @@ from connector import warehouse as places
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.lake.small_tables import append, quoted, select
 from connector.records.rejection import Position
-from connector.state.audit import Range, Ranges, common, union_ranges
+from connector.reports.audit import Range, Ranges, common, union_ranges
 
 _PROOFS: Final = {
     **dict.fromkeys(("kind", "stream", "changelog_id", "topic_id"), "string"),

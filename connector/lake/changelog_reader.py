@@ -16,10 +16,9 @@ from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.checks import check_missing, opened, trouble
 from connector.lake.plain_table import batches, rows_in, stored_in
-from connector.state.audit import Run, digest
+from connector.reports.audit import Run, WriteStreamAudit, digest
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
-from connector.state.write_stream_audit import WriteStreamAudit
 from connector.stored import from_stored
 
 if TYPE_CHECKING:

@@ -20,60 +20,77 @@ The names are the Avro fields. A record has exactly one branch, for example `dat
 
 Reading a written line gives the same record. The line has printable characters only, so it is safe
 to show in a terminal.
+
+The fields, their types and their defaults are those of `connector.records.model`, in both
+directions.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache
+from types import NoneType
+from typing import Any, Final, NoReturn, get_args, get_origin
 
-from connector.errors import ErrorCode, JsonViewError
-from connector.records.json_fields import (
-    Fields,
-    choice,
-    list_of,
-    read_bool,
-    read_bytes,
-    read_int,
-    read_positive_int,
-    read_text,
-    read_time,
-    without_repetition,
-)
+from connector.errors import ErrorCode, InvalidChangeError, JsonViewError
 from connector.records.model import (
-    SERVER_TIME,
+    MAX_INT,
     ChangeType,
-    ChildPartition,
     ChildPartitions,
-    ColumnType,
     DataChange,
     DeleteCells,
     DeleteFamily,
     Entry,
     Heartbeat,
-    ModType,
-    OffsetRange,
     OldCell,
     Record,
     Release,
-    RowImage,
     SetCell,
-    Transaction,
-    WriteStreamOffset,
 )
-from connector.records.views import Json, view_of_bytes, view_of_time
+from connector.records.views import (
+    EPOCH,
+    MICROSECOND,
+    Json,
+    Mark,
+    marks_of,
+    shown_fields,
+    view,
+    view_of_bytes,
+    view_of_time,
+)
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-_ENTRY_FIELDS: Final[Mapping[str, tuple[str, ...]]] = {
-    "SET_CELL": ("kind", "family", "qualifier", "cell_timestamp", "value"),
-    "DELETE_CELLS": ("kind", "family", "qualifier", "range_start", "range_end"),
-    "DELETE_FAMILY": ("kind", "family"),
+_BRANCHES: Final[Mapping[str, type[Record]]] = {
+    "data_change": DataChange,
+    "heartbeat": Heartbeat,
+    "child_partitions": ChildPartitions,
+    "release": Release,
 }
+_KINDS: Final[Mapping[str, type[Entry]]] = {
+    "SET_CELL": SetCell,
+    "DELETE_CELLS": DeleteCells,
+    "DELETE_FAMILY": DeleteFamily,
+}
+_KIND_OF: Final = {of: kind for kind, of in _KINDS.items()}
+_ENTRY_FIELDS: Final = {kind: ("kind", *shown_fields(of)) for kind, of in _KINDS.items()}
 _ANY_ENTRY_FIELDS: Final = tuple(
-    dict.fromkeys(field for fields in _ENTRY_FIELDS.values() for field in fields)
+    dict.fromkeys(field for names in _ENTRY_FIELDS.values() for field in names)
 )
+_TIMES: Final = frozenset(
+    name
+    for of in (*_BRANCHES.values(), *_KINDS.values(), OldCell)
+    for name, hint in shown_fields(of).items()
+    if Mark.TIME in marks_of(hint)[1]
+)
+_Read = Callable[[Any, str], Any]
+"""Reads a value at a path."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,32 +103,21 @@ class JsonRecord:
     kafka_partitions: int | None
 
 
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
+
+
 def to_json(record: Record, kafka_partitions: int | None) -> str:
     """Write the record as one line of JSON, without a line end. None omits `kafka_partitions`."""
-    view: Json = {"stream_partition": record.stream_partition}
+    shown = view(record, omits_defaults=True)
+    line: Json = {"stream_partition": shown.pop("stream_partition")}
     if kafka_partitions is not None:
-        view["kafka_partitions"] = kafka_partitions
+        line["kafka_partitions"] = kafka_partitions
     if isinstance(record, DataChange):
-        view["data_change"] = _view_of_change(record)
-    elif isinstance(record, Heartbeat):
-        view["heartbeat"] = {"timestamp": view_of_time(record.timestamp)} | _optional(
-            resume_token=view_of_bytes(record.resume_token)
-        )
-    elif isinstance(record, Release):
-        view["release"] = {
-            "commit_timestamp": view_of_time(record.commit_timestamp),
-            "ranges": [
-                {"stream": one.stream, "first": one.first, "upto": one.upto}
-                for one in record.ranges
-            ],
-        }
-    else:
-        view["child_partitions"] = {
-            "start_timestamp": view_of_time(record.start_timestamp),
-            "record_sequence": record.record_sequence,
-            "children": [_view_of_child(child) for child in record.children],
-        }
-    return to_line(view)
+        shown["entries"] = [view_of_entry(entry) for entry in record.entries]
+        if record.is_staged:
+            shown["commit_timestamp"] = 0
+    branch = next(name for name, of in _BRANCHES.items() if isinstance(record, of))
+    return to_line({**line, branch: shown})
 
 
 def to_line(view: Json) -> str:
@@ -126,6 +132,11 @@ def to_line(view: Json) -> str:
     )
 
 
+def view_of_entry(entry: Entry) -> Json:
+    """Return an entry as an object of the JSON view (REC-22)."""
+    return {"kind": _KIND_OF[type(entry)], **view(entry, omits_defaults=True)}
+
+
 def entry_fields(kind: str) -> tuple[str, ...]:
     """Return the fields of this kind of entry in the view. For an unknown kind, return the fields
     of all kinds.
@@ -133,10 +144,31 @@ def entry_fields(kind: str) -> tuple[str, ...]:
     return _ENTRY_FIELDS.get(kind, _ANY_ENTRY_FIELDS)
 
 
+def view_of_datum(datum: Any, name: str = "") -> Any:
+    """Return a decoded datum in the form of the JSON view, with Avro field names and without nulls.
+
+    The datum may break the rules of a record.
+    """
+    if isinstance(datum, Mapping):
+        return {
+            field: view_of_datum(value, field)
+            for field, value in datum.items()
+            if value is not None
+        }
+    if isinstance(datum, list):
+        return [view_of_datum(item) for item in datum]
+    if isinstance(datum, bytes):
+        return view_of_bytes(datum)
+    return view_of_time(datum) if name in _TIMES and isinstance(datum, int) and datum else datum
+
+
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
 def from_json(line: str) -> JsonRecord:
     """Read the record of a line of JSON. Raises `JsonViewError` with the field."""
     try:
-        document = json.loads(line, object_pairs_hook=without_repetition)
+        document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
         raise JsonViewError(
             ErrorCode.JSON_INVALID,
@@ -144,308 +176,238 @@ def from_json(line: str) -> JsonRecord:
             str(error),
             "Write one JSON object per line",
         ) from None
-    fields = Fields(document, "", ("stream_partition", "kafka_partitions", *_READERS))
-    branches = [name for name in _READERS if fields.has(name)]
+    _check_names(document, "", ("stream_partition", "kafka_partitions", *_BRANCHES), "")
+    branches = [name for name in _BRANCHES if document.get(name) is not None]
     if len(branches) != 1:
         given = (
             f"this one has {' and '.join(branches)}" if branches else "this one has none of them"
         )
         raise JsonViewError(
             ErrorCode.RECORD_KIND_INVALID,
-            f"A record has exactly one of {', '.join(_READERS)}; {given}",
+            f"A record has exactly one of {', '.join(_BRANCHES)}; {given}",
             field=branches[1] if branches else "data_change",
         )
-    stream_partition = fields.get("stream_partition", read_text)
-    kafka_partitions = fields.get("kafka_partitions", read_positive_int, None)
+    stream_partition = _field(document, "", "stream_partition", _read_text)
+    kafka_partitions = _field(document, "", "kafka_partitions", _read_positive_int, None)
+    (branch,) = branches
     return JsonRecord(
-        _READERS[branches[0]](stream_partition, document[branches[0]]), kafka_partitions
+        _read_object(
+            _BRANCHES[branch], document[branch], branch, stream_partition=stream_partition
+        ),
+        kafka_partitions,
     )
 
 
-# Writing
-
-
-def _optional(**fields: object) -> Json:
-    """Omit the fields that are null, zero, empty or false. All defaults of the model are such
-    values.
+def read_value(of: Any, value: object, path: str) -> Any:
+    """Read a value of a type of the model, of a dataclass, or of a tuple of these. Raises
+    `JsonViewError` with the path.
     """
-    return {name: value for name, value in fields.items() if value}
+    return _reader(of)(value, path)
 
 
-def _time_unless_0(timestamp: int) -> str | int:
-    return timestamp and view_of_time(timestamp)
+def _read_object(of: type, value: Any, path: str, **given: object) -> Any:
+    """Build a value of the model. Its constructor checks the limits of REC-14.
+
+    Unknown fields are refused before missing ones. `given` are arguments that are not fields of
+    the object.
+    """
+    readers = {name: read for name, read in _readers(of).items() if name not in given}
+    _check_names(value, path, readers, of.__name__)
+    defaults = {one.name: one.default for one in fields(of)}
+    if of is DataChange and value.get("change_type") == ChangeType.GARBAGE_COLLECTION:
+        defaults["source_cluster_id"] = ""
+    for name, read in readers.items():
+        given[name] = _field(value, path, name, read, defaults[name])
+    return _build(of, path, given)
 
 
-def _view_of_change(change: DataChange) -> Json:
-    view: Json = {
-        "table": change.table,
-        "row_key": view_of_bytes(change.row_key),
-        "commit_timestamp": _time_unless_0(change.commit_timestamp),
-        "change_type": change.change_type.value,
-        "source_cluster_id": change.source_cluster_id,
-    }
-    view |= _optional(
-        tie_breaker=change.tie_breaker,
-        resume_token=view_of_bytes(change.resume_token),
-        estimated_low_watermark=_time_unless_0(change.estimated_low_watermark),
-    )
-    view["entries"] = [view_of_entry(entry) for entry in change.entries]
-    if change.transaction is not None:
-        view["transaction"] = _view_of_transaction(change.transaction)
-    if change.change_sequence_number is not None:
-        view["change_sequence_number"] = change.change_sequence_number
-    if change.row_image is not None:
-        view["row_image"] = _view_of_row_image(change.row_image)
-    if change.write_stream is not None:
-        row = change.write_stream
-        view["write_stream"] = {"stream": row.stream, "offset": row.offset}
-    return view
+def _read_entry(value: Any, path: str) -> Entry:
+    _check_names(value, path, _ANY_ENTRY_FIELDS, "an entry")
+    kind = _field(value, path, "kind", _choice(*_KINDS))
+    _check_names(value, path, _ENTRY_FIELDS[kind], f"a {kind}")
+    without_kind = {name: field for name, field in value.items() if name != "kind"}
+    entry: Entry = _read_object(_KINDS[kind], without_kind, path)
+    return entry
 
 
-def view_of_entry(entry: Entry) -> Json:
-    """Return an entry as an object of the JSON view (REC-22)."""
-    match entry:
-        case SetCell(family, qualifier, value, cell_timestamp):
-            view: Json = {
-                "kind": "SET_CELL",
-                "family": family,
-                "qualifier": view_of_bytes(qualifier),
-            }
-            return view | {
-                "cell_timestamp": view_of_time(cell_timestamp),
-                "value": view_of_bytes(value),
-            }
-        case DeleteCells(family, qualifier, start, end):
-            view = {"kind": "DELETE_CELLS", "family": family, "qualifier": view_of_bytes(qualifier)}
-            return view | _optional(
-                range_start=_time_unless_0(start), range_end=_time_unless_0(end)
+@cache
+def _readers(of: type) -> dict[str, _Read]:
+    return {name: _reader(hint) for name, hint in shown_fields(of).items()}
+
+
+def _reader(hint: Any) -> _Read:
+    """Return the function that reads values with this annotation. A null was left out before."""
+    kind, marks = marks_of(hint)
+    if Mark.TIME in marks:
+        return _read_time
+    if kind == Entry:
+        return _read_entry
+    if kind in _SCALARS:
+        return _SCALARS[kind]
+    if NoneType in get_args(kind):
+        (other,) = (one for one in get_args(kind) if one is not NoneType)
+        return _reader(other)
+    if get_origin(kind) is tuple:
+        return _list_of(_reader(get_args(kind)[0]), is_of_names=get_args(kind)[0] is str)
+    if issubclass(kind, Enum):
+        choose = _choice(*kind)
+        return lambda value, path: kind(choose(value, path))
+    return lambda value, path: _read_object(kind, value, path)
+
+
+def _field(values: Json, path: str, name: str, read: _Read, default: object = MISSING) -> Any:
+    """Return the value of a field. A null counts as missing."""
+    at = _path(path, name)
+    if values.get(name) is not None:
+        return read(values[name], at)
+    if default is MISSING:
+        raise JsonViewError(ErrorCode.FIELD_MISSING, f"{at} is missing", field=at)
+    return default
+
+
+def _build(of: type, path: str, arguments: Mapping[str, object]) -> Any:
+    try:
+        return of(**arguments)
+    except InvalidChangeError as error:
+        name = error.field.partition(",")[0]
+        if name == "stream_partition":  # the only argument outside of the branch
+            raise JsonViewError(ErrorCode.CHANGE_INVALID, str(error), field=name) from error
+        raise JsonViewError(
+            ErrorCode.CHANGE_INVALID, f"In {path}: {error}", field=_path(path, name)
+        ) from error
+
+
+def _check_names(value: Any, path: str, known: Iterable[str], of: str) -> None:
+    """Refuse a value that is not an object, and an unknown field."""
+    if not isinstance(value, dict):
+        _refuse(path, value, "an object")
+    known = tuple(known)
+    for name in value:
+        if name not in known:
+            near = get_close_matches(name, known, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(known)}"
+            at = _path(path, name)
+            raise JsonViewError(
+                ErrorCode.FIELD_UNKNOWN,
+                f"{at} is not a field{f' of {of}' if of else ''}",
+                remedy=remedy,
+                field=at,
             )
-        case DeleteFamily(family):
-            return {"kind": "DELETE_FAMILY", "family": family}
 
 
-def _view_of_transaction(transaction: Transaction) -> Json:
-    defaults = Transaction("")
-    values = {name: getattr(transaction, name) for name in Transaction.__slots__}
-    return {
-        name: value
-        for name, value in values.items()
-        if name == "server_transaction_id" or value != getattr(defaults, name)
-    }
+def _path(path: str, name: str) -> str:
+    shown = name if name.isidentifier() and name.isascii() else json.dumps(name)
+    return f"{path}.{shown}" if path else shown
 
 
-def _view_of_row_image(image: RowImage) -> Json:
-    columns = [
-        {"name": column.name, "type": column.type}
-        | _optional(is_primary_key=column.is_primary_key, ordinal_position=column.ordinal_position)
-        for column in image.column_types
-    ]
-    cells = [
-        {
-            "family": cell.family,
-            "qualifier": view_of_bytes(cell.qualifier),
-            "value": view_of_bytes(cell.value),
-        }
-        | _optional(cell_timestamp=_time_unless_0(cell.cell_timestamp))
-        for cell in image.old_cells
-    ]
-    view: Json = {"mod_type": image.mod_type.value}
-    return view | _optional(
-        value_capture_type=image.value_capture_type, column_types=columns, old_cells=cells
+def _refuse(path: str, value: object, wanted: str) -> NoReturn:
+    shown = ""
+    # iterencode does not recurse too deep, even for the deepest readable value.
+    for piece in json.JSONEncoder().iterencode(value):
+        shown += piece
+        if len(shown) > 80:
+            break
+    raise JsonViewError(
+        ErrorCode.FIELD_INVALID,
+        f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be"
+        f" {wanted}",
+        field=path,
     )
 
 
-def _view_of_child(child: ChildPartition) -> Json:
-    view: Json = {"token": child.token} | _optional(
-        parent_partition_tokens=list(child.parent_partition_tokens)
-    )
-    keys = {"start_key": child.start_key, "end_key": child.end_key}
-    return view | {name: view_of_bytes(key) for name, key in keys.items() if key is not None}
-
-
-# Reading
-
-
-def _read_change(stream_partition: str, value: object) -> DataChange:
-    fields = Fields(
-        value,
-        "data_change",
-        [name for name in DataChange.__slots__ if name != "stream_partition"],
-        " of a data change",
-    )
-    change_type = ChangeType(fields.get("change_type", choice(*ChangeType), ChangeType.USER.value))
-    return fields.build(
-        DataChange,
-        stream_partition=stream_partition,
-        table=fields.get("table", read_text),
-        row_key=fields.get("row_key", read_bytes),
-        commit_timestamp=fields.get("commit_timestamp", read_time),
-        entries=fields.get("entries", list_of(_read_entry)),
-        change_type=change_type,
-        source_cluster_id=fields.get(
-            "source_cluster_id", read_text, "default" if change_type is ChangeType.USER else ""
-        ),
-        tie_breaker=fields.get("tie_breaker", read_int, 0),
-        resume_token=fields.get("resume_token", read_bytes, b""),
-        estimated_low_watermark=fields.get("estimated_low_watermark", read_time, 0),
-        transaction=fields.get("transaction", _read_transaction, None),
-        change_sequence_number=fields.get("change_sequence_number", read_text, None),
-        row_image=fields.get("row_image", _read_row_image, None),
-        write_stream=fields.get("write_stream", _read_row_offset, None),
-    )
-
-
-def _read_row_offset(value: object, path: str) -> WriteStreamOffset:
-    fields = Fields(value, path, ("stream", "offset"), " of a write stream")
-    return fields.build(
-        WriteStreamOffset,
-        stream=fields.get("stream", read_text),
-        offset=fields.get("offset", read_int),
-    )
-
-
-def _read_entry(value: object, path: str) -> Entry:
-    fields = Fields(value, path, _ANY_ENTRY_FIELDS, " of an entry")
-    kind = fields.get("kind", choice(*_ENTRY_FIELDS))
-    Fields(value, path, _ENTRY_FIELDS[kind], f" of a {kind}")
-    family = fields.get("family", read_text)
-    if kind == "DELETE_FAMILY":
-        return fields.build(DeleteFamily, family=family)
-    qualifier = fields.get("qualifier", read_bytes)
-    if kind == "DELETE_CELLS":
-        start, end = fields.get("range_start", read_time, 0), fields.get("range_end", read_time, 0)
-        return fields.build(
-            DeleteCells, family=family, qualifier=qualifier, range_start=start, range_end=end
+def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise JsonViewError(
+            ErrorCode.FIELD_REPEATED,
+            f"{json.dumps(twice)} occurs twice in one object",
+            field=twice,
         )
-    cell_timestamp = fields.get("cell_timestamp", read_time, SERVER_TIME)
-    return fields.build(
-        SetCell,
-        family=family,
-        qualifier=qualifier,
-        value=fields.get("value", read_bytes),
-        cell_timestamp=cell_timestamp,
-    )
+    return found
 
 
-def _read_transaction(value: object, path: str) -> Transaction:
-    fields = Fields(value, path, Transaction.__slots__, " of a transaction")
-    return fields.build(
-        Transaction,
-        server_transaction_id=fields.get("server_transaction_id", read_text),
-        record_sequence=fields.get("record_sequence", read_int, 0),
-        is_last_record_in_transaction_in_partition=fields.get(
-            "is_last_record_in_transaction_in_partition", read_bool, False
-        ),
-        number_of_records_in_transaction=fields.get(
-            "number_of_records_in_transaction", read_int, 1
-        ),
-        number_of_partitions_in_transaction=fields.get(
-            "number_of_partitions_in_transaction", read_int, 1
-        ),
-        transaction_tag=fields.get("transaction_tag", read_text, ""),
-        is_system_transaction=fields.get("is_system_transaction", read_bool, False),
-    )
+def _read_text(value: object, path: str) -> str:
+    return value if isinstance(value, str) else _refuse(path, value, "text")
 
 
-def _read_row_image(value: object, path: str) -> RowImage:
-    fields = Fields(value, path, RowImage.__slots__, " of a row image")
-    return fields.build(
-        RowImage,
-        mod_type=ModType(fields.get("mod_type", choice(*ModType))),
-        value_capture_type=fields.get("value_capture_type", read_text, ""),
-        column_types=fields.get("column_types", list_of(_read_column_type), ()),
-        old_cells=fields.get("old_cells", list_of(_read_old_cell), ()),
-    )
+def _read_int(value: object, path: str) -> int:
+    is_int = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_int else _refuse(path, value, "an integer")  # type: ignore[return-value]
 
 
-def _read_column_type(value: object, path: str) -> ColumnType:
-    fields = Fields(value, path, ColumnType.__slots__, " of a column type")
-    return fields.build(
-        ColumnType,
-        name=fields.get("name", read_text),
-        type=fields.get("type", read_text),
-        is_primary_key=fields.get("is_primary_key", read_bool, False),
-        ordinal_position=fields.get("ordinal_position", read_int, 0),
-    )
+def _read_positive_int(value: object, path: str) -> int:
+    number = _read_int(value, path)
+    return number if 1 <= number <= MAX_INT else _refuse(path, value, f"from 1 to {MAX_INT}")
 
 
-def _read_old_cell(value: object, path: str) -> OldCell:
-    fields = Fields(value, path, OldCell.__slots__, " of an old cell")
-    return fields.build(
-        OldCell,
-        family=fields.get("family", read_text),
-        qualifier=fields.get("qualifier", read_bytes),
-        value=fields.get("value", read_bytes),
-        cell_timestamp=fields.get("cell_timestamp", read_time, 0),
-    )
+def _read_bool(value: object, path: str) -> bool:
+    return value if isinstance(value, bool) else _refuse(path, value, "true or false")
 
 
-def _read_heartbeat(stream_partition: str, value: object) -> Heartbeat:
-    fields = Fields(value, "heartbeat", ("timestamp", "resume_token"), " of a heartbeat")
-    return fields.build(
-        Heartbeat,
-        stream_partition=stream_partition,
-        timestamp=fields.get("timestamp", read_time),
-        resume_token=fields.get("resume_token", read_bytes, b""),
-    )
+def _read_bytes(value: object, path: str) -> bytes:
+    try:
+        if isinstance(value, str):
+            return value.encode()
+        if (
+            isinstance(value, dict)
+            and value.keys() == {"base64"}
+            and isinstance(value["base64"], str)
+        ):
+            return base64.b64decode(value["base64"], validate=True)
+    except (UnicodeEncodeError, binascii.Error, ValueError) as error:
+        raise JsonViewError(
+            ErrorCode.BYTES_INVALID, f"{path} cannot be read as bytes", str(error), field=path
+        ) from None
+    _refuse(path, value, 'text, or {"base64": "..."}')
 
 
-def _read_child_partitions(stream_partition: str, value: object) -> ChildPartitions:
-    fields = Fields(
-        value,
-        "child_partitions",
-        ("start_timestamp", "record_sequence", "children"),
-        " of child partitions",
-    )
-    return fields.build(
-        ChildPartitions,
-        stream_partition=stream_partition,
-        start_timestamp=fields.get("start_timestamp", read_time),
-        record_sequence=fields.get("record_sequence", read_int),
-        children=fields.get("children", list_of(_read_child)),
-    )
+def _read_time(value: object, path: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        _refuse(path, value, "microseconds as an integer, or ISO 8601 with a zone")
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        _refuse(path, value, "ISO 8601 with a zone, such as 2024-04-30T11:19:44.000000Z")
+    if moment.tzinfo is None:
+        _refuse(path, value, "ISO 8601 with a zone: Z, or an offset such as +02:00")
+    return (moment - EPOCH) // MICROSECOND
 
 
-def _read_child(value: object, path: str) -> ChildPartition:
-    fields = Fields(value, path, ChildPartition.__slots__, " of a child")
-    return fields.build(
-        ChildPartition,
-        token=fields.get("token", read_text),
-        parent_partition_tokens=fields.get("parent_partition_tokens", _read_parents, ()),
-        start_key=fields.get("start_key", read_bytes, None),
-        end_key=fields.get("end_key", read_bytes, None),
-    )
+def _list_of(read: _Read, *, is_of_names: bool) -> _Read:
+    """Read a list. A name of null is no name: that is how Avro writes "no parent"."""
+
+    def read_list(value: object, path: str) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            _refuse(path, value, "a list")
+        return tuple(
+            [
+                read(item, f"{path}[{index}]")
+                for index, item in enumerate(value)
+                if item is not None or not is_of_names
+            ]
+        )
+
+    return read_list
 
 
-def _read_parents(value: object, path: str) -> tuple[str, ...]:
-    """A name of null means no parent, as a list without names does."""
-    names = list_of(lambda name, at: None if name is None else read_text(name, at))(value, path)
-    return tuple(name for name in names if name is not None)
+def _choice(*symbols: str) -> _Read:
+    def read(value: object, path: str) -> str:
+        return (
+            value
+            if isinstance(value, str) and value in symbols
+            else _refuse(path, value, f"one of {', '.join(symbols)}")
+        )
+
+    return read
 
 
-def _read_release(stream_partition: str, value: object) -> Release:
-    fields = Fields(value, "release", ("commit_timestamp", "ranges"), " of a release")
-    return fields.build(
-        Release,
-        stream_partition=stream_partition,
-        commit_timestamp=fields.get("commit_timestamp", read_time),
-        ranges=fields.get("ranges", list_of(_read_range)),
-    )
-
-
-def _read_range(value: object, path: str) -> OffsetRange:
-    fields = Fields(value, path, OffsetRange.__slots__, " of a range")
-    return fields.build(
-        OffsetRange,
-        stream=fields.get("stream", read_text),
-        first=fields.get("first", read_int),
-        upto=fields.get("upto", read_int),
-    )
-
-
-_READERS: Final[Mapping[str, Callable[[str, object], Record]]] = {
-    "data_change": _read_change,
-    "heartbeat": _read_heartbeat,
-    "child_partitions": _read_child_partitions,
-    "release": _read_release,
+_SCALARS: Final[Mapping[Any, _Read]] = {
+    str: _read_text,
+    int: _read_int,
+    bool: _read_bool,
+    bytes: _read_bytes,
 }

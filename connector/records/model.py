@@ -27,6 +27,7 @@ from typing import Final
 
 from connector.errors import InvalidChangeError
 from connector.records.field_types import wrong_field
+from connector.records.views import Always, Time
 
 CONTROL_KEY: Final = b"\x00connector.control"
 """The Kafka key of control records. It is not allowed as a row key (REC-3)."""
@@ -129,7 +130,7 @@ class SetCell:
     family: str
     qualifier: bytes
     value: bytes
-    cell_timestamp: int = SERVER_TIME
+    cell_timestamp: Always[Time] = SERVER_TIME
 
     def __post_init__(self) -> None:
         try:
@@ -157,8 +158,8 @@ class DeleteCells:
 
     family: str
     qualifier: bytes
-    range_start: int = 0
-    range_end: int = 0
+    range_start: Time = 0
+    range_end: Time = 0
 
     def __post_init__(self) -> None:
         try:
@@ -272,7 +273,7 @@ class OldCell:
     family: str
     qualifier: bytes
     value: bytes
-    cell_timestamp: int = 0
+    cell_timestamp: Time = 0
 
     def __post_init__(self) -> None:
         try:
@@ -350,13 +351,13 @@ class DataChange:
     stream_partition: str
     table: str
     row_key: bytes
-    commit_timestamp: int
+    commit_timestamp: Time
     entries: tuple[Entry, ...]
-    change_type: ChangeType = ChangeType.USER
-    source_cluster_id: str = "default"
+    change_type: Always[ChangeType] = ChangeType.USER
+    source_cluster_id: Always[str] = "default"
     tie_breaker: int = 0
     resume_token: bytes = b""
-    estimated_low_watermark: int = 0
+    estimated_low_watermark: Time = 0
     transaction: Transaction | None = None
     change_sequence_number: str | None = None
     row_image: RowImage | None = None
@@ -443,7 +444,7 @@ class Heartbeat:
     """All changes of the stream partition up to and including `timestamp` (µs) were delivered."""
 
     stream_partition: str
-    timestamp: int
+    timestamp: Time
     resume_token: bytes = b""
 
     def __post_init__(self) -> None:
@@ -483,7 +484,7 @@ class ChildPartitions:
     """
 
     stream_partition: str
-    start_timestamp: int
+    start_timestamp: Time
     record_sequence: int
     children: tuple[ChildPartition, ...]
 
@@ -529,7 +530,7 @@ class Release:
     """
 
     stream_partition: str
-    commit_timestamp: int
+    commit_timestamp: Time
     ranges: tuple[OffsetRange, ...]
 
     def __post_init__(self) -> None:

@@ -101,6 +101,10 @@ class ChangeOrder(NamedTuple):
     position: OrderPosition
     entry_index: int
 
+    def __str__(self) -> str:
+        """The name of the entry within its row: the order position of its change, and its index."""
+        return f"{self.position}#{self.entry_index}"
+
     @property
     def age(self) -> int:
         """The value that the horizon is compared with (MRG-10, MRG-12).

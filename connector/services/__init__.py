@@ -23,7 +23,12 @@ from connector.services.read import TableRead, read
 from connector.services.rows.explain import RowChange, RowHistory, explain
 from connector.services.rows.letters import RowLetter
 from connector.services.rows.load import load
-from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow
+from connector.services.rows.load_report import (
+    LoadOptions,
+    LoadProgress,
+    LoadReport,
+    RejectedRow,
+)
 from connector.services.rows.versions import FirstVersion
 from connector.services.run import RunReport, run
 from connector.services.status import StatusReport, status
@@ -53,6 +58,7 @@ __all__ = [
     "Event",
     "Finding",
     "FirstVersion",
+    "LoadOptions",
     "LoadProgress",
     "LoadReport",
     "PartitionList",

@@ -13,18 +13,18 @@ from connector.config.settings import find_stream
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic
 from connector.errors import TableError, TopicError
 from connector.records.rejection import Position
-from connector.services.events import OnEvent, info, log_event, warning
-from connector.services.warehouses import warehouse_of
-from connector.state.audit import (
+from connector.reports.audit import (
     LettersAudit,
     PartitionAudit,
     Ranges,
     Seen,
     StreamAudit,
     compare_letters,
+    faulty,
     without,
 )
-from connector.state.write_stream_audit import faulty, warnings_of
+from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.warehouses import warehouse_of
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -197,12 +197,10 @@ def _of_stream(
     )
     kafka = _kafka(config.kafka, of.topic, logged.topic_id, on_event)
     found = audit_stream(of.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
-    streams = logged.write_streams()
     return replace(
         found,
         incomplete=logged.incomplete,
-        write_streams=tuple(one.to_json(name) for name, one in faulty(streams).items()),
-        warnings=tuple(warnings_of(streams)),
+        write_streams=faulty(logged.write_streams()),
         faulty_tables=faulty_tables(
             warehouse_of(config),
             [name for name, table in config.tables.items() if table.stream == of.name],

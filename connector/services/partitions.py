@@ -11,10 +11,10 @@ from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.errors import ConfigError, ErrorCode, argument_invalid, check_note
 from connector.records.views import view_of_time
+from connector.reports.stream_status import PartitionStatus, partition_statuses
 from connector.services.load_config import who
 from connector.services.warehouses import warehouse_of
 from connector.state.overrides import ClosePartition
-from connector.state.stream_status import PartitionStatus, partition_statuses
 from connector.text import nearest
 
 if TYPE_CHECKING:

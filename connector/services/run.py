@@ -23,13 +23,13 @@ from connector.errors import (
     TableError,
     TopicError,
 )
+from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
 from connector.services.trace import Trace
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, JobKind
-from connector.state.table_status import is_at_low_watermark, text_of_waiting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,20 +7,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from connector.clock import now_us
 from connector.errors import ErrorCode, TableError, check_time
-from connector.records.views import view_of_time
+from connector.records.views import Time, Viewed
+from connector.reports.open_dead_letters import OpenLetters
+from connector.reports.stream_status import StreamStatus, stream_status
+from connector.reports.table_status import TableStatus, table_status
 from connector.services.dead_letters.open_count import open_letters_of
 from connector.services.warehouses import warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
-from connector.state.open_dead_letters import OpenLetters
 from connector.state.overrides import bound_in_force, pace_in_force
 from connector.state.stream_progress import Progress
-from connector.state.stream_status import StreamStatus, stream_status
 from connector.state.table_state import TableState
-from connector.state.table_status import TableStatus, table_status
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
@@ -29,13 +29,13 @@ _Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True, slots=True)
-class StatusReport:
+class StatusReport(Viewed):
     """The status of the streams and tables of a configuration at the time `at` (microseconds).
 
     A stream or table that cannot be read is in `errors`, by its path, for example `tables.orders`.
     """
 
-    at: int
+    at: Time
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     tables: dict[str, TableStatus] = field(default_factory=dict)
     errors: dict[str, TableError] = field(default_factory=dict)
@@ -87,14 +87,6 @@ class StatusReport:
                     config, of, book, of_table, bounds, every_s, of_tables[of]
                 )
         return found
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "at": view_of_time(self.at),
-            "streams": {name: status.to_json() for name, status in self.streams.items()},
-            "tables": {name: status.to_json() for name, status in self.tables.items()},
-            "errors": {path: str(error) for path, error in self.errors.items()},
-        }
 
     def _table(
         self,

@@ -13,8 +13,7 @@ from connector.errors import ConnectorError, ErrorCode, StreamStateError
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, info
 from connector.services.warehouses import warehouse_of
-from connector.state.status_json import summarize_names
-from connector.text import counted
+from connector.text import counted, summarize_names
 from connector.write_streams.releases import ReleaseProgress, Withheld
 
 if TYPE_CHECKING:

@@ -18,11 +18,7 @@ from connector.errors import (
 )
 from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
-from connector.services.events import OnEvent, log_event
-from connector.services.load_config import who
-from connector.services.wait import wait_for_commit
-from connector.services.warehouses import warehouse_of
-from connector.state.write_stream_status import (
+from connector.reports.write_stream_status import (
     ReleaseStatus,
     SessionStatus,
     WriteStreamStatus,
@@ -30,6 +26,10 @@ from connector.state.write_stream_status import (
     release_status,
     write_stream_statuses,
 )
+from connector.services.events import OnEvent, log_event
+from connector.services.load_config import who
+from connector.services.wait import wait_for_commit
+from connector.services.warehouses import warehouse_of
 from connector.text import nearest, one_of
 from connector.write_streams.model import StreamState, check_stream_names
 from connector.write_streams.problems import state_error

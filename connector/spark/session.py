@@ -389,7 +389,7 @@ def _use_local_files(spark: SparkSession) -> None:
     """
     jvm: Any = spark._jvm
     if _has_class(jvm, f"{_LOCAL_FILES}$Checked"):
-        conf = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]
+        conf = spark.sparkContext._jsc.hadoopConfiguration()
         conf.set("fs.AbstractFileSystem.file.impl", f"{_LOCAL_FILES}$Context")
         conf.set("fs.file.impl", f"{_LOCAL_FILES}$Checked")
         # The next user of local files gets a new object.

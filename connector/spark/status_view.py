@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.errors import TableError
+from connector.reports.table_status import TableStatus, table_status
 from connector.spark.jvm import check_live
 from connector.spark.literal_rows import literal_rows
 from connector.spark.storage.changelog import Changelog
@@ -20,7 +21,6 @@ from connector.spark.storage.table import Table
 from connector.state.overrides import bound_in_force
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
-from connector.state.table_status import TableStatus, table_status
 
 VIEW: Final = "lowmark_tables"
 _STORED: Final = """

@@ -17,9 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from connector.records.views import view_of_time
+from connector.records.views import Hidden, Time, TimeOrNull
 
 CHECK_EVERY_US: Final = 60_000_000
 STORE_EVERY_US: Final = 600_000_000
@@ -47,10 +47,10 @@ class Found(NamedTuple):
 class IncompleteTransaction(NamedTuple):
     """An incomplete transaction. An operator may have released it, so that nothing waits for it."""
 
-    commit_timestamp: int
+    commit_timestamp: Time
     server_transaction_id: str
     missing: int
-    found_at: int
+    found_at: Time
     is_released: bool = False
 
 
@@ -90,13 +90,13 @@ class TransactionCheck:
       false while `declared` is 0.
     """
 
-    checked_to: int = 0
-    checked_at: int = 0
+    checked_to: TimeOrNull = 0
+    checked_at: Hidden[int] = 0
     found: int = 0
     incomplete: tuple[IncompleteTransaction, ...] = ()
-    released_to: int = 0
-    declared: int = 0
-    waits: bool = False
+    released_to: Hidden[int] = 0
+    declared: Hidden[int] = 0
+    waits: Hidden[bool] = False
 
     def counted(
         self, declared: int, low_watermark: int | None, *, waits: bool = False
@@ -236,22 +236,8 @@ class TransactionCheck:
             if not one.is_released and not _is_waited_for(one, now, wait_us)
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values for people. Times are ISO 8601."""
-        return {
-            "checked_to": view_of_time(self.checked_to) if self.checked_to else None,
-            "found": self.found,
-            "incomplete": [view_of_transaction(one) for one in self.incomplete],
-        }
-
 
 NOT_CHECKED: Final = TransactionCheck()
-
-
-def view_of_transaction(one: IncompleteTransaction) -> dict[str, Any]:
-    """Convert to JSON values for people. Times are ISO 8601."""
-    times = {name: view_of_time(getattr(one, name)) for name in ("commit_timestamp", "found_at")}
-    return {**one._asdict(), **times}
 
 
 def _is_waited_for(one: IncompleteTransaction, now: int, wait_us: int) -> bool:

@@ -5,13 +5,13 @@ tables of a stream (TBL-17).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from connector.errors import ErrorCode, TableError
-from connector.records.views import view_of_time
+from connector.records.views import OrNull, Shown, Time, Viewed, view_of_time
 from connector.state.table_state import TableState
 
 RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
@@ -39,7 +39,7 @@ MAINTENANCE: Final = (JobKind.COMPACTION, JobKind.CLEAN_UP)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Job(Viewed):
     """One apply, rebuild, runtime merge or maintenance. Times and watermarks are in microseconds.
 
     - It used the batches after `from_batch` up to `to_batch`.
@@ -57,15 +57,15 @@ class Job:
 
     kind: JobKind
     table: str
-    started_at: int
-    ended_at: int
+    started_at: Time
+    ended_at: Time
     from_batch: int = 0
     to_batch: int = 0
     changes: int = 0
     letters: int = 0
-    watermark_before: int | None = None
-    watermark_after: int | None = None
-    error: str = ""
+    watermark_before: Time | None = None
+    watermark_after: Time | None = None
+    error: OrNull[str] = ""
     stream: str = ""
     files: int = 0
     bytes: int = 0
@@ -73,7 +73,7 @@ class Job:
     disk_bytes: int = 0
 
     @property
-    def duration_s(self) -> float:
+    def duration_s(self) -> Shown[float]:
         return (self.ended_at - self.started_at) / 1_000_000
 
 
@@ -124,6 +124,15 @@ def cut_of_another_table(name: str, cut: CutRecord) -> TableError:
         "Read the table without a snapshot until the next cut is recorded",
         table=name,
     )
+
+
+def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
+    """Return a hint for each kind of maintenance whose last job failed."""
+    return [
+        f"the last {job.kind.value.replace('_', '-')} failed and will be repeated: {job.error}"
+        for job in jobs
+        if job.error
+    ]
 
 
 def p95_s(durations_us: Iterable[int]) -> float | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from connector.records.views import view_of_time
+from connector.records.views import Time, view_of_time
 from connector.text import counted, duration
 
 NORMAL_US: Final = 60_000_000
@@ -25,7 +25,7 @@ class OpenTransaction(NamedTuple):
     kafka_partition: int
     first_offset: int
     hidden: int
-    since: int
+    since: Time
     stream_partition: str = ""
 
     def describe(self, now: int) -> str:

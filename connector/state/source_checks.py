@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeVar
 
+from connector.records.views import Hidden, Listed, Named, Shown, Time, TimeOrNull
 from connector.watermarks.frontier import BatchClaims, Frontier
 from connector.watermarks.producer_epoch import OlderProducer
 
@@ -49,6 +50,15 @@ class Ignored(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class IgnoredClaims:
+    """How many claims of a stream partition had no effect, for one reason."""
+
+    stream_partition: str
+    reason: Ignored
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class TwoProducers:
     """The newest sign that two producers write one stream partition: both epochs, where, in how
     many batches so far, and when the last one was read (µs).
@@ -58,7 +68,7 @@ class TwoProducers:
     older_epoch: int
     newer_epoch: int
     batches: int
-    last_at: int
+    last_at: Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +109,7 @@ class KeyPlacement:
     one of these. `sampled_at` is the time of the last sample (µs), or 0.
     """
 
-    sampled_at: int = 0
+    sampled_at: TimeOrNull = 0
     sampled: int = 0
     misplaced: int = 0
     example: Misplaced | None = None
@@ -159,11 +169,27 @@ class SourceChecks:
     findings are kept.
     """
 
-    ignored: Mapping[str, Mapping[Ignored, int]] = field(default_factory=dict)
-    two_producers: Mapping[str, TwoProducers] = field(default_factory=dict)
-    row_images: Mapping[str, int] = field(default_factory=dict)
-    unknown_fields: Mapping[int, SchemaFields] = field(default_factory=dict)
-    placement: KeyPlacement = field(default_factory=KeyPlacement)
+    ignored: Hidden[Mapping[str, Mapping[Ignored, int]]] = field(default_factory=dict)
+    two_producers: Annotated[Mapping[str, TwoProducers], Listed("stream_partition")] = field(
+        default_factory=dict
+    )
+    row_images: Annotated[Mapping[str, int], Named("row_image_mismatches")] = field(
+        default_factory=dict
+    )
+    unknown_fields: Annotated[Mapping[int, SchemaFields], Listed("schema_id")] = field(
+        default_factory=dict
+    )
+    placement: Annotated[KeyPlacement, Named("key_placement")] = field(default_factory=KeyPlacement)
+
+    @property
+    def ignored_claims_by_partition(self) -> Shown[list[IgnoredClaims]]:
+        """The claims without effect; stream partitions with the most of them come first."""
+        names = sorted(self.ignored, key=lambda name: (-sum(self.ignored[name].values()), name))
+        return [
+            IgnoredClaims(name, reason, count)
+            for name in names
+            for reason, count in self.ignored[name].items()
+        ]
 
     def after(self, found: BatchFindings, placement: KeyPlacement, now: int) -> SourceChecks:
         """Return the findings after a batch that was read at `now`."""

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from connector.records.model import DataChange, Entry, SetCell
-from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
+from connector.records.json_view import view_of_entry
+from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
+from connector.records.ordering import ChangeOrder, OrderPosition, change_order
+from connector.records.views import AsText, Hidden, Json, Mark, Named, Shown, Time
 from connector.tables.merge import Cell, CellName, RowState, Tombstone, join, lift, winners
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from connector.tables.definition import Versions
+    from connector.tables.definition import TableDefinition
 
 Column = tuple[str, bytes]
 """Family and qualifier."""
@@ -60,10 +62,20 @@ class SetEntry:
         lost_to: The order of the entry that it lost to. None: it won, or that entry is not known.
     """
 
-    order: ChangeOrder
-    entry: SetCell
+    order: Annotated[AsText[ChangeOrder], Named("entry")]
+    entry: Hidden[SetCell]
     outcome: Outcome
-    lost_to: ChangeOrder | None
+    lost_to: AsText[ChangeOrder] | None
+
+    @property
+    def value(self) -> Shown[bytes]:
+        """The value that it writes."""
+        return self.entry.value
+
+    @property
+    def cell_timestamp(self) -> Shown[Time]:
+        """The timestamp of the cell that it writes (µs)."""
+        return self.entry.cell_timestamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,7 @@ class ColumnHistory:
     """The entries that set the cells of one column.
 
     Attributes:
+        column: The name of the column. None: the table has no column for these cells.
         family: The family of the column.
         qualifier: The qualifier of the column.
         winner: The cell that gives the column its value, with its order. None: the column has no
@@ -79,10 +92,21 @@ class ColumnHistory:
             missing: it may have left the changelog.
     """
 
+    column: str | None
     family: str
     qualifier: bytes
-    winner: Cell | None
+    winner: Hidden[Cell | None]
     entries: tuple[SetEntry, ...]
+
+    @property
+    def value(self) -> Shown[bytes | None]:
+        """The value that the column shows."""
+        return self.winner and self.winner.value
+
+    @property
+    def won_by(self) -> Shown[AsText[ChangeOrder] | None]:
+        """The entry that gives the column its value."""
+        return self.winner and self.winner.order
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +119,17 @@ class Deletion:
         hides: How many of the older entries it covers.
     """
 
-    order: ChangeOrder
-    tombstone: Tombstone
+    order: Annotated[AsText[ChangeOrder], Named("entry")]
+    tombstone: Hidden[Tombstone]
     hides: int
+
+    @property
+    def entry(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
+        """The entry of a change that makes this deletion, in the form of the JSON view."""
+        family, qualifier, start, end = self.tombstone
+        if qualifier is None:
+            return view_of_entry(DeleteFamily(family))
+        return view_of_entry(DeleteCells(family, qualifier, start, end))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +154,14 @@ class _Write(NamedTuple):
 
 
 def explain(
-    deliveries: Iterable[Delivery], state: RowState, order_by: OrderBy, versions: Versions
+    deliveries: Iterable[Delivery], state: RowState, definition: TableDefinition
 ) -> Explanation:
     """Name the entry that gives each column its value, and what each other entry lost to.
 
     Args:
         deliveries: The changes of the row that are known, in any order.
         state: The state of the row. It contains these changes, and may contain others.
-        order_by: The order of the table.
-        versions: The versions that the table keeps.
+        definition: The definition of the table.
 
     Returns:
         The explanation. The values of the winners are `merge.visible` of `state`.
@@ -138,7 +169,7 @@ def explain(
     # A copy of a replay has the same position, and is the same change (DLQ-10).
     once = {delivery.position: delivery for delivery in deliveries}
     writes = sorted(
-        (write for delivery in once.values() for write in _writes(delivery, order_by, versions)),
+        (write for delivery in once.values() for write in _writes(delivery, definition)),
         key=lambda write: write.order,
     )
     known = _tombstones(state, writes)
@@ -158,8 +189,14 @@ def explain(
             lost_to = max((known[tombstone] for tombstone in covering), default=None)
             outcome = Outcome.REMOVED if lost_to is None else outcome
         found.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
+    names = {column.cell: column.name for column in definition.columns}
     columns = tuple(
-        ColumnHistory(*column, winning[column][1] if column in winning else None, tuple(entries))
+        ColumnHistory(
+            names.get(column),
+            *column,
+            winning[column][1] if column in winning else None,
+            tuple(entries),
+        )
         for column, entries in sorted(found.items())
     )
     deletions = (Deletion(order, tombstone, hides[tombstone]) for tombstone, order in known.items())
@@ -208,9 +245,10 @@ def _tombstones(state: RowState, writes: Iterable[_Write]) -> dict[Tombstone, Ch
     return dict(known.tombstones)
 
 
-def _writes(delivery: Delivery, order_by: OrderBy, versions: Versions) -> Iterable[_Write]:
+def _writes(delivery: Delivery, definition: TableDefinition) -> Iterable[_Write]:
     """Each entry of a change, lifted alone and moved to its place in the change."""
     change, position = delivery
+    order_by, versions = definition.order, definition.versions
     for index, entry in enumerate(change.entries):
         order = change_order(change, position, order_by, index)
         alone = lift(replace(change, entries=(entry,)), position, order_by, versions)

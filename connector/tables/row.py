@@ -14,10 +14,17 @@ from collections.abc import Iterable, Mapping
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.records.rejection import Reason, Rejection
+from connector.records.views import Json, view_of_bytes
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.merge import EMPTY, Cell, RowState, join, lift
-from connector.tables.values import VERBATIM, Unreadable, read_value, write_value
+from connector.tables.values import (
+    VERBATIM,
+    Unreadable,
+    read_value,
+    view_of_value,
+    write_value,
+)
 
 
 class RowReader:
@@ -147,6 +154,17 @@ def is_same_row(one: Mapping[str, object] | None, other: Mapping[str, object] | 
         for row in (one, other)
     )
     return first == second
+
+
+def view_of_row(definition: TableDefinition, row: Mapping[str, object]) -> Json:
+    """Return a result of `row_of` in the form of the JSON view (REC-22)."""
+    types = {part.name: part.type for part in definition.key.parts}
+    types |= {column.name: column.type for column in definition.columns}
+    shown = {name: view_of_value(type_, row[name]) for name, type_ in types.items()}
+    cells = row[UNMAPPED]
+    if isinstance(cells, Mapping):
+        return {**shown, UNMAPPED: {name: view_of_bytes(cell) for name, cell in cells.items()}}
+    return {**shown, UNMAPPED: None}
 
 
 def row_of(

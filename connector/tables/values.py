@@ -34,9 +34,10 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from decimal import Decimal
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from connector.errors import InvalidChangeError
+from connector.records.views import view_of_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -155,6 +156,21 @@ def read_value(type_: DataType, encoding: Encoding, value: bytes) -> object | Un
     if type_ is DataType.STRING:
         return text
     return _read_text(type_, text, value)
+
+
+def view_of_value(type_: DataType, value: object) -> Any:
+    """Return a value of a column in the form of the JSON view (REC-22).
+
+    Numbers with a JSON form, booleans and text are themselves, and bytes are as in a record. All
+    others are their canonical text.
+    """
+    if value is None or type_ in (DataType.INT64, DataType.BOOL, DataType.STRING):
+        return value
+    if isinstance(value, bytes):
+        return view_of_bytes(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return write_value(type_, Encoding.TEXT, value).decode()
 
 
 def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:

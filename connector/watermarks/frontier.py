@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.records.views import Time, TimeOrNull
 from connector.stored import from_stored, to_stored
 from connector.watermarks.stream_partition import (
     KeyRange,
@@ -82,8 +83,8 @@ class Stall(NamedTuple):
 
     stream_partition: str
     kafka_partition: int
-    watermark: int
-    since: int
+    watermark: TimeOrNull
+    since: Time
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from connector.records.model import MAX_TIMESTAMP
+from connector.records.views import Named
 
 UNBOUNDED: Final = MAX_TIMESTAMP + 1
 
@@ -18,8 +19,8 @@ class KeyRange(NamedTuple):
     key.
     """
 
-    start: bytes
-    end: bytes | None
+    start: Annotated[bytes, Named("start_key")]
+    end: Annotated[bytes | None, Named("end_key")]
 
     def __str__(self) -> str:
         return f"[{self.start!r}, {'end' if self.end is None else repr(self.end)})"

@@ -29,13 +29,13 @@ from connector.records.model import (
     SetCell,
     Transaction,
 )
+from connector.reports.audit import WriteStreamAudit
+from connector.reports.open_dead_letters import OpenLetters
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.maintenance_schedule import CommitCount
-from connector.state.open_dead_letters import OpenLetters
 from connector.state.source_checks import KeyPlacement, SourceChecks
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.state.table_state import TableState
-from connector.state.write_stream_audit import WriteStreamAudit
 from connector.watermarks.frontier import UNKNOWN, Frontier
 from connector.write_streams.model import LastAppend, SessionEntry, StreamEntry, StreamState
 from connector.write_streams.releases import (

@@ -21,7 +21,7 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConnectorError, ErrorCode
 from connector.kafka import ChangeProducer, commit_streams, discard_streams
 from connector.records.model import DataChange, OffsetRange, Release
-from connector.services import LoadReport, load, load_config
+from connector.services import LoadOptions, LoadReport, load, load_config
 from connector.services.events import Event
 from connector.state.stream_progress import Progress
 from connector.write_streams.model import StreamState
@@ -192,7 +192,13 @@ def test_rows_that_were_left_out_before_are_named_again_before_the_commit(
     """PUB-6: an earlier call finalized the write stream, and it was killed or had no commit."""
     file, as_of = tmp_path / "a.csv", now_us() - 60_000_000
     file.write_text(f"id,name\n1,a\nx,b\n3,{'c' * 2_000}\n4,d\n")
-    part = load(config, "accounts", [file], as_of=as_of, skip_rejected=True, commit=False)
+    part = load(
+        config,
+        "accounts",
+        [file],
+        as_of=as_of,
+        options=LoadOptions(skip_rejected=True, commit=False),
+    )
     assert (part.rows, part.rejected) == (2, 2)
     with pytest.raises(ConnectorError) as caught:
         load(config, "accounts", [file], as_of=as_of)
@@ -204,7 +210,7 @@ def test_rows_that_were_left_out_before_are_named_again_before_the_commit(
         "accounts",
         [file],
         as_of=as_of,
-        skip_rejected=True,
+        options=LoadOptions(skip_rejected=True),
         on_rejected=lambda row: lines.append(row.line),
     )
     assert (report.rows, report.repeated, report.rejected, lines) == (2, 2, 2, [3, 4])
@@ -258,7 +264,9 @@ def test_without_a_time_the_table_must_be_empty(
 ) -> None:
     """PUB-6: changes that were not ingested yet count. Rows that are not released do not."""
     first, second = parquet(tmp_path / "a.parquet", 0, 5), parquet(tmp_path / "b.parquet", 5, 5)
-    waiting = load(config, "accounts", [first], as_of=now_us(), session="w", commit=False)
+    waiting = load(
+        config, "accounts", [first], as_of=now_us(), options=LoadOptions(session="w", commit=False)
+    )
     assert waiting.commit_timestamp is None
     report = load(config, "accounts", [first])
     assert report.commit_timestamp is not None
@@ -320,10 +328,18 @@ def test_workers_load_parts_and_one_commit_shows_them(
     as_of, topic = now_us() - 60_000_000, topic_of(config)
     files = [parquet(tmp_path / f"{name}.parquet", n, 10) for n, name in ((0, "a"), (10, "b"))]
     parts = [
-        load(config, "accounts", [file], as_of=as_of, session=f"w{n}", commit=False)
+        load(
+            config,
+            "accounts",
+            [file],
+            as_of=as_of,
+            options=LoadOptions(session=f"w{n}", commit=False),
+        )
         for n, file in enumerate(files)
     ]
-    again = load(config, "accounts", files[:1], as_of=as_of, session="w0", commit=False)
+    again = load(
+        config, "accounts", files[:1], as_of=as_of, options=LoadOptions(session="w0", commit=False)
+    )
     assert again == replace(parts[0], repeated=10)
     assert of_kind(read(kafka, topic), Release) == [[], []]
     names = [part.write_stream for part in parts]
@@ -331,19 +347,24 @@ def test_workers_load_parts_and_one_commit_shows_them(
     ranges = tuple(OffsetRange(name, 0, 10) for name in sorted(names))
     for part in of_kind(read(kafka, topic), Release):
         assert [one.ranges for one in part] == [ranges]  # type: ignore[union-attr]
-    assert load(config, "accounts", files[1:], as_of=as_of, session="w1").was_committed
+    assert load(
+        config, "accounts", files[1:], as_of=as_of, options=LoadOptions(session="w1")
+    ).was_committed
 
 
 def test_a_load_that_was_discarded_needs_another_session(
     config: ConnectorConfig, kafka: KafkaConfig, tmp_path: Path
 ) -> None:
     file, as_of, topic = parquet(tmp_path / "a.parquet", 0, 5), now_us(), topic_of(config)
-    part = load(config, "accounts", [file], as_of=as_of, commit=False)
+    part = load(config, "accounts", [file], as_of=as_of, options=LoadOptions(commit=False))
     discard_streams(kafka, topic, [part.write_stream])
     with pytest.raises(ConnectorError, match="It was discarded") as caught:
         load(config, "accounts", [file], as_of=as_of)
     assert caught.value.code == ErrorCode.LOAD_ENDED
-    assert load(config, "accounts", [file], as_of=as_of, session="second").rows == 5
+    assert (
+        load(config, "accounts", [file], as_of=as_of, options=LoadOptions(session="second")).rows
+        == 5
+    )
     streams = read_catalog(kafka, topic).streams
     assert [one.state for one in streams.values()] == [StreamState.DISCARDED, StreamState.COMMITTED]
 
@@ -363,7 +384,14 @@ def test_a_limit_spreads_the_rows_and_may_change_between_calls(
 
     began = time.monotonic()
     with pytest.raises(StopError):
-        load(config, "accounts", [file], as_of=as_of, max_changes_per_s=1_500, on_progress=stop)
+        load(
+            config,
+            "accounts",
+            [file],
+            as_of=as_of,
+            options=LoadOptions(max_changes_per_s=1_500),
+            on_progress=stop,
+        )
     assert time.monotonic() - began > 0.1
     report = load(config, "accounts", [file], as_of=as_of)
     assert (report.rows, report.repeated) == (1_600, 300)

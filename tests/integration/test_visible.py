@@ -10,7 +10,7 @@ from connector.config.settings import KafkaConfig
 from connector.errors import TopicError
 from connector.kafka import probe_offsets
 from connector.kafka.topics import TopicFacts
-from connector.state.audit import Range, Seen
+from connector.reports.audit import Range, Seen
 from tests.broker import NewTopic
 
 

@@ -52,7 +52,16 @@ MEMORY = 8 * 2**30
 LONGEST_S = 900
 # Of tests that wait for a mock cluster. They take 30 s on an idle machine.
 LONGEST_MOCKED_S = 240
-PURE = ("records", "tables", "watermarks", "dead_letters", "write_streams", "state", "config")
+PURE = (
+    "records",
+    "tables",
+    "watermarks",
+    "dead_letters",
+    "write_streams",
+    "state",
+    "reports",
+    "config",
+)
 # Not pure, and yet with quick tests, against librdkafka's mock cluster.
 MOCKED = {"kafka/consume": ("tests/unit/kafka/test_change_consumer.py",)}
 LAWS = ("tests/property", "tests/golden")

@@ -12,7 +12,7 @@ from itertools import groupby, pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.audit import (
+from connector.reports.audit import (
     PartitionAudit,
     Range,
     Ranges,

@@ -37,7 +37,7 @@ def of(deliveries: Sequence[Delivery]) -> list[explained.Delivery]:
 def usual(
     deliveries: Sequence[Delivery], state: RowState, order_by: OrderBy, versions: Versions
 ) -> Explanation:
-    return explain(of(deliveries), state, order_by, versions)
+    return explain(of(deliveries), state, table(order_by, versions))
 
 
 def check(
@@ -90,7 +90,7 @@ def _single_entries(
         (write.order, replace(one, change=replace(one.change, entries=(write.entry,))))
         for one in deliveries
         for write in explained._writes(
-            explained.Delivery(one.change, one.position), order_by, versions
+            explained.Delivery(one.change, one.position), table(order_by, versions)
         )
     ]
     return dict(sorted(found, key=lambda pair: pair[0]))

@@ -13,10 +13,10 @@ from pyspark.sql import SparkSession
 from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import CONTROL_KEY, ChildPartition, ChildPartitions, Heartbeat
+from connector.reports.stream_status import stream_status
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import Ignored
 from connector.state.stream_progress import Progress
-from connector.state.stream_status import stream_status
 from connector.watermarks.producer_epoch import EPOCH_HEADER
 from tests.spark.streams import (
     ARRIVAL,

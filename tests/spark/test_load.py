@@ -17,7 +17,7 @@ from connector.kafka import ChangeProducer
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of
 from connector.records.model import Heartbeat
-from connector.services import load, read
+from connector.services import LoadOptions, load, read
 from connector.services.rows import load_checks
 from tests.broker import NewTopic
 from tests.changes import change, delete_family
@@ -61,7 +61,13 @@ def test_rows_are_visible_together_and_newer_live_changes_stay(live: Live, tmp_p
         producer.flush()
         before = low_watermark()
         assert before > as_of
-        part = load(config, "accounts", [file], as_of=as_of, skip_rejected=True, commit=False)
+        part = load(
+            config,
+            "accounts",
+            [file],
+            as_of=as_of,
+            options=LoadOptions(skip_rejected=True, commit=False),
+        )
         assert (part.rows, part.rejected) == (50, 1)
         producer.flush()
         producer.send(Heartbeat("p", as_of + 3 * SECOND))
@@ -70,7 +76,9 @@ def test_rows_are_visible_together_and_newer_live_changes_stay(live: Live, tmp_p
         assert names(live) == {"r3": ("newer", None), "r4": ("older", -1)}
 
         known = versions(live.spark, table)
-        loaded = load(config, "accounts", [file], as_of=as_of, skip_rejected=True)
+        loaded = load(
+            config, "accounts", [file], as_of=as_of, options=LoadOptions(skip_rejected=True)
+        )
         assert (loaded.rows, loaded.repeated, loaded.commit_timestamp) == (50, 50, as_of)
         live.pipeline().run_once()
         expected = {f"r{number}": ("exported", number) for number in range(50)}
@@ -78,7 +86,7 @@ def test_rows_are_visible_together_and_newer_live_changes_stay(live: Live, tmp_p
         assert names(live) == expected | {"r3": ("newer", 3)}
         assert versions(live.spark, table) == known + 1
         check_the_checks(live, before=part.write_stream)
-    again = load(config, "accounts", [file], as_of=as_of, wait=True)
+    again = load(config, "accounts", [file], as_of=as_of, options=LoadOptions(wait=True))
     assert again.was_committed
 
 

@@ -14,6 +14,7 @@ from connector.errors import ErrorCode, StreamStateError
 from connector.kafka import WriteSession
 from connector.lake.changelog_reader import open_logged
 from connector.records.model import SERVER_TIME, SetCell
+from connector.reports.audit import warnings_of
 from connector.services import (
     commit_write_streams,
     finalize_write_stream,
@@ -21,7 +22,6 @@ from connector.services import (
     release_rows,
     status,
 )
-from connector.state.write_stream_audit import warnings_of
 from tests.broker import NewTopic
 from tests.spark.live import Strict
 from tests.spark.streams import shown

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TopicError
+from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters, open_letters
 from connector.services.warehouses import warehouse_of
-from connector.state.open_dead_letters import NONE_OPEN, OpenLetters, open_letters
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 

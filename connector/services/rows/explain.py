@@ -7,14 +7,27 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Final
 
 from connector import warehouse as places
 from connector.config.settings import find_table
 from connector.errors import BrokerError, TopicError, argument_invalid
+from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.records.rejection import Rejection
+from connector.records.views import (
+    AsText,
+    Flat,
+    Hidden,
+    Json,
+    Mark,
+    Named,
+    Shown,
+    Time,
+    Viewed,
+    view,
+)
 from connector.services.rows.letters import (
     RowLetter,
     from_kafka,
@@ -37,7 +50,7 @@ from connector.tables.definition import TableDefinition
 from connector.tables.explain import Delivery, Explanation
 from connector.tables.explain import explain as explain_row
 from connector.tables.merge import RowState, visible
-from connector.tables.row import is_same_row, read_change, row_of, state_of
+from connector.tables.row import is_same_row, read_change, row_of, state_of, view_of_row
 from connector.tables.values import Unreadable
 from connector.watermarks.frontier import UNKNOWN
 
@@ -48,6 +61,14 @@ if TYPE_CHECKING:
     from connector.lake.row_states import RowStates
 
 Row = Mapping[str, object]
+_SHOWN_OF_A_CHANGE: Final = (
+    "commit_timestamp",
+    "tie_breaker",
+    "change_sequence_number",
+    "stream_partition",
+    "change_type",
+    "source_cluster_id",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,22 +92,33 @@ class RowChange:
         blocked_by: The id of the dead letter that it waits for. None: it does not wait.
     """
 
-    change: DataChange
-    order: ChangeOrder | None
-    position: OrderPosition
+    change: Hidden[DataChange]
+    order: Hidden[ChangeOrder | None]
+    position: AsText[OrderPosition]
     ingest_batch: int
     kafka_partition: int
     offset: int
-    arrived_at: int
+    arrived_at: Time
     is_late: bool | None
     is_replay: bool
     is_applied: bool
     dead_letter: str | None
     blocked_by: str | None
 
+    @property
+    def _content(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
+        """The fields of the change that its order and its effect need, as a JSON view."""
+        change = view(self.change)
+        transaction = self.change.transaction
+        return {
+            **{name: change[name] for name in _SHOWN_OF_A_CHANGE},
+            "record_sequence": 0 if transaction is None else transaction.record_sequence,
+            "entries": [view_of_entry(entry) for entry in self.change.entries],
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class RowHistory:
+class RowHistory(Viewed):
     """Why a row is as it is.
 
     Attributes:
@@ -108,12 +140,12 @@ class RowHistory:
     """
 
     table: str
-    definition: TableDefinition
+    definition: Hidden[TableDefinition]
     row_key: bytes
-    row: Row | None
-    applied_row: Row | None
+    row: Hidden[Row | None]
+    applied_row: Hidden[Row | None]
     changes: tuple[RowChange, ...]
-    explanation: Explanation
+    explanation: Flat[Explanation]
     dead_letters: tuple[RowLetter, ...]
     shown_since: FirstVersion | None
     trimmed_to: int
@@ -121,7 +153,17 @@ class RowHistory:
     is_confirmed: bool | None
 
     @property
-    def is_known(self) -> bool:
+    def _view_of_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("row")]:
+        """The row as `connector read` prints it."""
+        return None if self.row is None else view_of_row(self.definition, self.row)
+
+    @property
+    def _view_of_applied_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("applied_row")]:
+        """The row that the last apply left, as `connector read` prints it."""
+        return None if self.applied_row is None else view_of_row(self.definition, self.applied_row)
+
+    @property
+    def is_known(self) -> Shown[bool]:
         """Whether anything is known of the key: a change, a stored cell, a deletion, a dead
         letter.
         """
@@ -180,7 +222,7 @@ def explain(
         not_looked_at.append(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
-    found = explain_row(deliveries, state, definition.order, definition.versions)
+    found = explain_row(deliveries, state, definition)
     since = None
     if visible(applied) == visible(stored):
         since = first_version(states, found, accepted, is_complete=not log.trimmed_to)

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from connector.dead_letters.envelope import DeadLetter, letter_id
+from connector.dead_letters.envelope import letter_id
 from connector.dead_letters.filter import LetterFilter
-from connector.dead_letters.ledger import LetterState, LetterStatus
+from connector.dead_letters.ledger import LetterState
 from connector.records.codec import Schemas, read
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason, Rejection
+from connector.records.views import OrNull
 from connector.services.dead_letters.service import dead_letters
 
 if TYPE_CHECKING:
@@ -41,12 +42,12 @@ class RowLetter:
 
     id: str
     reason: Reason
-    rule: str
-    detail: str
-    ingest_batch: int
-    order_position: str
+    rule: OrNull[str]
+    detail: OrNull[str]
+    ingest_batch: OrNull[int]
+    order_position: OrNull[str]
     is_certain: bool
-    is_replayed: bool
+    is_replayed: bool = False
     state: LetterState | None = None
     attempt: int | None = None
 
@@ -66,7 +67,6 @@ def rejected_letters(
                 record.arrival.ingest_batch,
                 str(record.position),
                 certain,
-                is_replayed=False,
             )
 
 
@@ -80,7 +80,6 @@ def table_letter(table: str, logged: LoggedChange, rejection: Rejection) -> RowL
         logged.arrival.ingest_batch,
         str(logged.position),
         is_certain=True,
-        is_replayed=False,
     )
 
 
@@ -114,27 +113,19 @@ def from_kafka(
         found = of_id.pop(letter.id, None)
         if found is None and letter.table in (None, definition.name):
             certain = _is_of(letter.key, letter.value, definition.source, row_key, service.schemas)
-            found = None if certain is None else _letter(letter, is_certain=certain)
+            if certain is not None:
+                found = RowLetter(
+                    letter.id,
+                    letter.reason,
+                    letter.rule,
+                    letter.detail,
+                    letter.ingest_batch,
+                    letter.order_position,
+                    certain,
+                )
         if found is not None:
-            yield _with_status(found, letter, status)
+            yield replace(found, detail=letter.detail, state=status.state, attempt=status.attempt)
     yield from of_id.values()
-
-
-def _letter(letter: DeadLetter, *, is_certain: bool) -> RowLetter:
-    return RowLetter(
-        letter.id,
-        letter.reason,
-        letter.rule,
-        letter.detail,
-        letter.ingest_batch,
-        letter.order_position,
-        is_certain,
-        is_replayed=False,
-    )
-
-
-def _with_status(found: RowLetter, letter: DeadLetter, status: LetterStatus) -> RowLetter:
-    return replace(found, detail=letter.detail, state=status.state, attempt=status.attempt)
 
 
 def _is_of(

@@ -8,9 +8,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
@@ -31,8 +34,14 @@ from connector.services.rows.files import (
     json_rows,
 )
 from connector.services.rows.load_checks import check_as_of, check_empty
-from connector.services.rows.load_report import LoadProgress, LoadReport, RejectedRow, place_of
-from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json, of_text
+from connector.services.rows.load_report import (
+    LoadOptions,
+    LoadProgress,
+    LoadReport,
+    RejectedRow,
+    place_of,
+)
+from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.services.wait import wait_for_load
 from connector.state.rate import RateLimit
 from connector.text import counted
@@ -46,13 +55,14 @@ from connector.write_streams.model import (
 from connector.write_streams.rules import is_expired
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig
     from connector.kafka import WriteSession, WriteStream
     from connector.records.model import DataChange
     from connector.tables.definition import TableDefinition
 
 APPEND_BYTES: Final = 4 * 1024 * 1024
 TRANSACTION_ROWS: Final = 10_000
+MAX_NAME_LENGTH: Final = 64
 _FEW: Final = 3
 
 
@@ -62,38 +72,66 @@ class _Row:
 
     file: RowFile
     row: FileRow
-    convert: Convert
     change: DataChange
 
 
-@dataclass(slots=True)
+def name_of(
+    definition: TableDefinition,
+    files: Sequence[RowFile],
+    as_of: int | None,
+    null: str,
+    size_limits: tuple[int, int],
+) -> str:
+    """Return the name of the write stream of a load within its session.
+
+    It follows from the table and its columns, the contents of the files in their order, `as_of`,
+    and all else that decides which rows are rejected: a row that an earlier call left out has no
+    offset. The names of the files do not matter.
+    """
+    columns = [repr(definition.key), *map(repr, definition.columns)]
+    contents = [[file.format, file.size, file.digest] for file in files]
+    text = json.dumps(
+        [3, definition.name, definition.source, columns, contents, as_of, null, size_limits]
+    )
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+@dataclass
 class LoadJob:
     """One call of `load`, with its arguments, and how far it is."""
 
     config: ConnectorConfig
-    stream: StreamConfig
     definition: TableDefinition
     files: list[RowFile]
-    maker: RowMaker
     as_of: int | None
-    session: str
-    name: str
-    null: str
-    limit: RateLimit | None
-    skip_rejected: bool
+    options: LoadOptions
     on_event: OnEvent
     on_progress: Callable[[LoadProgress], None]
     on_rejected: Callable[[RejectedRow], None]
-    rows: int = 0
-    repeated: int = 0
-    rejected: int = 0
-    first_rejected: list[RejectedRow] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        rate = self.options.max_changes_per_s
+        self.stream = self.config.streams[self.definition.stream]
+        self.maker = RowMaker(self.definition, self.as_of)
+        self.session = self.options.session or f"load-{self.definition.name}"[:MAX_NAME_LENGTH]
+        self.limit = None if rate is None else RateLimit(rate)
+        self.rows = self.repeated = self.rejected = 0
+        self.first_rejected: list[RejectedRow] = []
+
+    @cached_property
+    def name(self) -> str:
+        """The name of the write stream in its session. It asks Kafka for the size limits."""
+        from connector.kafka import topics
+
+        facts = topics.describe(self.config.kafka, self.stream.topic)
+        limits = self.stream.limits.max_record_bytes, facts.max_message_bytes
+        return name_of(self.definition, self.files, self.as_of, self.options.null, limits)
 
     @property
     def write_stream(self) -> str:
         return f"{self.session}/{self.name}"
 
-    def run(self, *, commit: bool, wait: bool) -> LoadReport:
+    def run(self) -> LoadReport:
         from connector.kafka import WriteSession, topics
         from connector.kafka.write_streams import catalog as catalogs
 
@@ -118,16 +156,16 @@ class LoadJob:
                 min_commit_timestamp=self.stream.limits.min_commit_timestamp,
                 staging_retention_s=self.stream.staging_retention_s,
             ) as session:
-                entry = self._append_all(session, commit=commit)
+                entry = self._append_all(session)
         timestamp = entry.commit_timestamp or None
         was_committed = entry.state is StreamState.COMMITTED
         if was_committed:
             self.rows = self.repeated = entry.end
             text = f"these rows were committed before, as {self.write_stream}"
             self.on_event(info("LOADED_BEFORE", text, write_stream=self.write_stream))
-        elif commit:
+        elif self.options.commit:
             timestamp = self._commit()
-        if wait and timestamp is not None and entry.end:
+        if self.options.wait and timestamp is not None and entry.end:
             wait_for_load(
                 self.config, self.stream, self.definition.name, self.write_stream, self.on_event
             )
@@ -172,10 +210,10 @@ class LoadJob:
 
     # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
-    def _append_all(self, session: WriteSession, *, commit: bool) -> StreamEntry:
+    def _append_all(self, session: WriteSession) -> StreamEntry:
         """Append the rows that the write stream lacks, and finalize it. Return its record.
 
-        If an earlier call finalized it, the rows are only checked before the `commit`.
+        If an earlier call finalized it, the rows are only checked before the commit.
         """
         for text in session.warnings:
             self.on_event(warning("TOPIC_SETTING", text))
@@ -186,7 +224,7 @@ class LoadJob:
         ):
             raise self._ended(stream.state)
         if stream.state is not StreamState.OPEN:
-            if stream.state is StreamState.FINALIZED and commit:
+            if stream.state is StreamState.FINALIZED and self.options.commit:
                 self._check_rows(session, stream)
             self.rows = self.repeated = stream.entry.end
             return stream.entry
@@ -202,7 +240,7 @@ class LoadJob:
             check_unchanged(file)
         if not self.rows and not self.rejected:
             self.on_event(warning("FILES_EMPTY", "the files have no rows: nothing is loaded"))
-        if self.rejected and not self.skip_rejected:
+        if self.rejected and not self.options.skip_rejected:
             raise self._rows_rejected()
         stream.finalize()
         return stream.entry
@@ -214,10 +252,10 @@ class LoadJob:
                 try:
                     session.encoding.row(one.change, self.rows, now_us())
                 except InvalidChangeError as error:
-                    self._reject(one.file, one.row, one.convert, Misfit("", error.problem))
+                    self._reject(one.file, one.row, Misfit("", error.problem))
                 else:
                     self.rows += 1
-        if self.rejected and not self.skip_rejected:
+        if self.rejected and not self.options.skip_rejected:
             raise self._rows_rejected()
 
     def _chunks(self, stream: WriteStream) -> Iterator[list[_Row]]:
@@ -227,12 +265,12 @@ class LoadJob:
         most = min(MAX_APPEND_ROWS, self.limit.at_once if self.limit else MAX_APPEND_ROWS)
         chunk: list[_Row] = []
         size = 0
-        for file, row, convert in self._rows():
-            made = self._change(stream, row.values, convert)
+        for file, row in self._rows():
+            made = self._change(stream, file, row.values)
             if isinstance(made, Misfit):
-                self._reject(file, row, convert, made)
+                self._reject(file, row, made)
                 continue
-            chunk.append(_Row(file, row, convert, made))
+            chunk.append(_Row(file, row, made))
             size += _size_of(made)
             if len(chunk) == most or size >= APPEND_BYTES:
                 yield chunk
@@ -240,24 +278,24 @@ class LoadJob:
         if chunk:
             yield chunk
 
-    def _rows(self) -> Iterator[tuple[RowFile, FileRow, Convert]]:
+    def _rows(self) -> Iterator[tuple[RowFile, FileRow]]:
         names, keys = self.maker.names, self.maker.key_names
         for file in self.files:
             if file.format is FileFormat.CSV:
-                rows, convert = csv_rows(file, names, keys, self.null), of_text
+                rows = csv_rows(file, names, keys, self.options.null)
             elif file.format is FileFormat.JSONL:
-                rows, convert = json_rows(file, names), of_json
+                rows = json_rows(file, names)
             else:
                 from connector.services.rows.parquet import parquet_rows
 
-                rows, convert = parquet_rows(file, names, self.maker.types, keys), of_arrow
+                rows = parquet_rows(file, names, self.maker.types, keys)
             for row in rows:
-                yield file, row, convert
+                yield file, row
 
     def _change(
-        self, stream: WriteStream, values: Sequence[object] | Misfit, convert: Convert
+        self, stream: WriteStream, file: RowFile, values: Sequence[object] | Misfit
     ) -> DataChange | Misfit:
-        made = values if isinstance(values, Misfit) else self.maker.make(values, convert)
+        made = values if isinstance(values, Misfit) else self.maker.make(values, _convert(file))
         if isinstance(made, Misfit):
             return made
         row_key, entries = made
@@ -277,7 +315,7 @@ class LoadJob:
             except RowErrors as error:
                 for index, fault in error.errors.items():
                     row = chunk[index]
-                    self._reject(row.file, row.row, row.convert, Misfit("", fault.problem))
+                    self._reject(row.file, row.row, Misfit("", fault.problem))
                 chunk = [row for index, row in enumerate(chunk) if index not in error.errors]
             except OffsetOverlapError as error:  # an earlier call had other limits
                 chunk = chunk[error.expected - self.rows :]
@@ -290,14 +328,14 @@ class LoadJob:
         if self.limit is not None and (wait_s := self.limit.wait_s(time.monotonic(), rows)):
             time.sleep(wait_s)
 
-    def _reject(self, file: RowFile, row: FileRow, convert: Convert, misfit: Misfit) -> None:
+    def _reject(self, file: RowFile, row: FileRow, misfit: Misfit) -> None:
         values = row.values
         rejected = RejectedRow(
             str(file.path),
             row.number,
             misfit.column,
             misfit.detail,
-            None if isinstance(values, Misfit) else self.maker.view(values, convert),
+            None if isinstance(values, Misfit) else self.maker.view(values, _convert(file)),
             "row" if file.format is FileFormat.PARQUET else "line",
         )
         self.rejected += 1
@@ -345,6 +383,10 @@ class LoadJob:
             table=self.definition.name,
             write_stream=self.write_stream,
         )
+
+
+def _convert(file: RowFile) -> Convert:
+    return of_arrow if file.format is FileFormat.PARQUET else of_json
 
 
 def _size_of(change: DataChange) -> int:

@@ -1,10 +1,53 @@
-"""The values that a load returns and tells (PUB-6)."""
+"""The values that a load takes, returns and tells (PUB-6)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from connector.errors import argument_invalid
+from connector.records.views import Hidden
+from connector.services.rows.files import FileFormat
+from connector.state.rate import check_rate
+from connector.text import one_of
+from connector.write_streams.model import check_name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How rows are loaded.
+
+    Attributes:
+        session: The name of the write session. None: one for the table. Give each parallel worker
+            its own.
+        file_format: `csv`, `jsonl` or `parquet`. None: the end of each file name says it.
+        null: The text of a CSV field without a value. A field in quotes always has one.
+        max_changes_per_s: The limit of rows a second, without bursts.
+        skip_rejected: Whether to commit without the rows that cannot be published.
+        commit: False: finalize the write stream only. Commit it with others later
+            (`commit_streams`, with the same `as_of`).
+        wait: Whether to return only when the table contains the rows.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+
+    session: str | None = None
+    file_format: str | None = None
+    null: str = ""
+    max_changes_per_s: float | None = None
+    skip_rejected: bool = False
+    commit: bool = True
+    wait: bool = False
+
+    def __post_init__(self) -> None:
+        if self.session is not None:
+            check_name("session", self.session)
+        if self.file_format is not None and self.file_format not in list(FileFormat):
+            allowed = f"one of {one_of(FileFormat)}, or None"
+            raise argument_invalid("file_format", self.file_format, allowed)
+        check_rate(self.max_changes_per_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +69,7 @@ class RejectedRow:
     column: str
     reason: str
     row: Mapping[str, Any] | None
-    unit: str = "line"
+    unit: Hidden[str] = "line"
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,31 +26,29 @@ _WANTED: Final = {
 }
 
 
-def parquet_columns(file: RowFile) -> list[str]:
-    """Return the names of the columns of a Parquet file. Raises `ConnectorError`."""
-    with _opened(file) as parquet:
-        return list(parquet.schema_arrow.names)
-
-
-def check_types(
+def parquet_columns(
     file: RowFile, names: Sequence[str], types: Sequence[DataType], key_names: Sequence[str]
-) -> None:
-    """Raise `ConnectorError` if a column of the file cannot have values of the table's column."""
+) -> list[str]:
+    """Return the names of the columns of a Parquet file.
+
+    Raises `ConnectorError` if a column of the file cannot have values of the table's column.
+    """
     with _opened(file) as parquet:
         schema = parquet.schema_arrow
-        places = placed(file.path, schema.names, names, key_names)
-        for name, type_, place in zip(names, types, places, strict=True):
-            if place is None or _fits(type_, found := schema.field(place).type):
-                continue
-            stored = _stored_type(found)
-            raise ConnectorError(
-                ErrorCode.FILE_COLUMNS_UNSUITABLE,
-                f"{file.path} has the column {name!r} as {found}"
-                + ("" if stored == found else f", stored as {stored}"),
-                f"The column of the table is {type_}, so it must be {_WANTED[type_]}",
-                "Convert the column when you export the rows",
-                path=str(file.path),
-            )
+    places = placed(file.path, schema.names, names, key_names)
+    for name, type_, place in zip(names, types, places, strict=True):
+        if place is None or _fits(type_, found := schema.field(place).type):
+            continue
+        stored = _stored_type(found)
+        raise ConnectorError(
+            ErrorCode.FILE_COLUMNS_UNSUITABLE,
+            f"{file.path} has the column {name!r} as {found}"
+            + ("" if stored == found else f", stored as {stored}"),
+            f"The column of the table is {type_}, so it must be {_WANTED[type_]}",
+            "Convert the column when you export the rows",
+            path=str(file.path),
+        )
+    return list(schema.names)
 
 
 def parquet_rows(

@@ -7,6 +7,7 @@ of them (`connector.tables.values`). Values that do not fit are `Misfit` values,
 from __future__ import annotations
 
 import base64
+import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,18 +20,28 @@ import msgspec
 
 from connector.dead_letters.filter import bytes_of_text
 from connector.errors import InvalidChangeError
-from connector.records.model import SERVER_TIME, DeleteFamily, Entry, SetCell
+from connector.records.model import SERVER_TIME, DeleteFamily, Entry, Rule, SetCell
 from connector.records.views import view_of_bytes
 from connector.tables.column_names import UNMAPPED
 from connector.tables.definition import TableDefinition
-from connector.tables.values import DataType, Encoding, Unreadable, read_value, write_value
+from connector.tables.keys import Key
+from connector.tables.values import (
+    DataType,
+    Encoding,
+    Unreadable,
+    read_value,
+    view_of_value,
+    write_value,
+)
 
 Convert = Callable[[DataType, object], object]
 """Returns the value of a column, or `Unreadable`. It never gets None."""
 
 _EPOCH: Final = date(1970, 1, 1)
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")
-_AS_TEXT: Final = (DataType.DATE, DataType.NUMERIC, DataType.TIMESTAMP)
+_KEY_WORDS: Final = (
+    "the row key as text, base64:…, or a JSON array with the values of the key columns"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,27 +119,22 @@ class RowMaker:
         }
 
 
-def of_text(type_: DataType, value: object) -> object:
-    """The value of text, as in CSV. Bytes are text or `base64:` and that."""
-    assert isinstance(value, str)
-    if type_ is DataType.STRING:
-        return value
-    if type_ is DataType.BYTES:
+def of_json(type_: DataType, value: object) -> object:
+    """The value of text, as in CSV, or of decoded JSON, in which a number with decimals is a
+    Decimal.
+
+    Bytes are text, `base64:` and that, or `{"base64": "…"}`. In a JSON column, other values than
+    text are themselves.
+    """
+    if isinstance(value, str):
+        if type_ is DataType.STRING:
+            return value
+        if type_ is not DataType.BYTES:
+            return read_value(type_, Encoding.TEXT, _shown(value))
         try:
             return bytes_of_text(value)
         except ValueError:
             return Unreadable("text, or base64: and valid base64", _shown(value))
-    return read_value(type_, Encoding.TEXT, _shown(value))
-
-
-def of_json(type_: DataType, value: object) -> object:
-    """The value of decoded JSON, in which a number with decimals is a Decimal.
-
-    Text is read as in CSV. `{"base64": "…"}` are bytes. In a JSON column, other values than text
-    are themselves.
-    """
-    if isinstance(value, str):
-        return of_text(type_, value)
     if type_ is DataType.JSON:
         return _json_text(value)
     found: object = None
@@ -140,6 +146,37 @@ def of_json(type_: DataType, value: object) -> object:
         with suppress(TypeError, ValueError):
             found = base64.b64decode(value["base64"], validate=True)
     return _unfit(type_, value) if found is None else found
+
+
+def row_key_of(key: Key, text: str) -> bytes:
+    """Read the key of a row from text: the row key itself, or a JSON array with the values of the
+    key columns.
+
+    For example, `7#2024-04-30`, `base64:AAE=` and `[7, "2024-04-30"]`. Text that begins with `[` is
+    always an array. Its values are as in a file of JSON lines.
+
+    Raises:
+        InvalidChangeError: The text is neither of these, or a value does not have the type of its
+            column.
+    """
+    try:
+        if not text.startswith("["):
+            return bytes_of_text(text)
+        given = json.loads(text, parse_float=Decimal)
+    except (ValueError, RecursionError):
+        raise InvalidChangeError(Rule.ROW_KEY, "row_key", _KEY_WORDS, text) from None
+    if not isinstance(given, list) or len(given) != len(key.parts):
+        names = ", ".join(part.name for part in key.parts)
+        limit = f"an array of {len(key.parts)} values, for {names}"
+        raise InvalidChangeError(Rule.ROW_KEY, "row_key", limit, text)
+    values = []
+    for part, value in zip(key.parts, given, strict=True):
+        converted = None if value is None else of_json(part.type, value)
+        if converted is None or isinstance(converted, Unreadable):
+            limit = f"a value of the type {part.type}"
+            raise InvalidChangeError(Rule.ROW_KEY, part.name, limit, value)
+        values.append(converted)
+    return key.write_key(tuple(values))
 
 
 def of_arrow(type_: DataType, value: object) -> object:
@@ -190,15 +227,13 @@ def _shown(value: object) -> bytes:
 
 
 def _view(type_: DataType, value: object, convert: Convert) -> Any:
-    if isinstance(value, str | bool | None):
+    if value is None or isinstance(value, str | bool):
         return value
+    converted = convert(type_, value)
+    if not isinstance(converted, Unreadable):
+        with suppress(InvalidChangeError):
+            return view_of_value(type_, converted)
     if isinstance(value, bytes):
         return view_of_bytes(value)
-    if type_ in _AS_TEXT:
-        try:
-            return write_value(type_, Encoding.TEXT, convert(type_, value)).decode()
-        except InvalidChangeError:
-            return str(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        return write_value(DataType.FLOAT64, Encoding.TEXT, value).decode()
-    return value if isinstance(value, int | float) else str(_json_text(value))
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number else str(_json_text(value))

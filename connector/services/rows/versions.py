@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from connector.records.ordering import OrderPosition
+from connector.records.views import Time
 from connector.state.table_state import TableState
 from connector.tables.explain import Explanation
 from connector.tables.merge import visible
@@ -32,7 +33,7 @@ class FirstVersion:
     """
 
     version: int
-    committed_at: int
+    committed_at: Time
     or_earlier: bool
 
 

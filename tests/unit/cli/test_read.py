@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector import cli
-from connector.cli.read import _numeric, _say_what_is_missing
+from connector.cli.read import _say_what_is_missing, _view
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
+from connector.reports.open_dead_letters import NONE_OPEN
 from connector.services.events import Event
 from connector.services.read import _keep, _worth
 from connector.state.jobs import Job, JobKind
-from connector.state.open_dead_letters import NONE_OPEN
 from connector.tables.values import DataType, Encoding, write_value
 
 
@@ -72,7 +72,9 @@ def test_a_broken_log_is_an_error(tmp_path: Path) -> None:
 )
 def test_a_numeric_is_written_as_in_a_cell(number: Decimal) -> None:
     """OPS-10: NUMERIC as text, in the one form that it has."""
-    assert _numeric(number).encode() == write_value(DataType.NUMERIC, Encoding.TEXT, number)
+    assert _view("decimal(38,9)")(number).encode() == write_value(
+        DataType.NUMERIC, Encoding.TEXT, number
+    )
 
 
 def test_a_cut_without_the_changes_of_dead_letters_is_not_called_the_state_of_the_source(

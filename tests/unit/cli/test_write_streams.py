@@ -16,6 +16,7 @@ from connector.errors import ConfigError, ErrorCode, StreamStateError
 from connector.lake import overrides, small_tables
 from connector.lake.overrides import Overrides
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
+from connector.reports.write_stream_status import release_status
 from connector.services import load_config, release_rows
 from connector.services.wait import (
     check_not_withheld,
@@ -25,7 +26,6 @@ from connector.services.wait import (
 )
 from connector.services.write_streams import lost_ranges
 from connector.state.stream_progress import Progress
-from connector.state.write_stream_status import release_status
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows

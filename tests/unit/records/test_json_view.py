@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from connector.errors import JsonViewError
-from connector.records.json_view import JsonRecord, from_json, to_json
+from connector.records.json_view import JsonRecord, from_json, read_value, to_json
 from connector.records.model import (
     MAX_LONG,
     MAX_TIMESTAMP,
@@ -202,7 +203,7 @@ RANGE = {"stream": "job/a", "first": 0, "upto": 8}
         (
             {"release": {"commit_timestamp": 5, "ranges": [RANGE | {"last": 7}]}},
             "release.ranges[0].last",
-            "is not a field of a range",
+            "is not a field of OffsetRange",
         ),
     ],
 )
@@ -558,3 +559,28 @@ def test_garbage_collection_is_written_without_a_cluster_that_matters() -> None:
         source_cluster_id="",
     )
     assert from_json(to_json(change, 1)) == JsonRecord(change, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    name: str
+    value: bytes | None = None
+
+
+def test_an_annotated_dataclass_is_read_by_name_and_null_is_missing() -> None:
+    """REC-22."""
+    read = read_value(tuple[Header, ...], [{"name": "a", "value": None}], "headers")
+    assert read == (Header("a"),)
+    with pytest.raises(JsonViewError, match=r"headers\[0\]\.name is missing"):
+        read_value(tuple[Header, ...], [{"value": "b"}], "headers")
+    with pytest.raises(JsonViewError, match=r"headers\[0\]\.nam is not a field.*Did you mean name"):
+        read_value(tuple[Header, ...], [{"nam": "a"}], "headers")
+
+
+@pytest.mark.parametrize("value", [1, {"base64": 1}, {"base64": "x"}, {"base": ""}, "\udcff", None])
+def test_bytes_are_text_or_base64(value: object) -> None:
+    """REC-22: an error names the path."""
+    keys = read_value(tuple[bytes, ...], ["\u00e9", {"base64": "/w=="}], "key")
+    assert keys == (b"\xc3\xa9", b"\xff")
+    with pytest.raises(JsonViewError, match=r"key\[1\]"):
+        read_value(tuple[bytes, ...], ["", value], "key")

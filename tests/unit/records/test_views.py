@@ -1,11 +1,32 @@
-"""REC-22: bytes and times as JSON shows them."""
+"""REC-22: values as JSON shows them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Annotated, NamedTuple
+
 import pytest
 
-from connector.records.model import MAX_TIMESTAMP
-from connector.records.views import view_of_bytes, view_of_datum, view_of_time
+from connector.records.json_view import view_of_datum
+from connector.records.model import MAX_TIMESTAMP, SERVER_TIME, DeleteCells, OldCell, SetCell
+from connector.records.views import (
+    AsList,
+    AsText,
+    Flat,
+    Hidden,
+    Listed,
+    Named,
+    OrNull,
+    Shown,
+    Time,
+    TimeOrNull,
+    Viewed,
+    view,
+    view_of_bytes,
+    view_of_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -42,3 +63,85 @@ def test_a_decoded_datum_is_shown_without_nulls() -> None:
         "entries": [{"value": {"base64": "AA=="}}],
     }
     assert view_of_datum(datum) == shown
+
+
+class Colour(StrEnum):
+    NONE = ""
+    RED = "red"
+
+
+class Bounds(NamedTuple):
+    start: int
+    stop: int
+
+
+class Point(NamedTuple):
+    at: Time
+    colour: OrNull[Colour]
+
+
+@dataclass(frozen=True)
+class Report(Viewed):
+    name: Annotated[str, Named("title")]
+    secret: Hidden[str]
+    place: Flat[Point]
+    seen_at: TimeOrNull
+    low: Time | None
+    points: tuple[Point, ...]
+    ranges: tuple[AsList[Bounds], ...]
+    by_key: Annotated[Mapping[int, Point], Listed("number")]
+    counts: Mapping[Colour, int]
+    key: AsText[Bounds] | None
+    error: ValueError
+
+    @property
+    def size(self) -> Shown[int]:
+        return len(self.points)
+
+    @property
+    def not_shown(self) -> int:
+        raise AssertionError
+
+
+def test_annotations_say_how_the_fields_of_a_report_are_shown() -> None:
+    """OPS-5, REC-22: each kind of annotation, and properties that are shown."""
+    point, shown = Point(1, Colour.RED), "1970-01-01T00:00:00.000001Z"
+    report = Report(
+        name="r",
+        secret="s",
+        place=Point(0, Colour.NONE),
+        seen_at=0,
+        low=1,
+        points=(point,),
+        ranges=(Bounds(1, 2),),
+        by_key={7: point, 3: point},
+        counts={Colour.RED: 2},
+        key=Bounds(1, 2),
+        error=ValueError("no"),
+    )
+    red = {"at": shown, "colour": "red"}
+    assert report.to_json() == {
+        "title": "r",
+        "at": "1970-01-01T00:00:00.000000Z",
+        "colour": None,
+        "seen_at": None,
+        "low": shown,
+        "points": [red],
+        "ranges": [[1, 2]],
+        "by_key": [{"number": 3, **red}, {"number": 7, **red}],
+        "counts": {"red": 2},
+        "key": "Bounds(start=1, stop=2)",
+        "error": "no",
+        "size": 1,
+    }
+    empty = replace(report, low=None, points=(), ranges=(), by_key={}, counts={}, key=None)
+    nothing = {"low": None, "points": [], "ranges": [], "by_key": [], "counts": {}, "key": None}
+    assert empty.to_json() == {**report.to_json(), **nothing, "size": 0}
+
+
+def test_defaults_are_left_out_on_request() -> None:
+    """REC-22: those of a record are, except where the annotation says that they are shown."""
+    assert view(DeleteCells("f", b"q"), omits_defaults=True) == {"family": "f", "qualifier": "q"}
+    cell = SetCell("f", b"q", b"v")
+    assert view(cell, omits_defaults=True)["cell_timestamp"] == SERVER_TIME
+    assert view(OldCell("f", b"q", b"v"))["cell_timestamp"] == "1970-01-01T00:00:00.000000Z"

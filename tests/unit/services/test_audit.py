@@ -23,8 +23,8 @@ from connector.errors import TableError
 from connector.lake.audit_log import AuditLog
 from connector.lake.changelog_reader import STEP_ROWS, open_logged
 from connector.records.rejection import Position, Reason
+from connector.reports.audit import Range, Ranges, Seen, StreamAudit, union_ranges
 from connector.services.audit import KafkaSide, audit_stream
-from connector.state.audit import Range, Ranges, Seen, StreamAudit, union_ranges
 
 COLUMNS = pa.schema(
     [

@@ -15,9 +15,9 @@ from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConnectorError, ErrorCode
 from connector.lake.small_tables import as_arrow
+from connector.reports.audit import StreamAudit
 from connector.services.audit import faulty_tables
 from connector.services.validate_config import validate_config
-from connector.state.audit import StreamAudit
 from tests.golden.make_warehouse import FOLDER, TABLE
 from tests.spark.streams import STREAM
 

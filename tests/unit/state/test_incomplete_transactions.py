@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.reports.stream_status import stream_status
 from connector.state.incomplete_transactions import (
     CHECK_EVERY_US,
     MOST_LISTED,
@@ -20,7 +21,6 @@ from connector.state.incomplete_transactions import (
     TransactionCheck,
 )
 from connector.state.stream_progress import BatchCounts, Progress
-from connector.state.stream_status import stream_status
 from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import Frontier
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.reports.stream_status import stream_status
 from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.stream_progress import Progress
-from connector.state.stream_status import stream_status
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 

@@ -20,8 +20,8 @@ from tests.property.histories import table
 
 def explained(*changes: DataChange, versions: Versions = Versions.LATEST) -> Explanation:
     deliveries = [Delivery(one, OrderPosition(1, 0, offset)) for offset, one in enumerate(changes)]
-    state = state_of(table(OrderBy.COMMIT, versions), deliveries)
-    return explain(deliveries, state, OrderBy.COMMIT, versions)
+    definition = table(OrderBy.COMMIT, versions)
+    return explain(deliveries, state_of(definition, deliveries), definition)
 
 
 def outcomes(column: ColumnHistory) -> list[tuple[bytes, Outcome, int | None]]:
@@ -91,7 +91,7 @@ def test_without_the_deletion_that_removed_it_an_entry_is_removed() -> None:
         Delivery(change(delete_family(), at=2), OrderPosition(1, 0, 1)),
     ]
     stored = expire(state_of(table(OrderBy.COMMIT, Versions.LATEST), deliveries), 10)
-    found = explain(deliveries[:1], stored, OrderBy.COMMIT, Versions.LATEST)
+    found = explain(deliveries[:1], stored, table(OrderBy.COMMIT, Versions.LATEST))
     assert outcomes(found.columns[0]) == [(b"a", Outcome.REMOVED, None)]
     assert found.deletions == ()
 
@@ -101,7 +101,7 @@ def test_a_winner_that_left_the_changelog_has_no_entry() -> None:
         table(OrderBy.COMMIT, Versions.LATEST),
         [Delivery(change(put("a"), at=1), OrderPosition(1, 0, 0))],
     )
-    (column,) = explain([], state, OrderBy.COMMIT, Versions.LATEST).columns
+    (column,) = explain([], state, table(OrderBy.COMMIT, Versions.LATEST)).columns
     assert column.entries == ()
     assert column.winner is not None
     assert column.winner.value == b"a"
@@ -111,10 +111,10 @@ def test_a_copy_of_a_replay_is_the_same_entry() -> None:
     """DLQ-10: it has the same position."""
     twice = [Delivery(change(put("a")), OrderPosition(1, 0, 0, 1))] * 2
     state = state_of(table(OrderBy.COMMIT, Versions.LATEST), twice)
-    (column,) = explain(twice, state, OrderBy.COMMIT, Versions.LATEST).columns
+    (column,) = explain(twice, state, table(OrderBy.COMMIT, Versions.LATEST)).columns
     assert outcomes(column) == [(b"a", Outcome.WON, None)]
 
 
 def test_a_row_without_changes_has_nothing_to_explain() -> None:
-    found = explain([], EMPTY, OrderBy.COMMIT, Versions.LATEST)
+    found = explain([], EMPTY, table(OrderBy.COMMIT, Versions.LATEST))
     assert (found.columns, found.deletions) == ((), ())

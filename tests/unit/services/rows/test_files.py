@@ -26,7 +26,7 @@ from connector.services.rows.files import (
     describe_file,
     json_rows,
 )
-from connector.services.rows.parquet import check_types, parquet_columns, parquet_rows
+from connector.services.rows.parquet import parquet_columns, parquet_rows
 from connector.services.rows.values import UNMAPPED_MISFIT, Misfit, of_arrow
 from connector.tables.values import DataType, Encoding, write_value
 
@@ -191,8 +191,7 @@ def parquet(folder: Path, columns: dict[str, Any], **options: Any) -> RowFile:
 def test_parquet_rows_are_numbered_over_row_groups(tmp_path: Path) -> None:
     ids = pa.array([f"r{n}" for n in range(12_000)]).dictionary_encode()
     file = parquet(tmp_path, {"n": list(range(12_000)), "id": ids}, row_group_size=700)
-    assert parquet_columns(file) == ["n", "id"]
-    check_types(file, NAMES, TYPES, KEYS)
+    assert parquet_columns(file, NAMES, TYPES, KEYS) == ["n", "id"]
     rows = list(parquet_rows(file, NAMES, TYPES, KEYS))
     assert [row.number for row in rows] == list(range(1, 12_001))
     assert tuple(rows[0].values) == ("r0", None, 0)
@@ -209,7 +208,7 @@ def test_times_of_parquet_are_integers(tmp_path: Path) -> None:
     }
     file = parquet(tmp_path, columns)
     types = (DataType.DATE, DataType.TIMESTAMP, DataType.TIMESTAMP, DataType.TIMESTAMP)
-    check_types(file, list(columns), types, ("day",))
+    parquet_columns(file, list(columns), types, ("day",))
     rows = list(parquet_rows(file, list(columns), types, ("day",)))
     assert [tuple(row.values) for row in rows] == [(1, -1, -1, 2**53 * 1000), (None, None, 1, None)]
 
@@ -230,7 +229,7 @@ def test_a_parquet_column_of_another_type_is_refused(
 ) -> None:
     file = parquet(tmp_path, {"id": ["a"], "c": column})
     with pytest.raises(ConnectorError, match=wanted) as caught:
-        check_types(file, ("id", "c"), (DataType.STRING, type_), KEYS)
+        parquet_columns(file, ("id", "c"), (DataType.STRING, type_), KEYS)
     assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
 
 
@@ -357,11 +356,11 @@ def test_each_arrow_type_is_loaded_exactly_or_refused_with_its_name(
     names, types = ("id", "c"), (DataType.STRING, wanted)
     if wanted not in loaded:
         with pytest.raises(ConnectorError) as caught:
-            check_types(file, names, types, KEYS)
+            parquet_columns(file, names, types, KEYS)
         assert caught.value.code == ErrorCode.FILE_COLUMNS_UNSUITABLE
         assert f"has the column 'c' as {found}" in caught.value.problem
         return
-    check_types(file, names, types, KEYS)
+    parquet_columns(file, names, types, KEYS)
     rows = [row.values for row in parquet_rows(file, names, types, KEYS)]
     assert not isinstance(rows[0], Misfit)
     assert not isinstance(rows[1], Misfit)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from connector.records.model import SERVER_TIME, DeleteFamily, SetCell
-from connector.services.rows.values import Misfit, RowMaker, of_arrow, of_json, of_text
+from connector.services.rows.values import Misfit, RowMaker, of_arrow, of_json
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Encoding, Unreadable
@@ -31,7 +31,7 @@ def test_a_row_is_an_upsert_of_all_its_families() -> None:
     """REC-23: the families are deleted first, so that a value that the export does not have is
     gone. The row key is that of the key columns, and each cell has the encoding of its column.
     """
-    made = RowMaker(DEFINITION, as_of=77).make(["7", "2024-04-30", "Lee", "5"], of_text)
+    made = RowMaker(DEFINITION, as_of=77).make(["7", "2024-04-30", "Lee", "5"], of_json)
     assert made == (
         b"7#2024-04-30",
         [
@@ -41,7 +41,7 @@ def test_a_row_is_an_upsert_of_all_its_families() -> None:
             SetCell("g", b"amount", b"\0\0\0\0\0\0\0\5", 77),
         ],
     )
-    made = RowMaker(DEFINITION, as_of=None).make(["7", "2024-04-30", None, "5"], of_text)
+    made = RowMaker(DEFINITION, as_of=None).make(["7", "2024-04-30", None, "5"], of_json)
     assert not isinstance(made, Misfit)
     assert made[1][2:] == [SetCell("g", b"amount", b"\0\0\0\0\0\0\0\5", SERVER_TIME)]
 
@@ -61,7 +61,7 @@ def test_a_row_is_an_upsert_of_all_its_families() -> None:
 def test_a_row_that_cannot_be_published_is_a_value(
     values: list[Any], column: str, detail: str
 ) -> None:
-    made = RowMaker(DEFINITION, as_of=77).make(values, of_text)
+    made = RowMaker(DEFINITION, as_of=77).make(values, of_json)
     assert isinstance(made, Misfit)
     assert made.column == column
     assert detail in made.detail
@@ -74,7 +74,7 @@ def test_a_row_key_that_cannot_be_made_is_a_value() -> None:
         name="t", stream="s", source="t", key=key, columns=DEFINITION.columns
     )
     for part, detail in (("x#y", "without '#'"), ("x" * 5000, "1 to 4096 bytes")):
-        made = RowMaker(definition, None).make([part, "b", "Lee", None], of_text)
+        made = RowMaker(definition, None).make([part, "b", "Lee", None], of_json)
         assert isinstance(made, Misfit)
         assert (made.column, detail in made.detail) == ("a, b", True), made
 

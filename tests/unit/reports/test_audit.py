@@ -11,7 +11,7 @@ import pytest
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.rejection import Position, Reason
-from connector.state.audit import (
+from connector.reports.audit import (
     LettersAudit,
     PartitionAudit,
     Range,

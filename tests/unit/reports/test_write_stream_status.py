@@ -11,20 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
-from connector.state.audit import Range, Run
-from connector.state.stream_progress import Progress
-from connector.state.stream_status import stream_status
-from connector.state.table_state import TableState
-from connector.state.table_status import table_status
-from connector.state.write_stream_audit import WriteStreamAudit, faulty, warnings_of
-from connector.state.write_stream_status import (
+from connector.reports.audit import Range, Run, WriteStreamAudit, faulty, warnings_of
+from connector.reports.stream_status import stream_status
+from connector.reports.table_status import table_status
+from connector.reports.write_stream_status import (
     dead_sessions,
-    release_facts,
-    release_hints,
+    release_report,
     release_status,
-    view_of_releases,
     write_stream_statuses,
 )
+from connector.state.stream_progress import Progress
+from connector.state.table_state import TableState
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import (
     Catalog,
@@ -35,7 +32,7 @@ from connector.write_streams.model import (
     StreamState,
 )
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows, Withheld
-from tests.unit.state.test_status import TABLE
+from tests.unit.reports.test_status import TABLE
 
 S = 1_000_000
 NOW = 1_000 * S
@@ -61,7 +58,7 @@ def test_a_write_stream_has_its_catalog_record_and_what_ingest_knows() -> None:
     }
     now = NOW + DAY - 1
     first, done, old = write_stream_statuses(Catalog(streams=streams), withheld(), now, DAY)
-    assert (first.name, first.state, first.is_expired) == ("w/a", "open", False)
+    assert (first.name, first.state, first.last_append) == ("w/a", "open", NOW)
     assert (first.first_batch, first.released_rows) == (1, 0)
     assert [one.withheld for one in first.releases] == [Withheld.ROWS]
     assert first.expires_at == NOW + DAY
@@ -92,8 +89,10 @@ def test_released_rows_are_counted() -> None:
     (status,) = write_stream_statuses(Catalog(streams=streams), known, NOW, DAY)
     assert (status.released_rows, status.releases) == (4, ())
     assert known.released_rows == 4
-    assert "10 staged rows ingested, 4 released" in dict(release_facts(10, known, NOW)).values()
-    assert view_of_releases(10, known)["released_rows"] == 4
+    assert (
+        "10 staged rows ingested, 4 released" in dict(release_report(10, known).facts(NOW)).values()
+    )
+    assert release_report(10, known).to_json()["released_rows"] == 4
 
 
 def test_a_session_that_died_is_named_if_it_delays_the_low_watermark() -> None:
@@ -134,7 +133,7 @@ def test_the_status_shows_a_withheld_release_like_open_dead_letters(
     assert [one["withheld"] for one in shown["releases"]] == [str(reason)]
     assert (shown["staged_rows"], shown["late_releases"]) == (10, 1)
     assert shown["unreleased"] == ["w/a", "w/b"]
-    facts = dict(release_facts(10, progress.releases, NOW))
+    facts = dict(release_report(10, progress.releases).facts(NOW))
     assert "nothing is released of w/a, w/b" in facts["write streams"]
     assert "1 late release" in facts["write streams"]
     assert "for 1m" in facts["withheld"]
@@ -145,7 +144,7 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
     table = TableState(
         apply_number=1, to_batch=1, complete_to_batch=1, apply_watermark=50, highest_applied=40
     )
-    from connector.state.open_dead_letters import NONE_OPEN
+    from connector.reports.open_dead_letters import NONE_OPEN
 
     progress = Progress(ingest_batch=1)
 
@@ -162,23 +161,23 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
 
 
 def test_a_stream_without_write_streams_says_nothing_of_them() -> None:
-    assert [*release_facts(0, NO_RELEASES, NOW)] == []
-    assert release_hints(NO_RELEASES, NOW) == []
+    assert [*release_report(0, NO_RELEASES).facts(NOW)] == []
+    assert release_report(0, NO_RELEASES).hints(NOW) == []
     zeros = ["staged_rows", "released_rows", "late_releases", "repeated_releases", "expired_rows"]
     view: dict[str, object] = dict.fromkeys(zeros, 0)
-    assert view_of_releases(0, NO_RELEASES) == {**view, "unreleased": [], "releases": []}
+    assert release_report(0, NO_RELEASES).to_json() == {**view, "unreleased": [], "releases": []}
     nothing = ("write streams", "0 staged rows ingested, 0 released")
     forgotten = ("write streams", "1 staged row ingested, 0 released")
-    assert [*release_facts(1, NO_RELEASES, NOW)] == [forgotten]
+    assert [*release_report(1, NO_RELEASES).facts(NOW)] == [forgotten]
     gone = NO_RELEASES.logged(1, NOW, (), (), {}, None)
-    assert [*release_facts(0, gone, NOW)] == []
+    assert [*release_report(0, gone).facts(NOW)] == []
     known = NO_RELEASES.logged(1, NOW, ("w/a",), (), {}, None)
-    assert [*release_facts(0, known, NOW)] == [
+    assert [*release_report(0, known).facts(NOW)] == [
         (nothing[0], nothing[1] + "; nothing is released of w/a")
     ]
     release = Release("p", C, (OffsetRange("w/a", 0, 1),))
     waiting = NO_RELEASES.logged(1, 0, (), (release,), {0: 5}, None)
-    assert [*release_facts(0, waiting, NOW)] == [
+    assert [*release_report(0, waiting).facts(NOW)] == [
         nothing,
         (
             "incomplete",
@@ -190,7 +189,7 @@ def test_a_stream_without_write_streams_says_nothing_of_them() -> None:
 def test_the_counts_of_releases_are_facts() -> None:
     """WRS-18, WRS-21, WMK-11."""
     known = replace(withheld(), repeated=1, expired=2, late=3, released_rows=1_200)
-    (streams, text), (state, of_release) = release_facts(1_300, known, NOW)
+    (streams, text), (state, of_release) = release_report(1_300, known).facts(NOW)
     assert streams == "write streams"
     assert text == (
         "1,300 staged rows ingested, 1,200 released; nothing is released of w/a, w/b; 3 late"
@@ -203,7 +202,7 @@ def test_the_counts_of_releases_are_facts() -> None:
             " or were never sent"
         ),
     )
-    view = view_of_releases(1_300, known)
+    view = release_report(1_300, known).to_json()
     assert (view["staged_rows"], view["released_rows"], view["late_releases"]) == (1_300, 1_200, 3)
     assert (view["repeated_releases"], view["expired_rows"]) == (1, 2)
     assert view["releases"] == [
@@ -227,11 +226,11 @@ def test_a_few_releases_are_shown_and_each_reason_has_one_hint() -> None:
     known = NO_RELEASES.logged(1, NOW - 60 * S, ("w/a",), releases, {0: 5}, None)
     known, _ = known.completed(1, {3: 1, 4: 1}, {0: 5}, C + 9)
     assert [one.withheld for one in known.open] == [Withheld.ROWS] * 3 + [Withheld.TOO_LATE] * 2
-    assert [name for name, _ in release_facts(5, known, NOW)] == [
+    assert [name for name, _ in release_report(5, known).facts(NOW)] == [
         "write streams",
         *["withheld"] * 3,
     ]
-    assert release_hints(known, NOW) == [
+    assert release_report(0, known).hints(NOW) == [
         (
             "3 releases are withheld, that of 1970-01-01T00:00:00.000100Z (w/a), for 1m: some of"
             " its rows were rejected, or were never sent; repair and replay the dead letters, or"
@@ -242,10 +241,10 @@ def test_a_few_releases_are_shown_and_each_reason_has_one_hint() -> None:
             " timestamp is below the horizon; release it again, with a new commit timestamp"
         ),
     ]
-    (one,) = release_hints(withheld(), NOW)
+    (one,) = release_report(0, withheld()).hints(NOW)
     assert one.startswith("1 release is withheld, that of")
     waiting = NO_RELEASES.logged(1, NOW, ("w/a",), releases[:1], {0: 5}, None)
-    assert release_hints(waiting, NOW) == []
+    assert release_report(0, waiting).hints(NOW) == []
     assert release_status(waiting.open[0]).remedy == "check that ingest runs"
 
 

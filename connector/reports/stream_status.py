@@ -6,34 +6,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, NamedTuple
 
-from connector.records.views import view_of_time
+from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, view_of_time
+from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.reports.source_status import hints_of_checks
+from connector.reports.write_stream_status import (
+    NONE_RELEASED,
+    ReleaseReport,
+    release_report,
+)
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
-from connector.state.jobs import Job
-from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.state.jobs import Job, failed_maintenance
 from connector.state.open_transactions import NORMAL_US, OpenTransaction
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks
-from connector.state.source_status import hints_of_checks, view_of_checks
-from connector.state.status_json import (
-    failed_maintenance,
-    summarize_names,
-    view,
-    view_of_job,
-    view_of_letters,
-    view_of_range,
-    view_of_stall,
-)
 from connector.state.stream_progress import Progress
-from connector.state.write_stream_status import release_hints, view_of_releases
-from connector.text import counted
+from connector.text import counted, summarize_names
 from connector.watermarks.frontier import Frontier, Stall
 from connector.watermarks.stream_partition import KeyRange
-from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
+
+
+class Uncovered(NamedTuple):
+    """A root whose key space has a hole or an overlap, and where."""
+
+    root: str
+    key_range: Flat[KeyRange]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamStatus:
+class StreamStatus(Viewed):
     """The status of a stream after its newest batch.
 
     ignored_claims      watermark claims without effect; `checks` has their reasons (ING-4)
@@ -57,47 +58,50 @@ class StreamStatus:
     checks              the findings about the producers
     transactions        the transactions that lack records, and how many were found (ING-2)
     wait_s              how long tables wait for such a transaction; None: they do not
-    staged              the number of staged rows of write streams that were ingested (WRS-17)
-    releases            their releases, as ingest knows them (WRS-18)
+    write_streams       the staged rows of write streams, and their releases
     open_transactions   the transactions in Kafka that hid records at `topic_read_at`
     """
 
-    name: str
-    now: int
+    name: Hidden[str]
+    now: Hidden[int]
     ingest_batch: int
     changes: int
     unknown_tables: int
     late: int
     ignored_claims: int
     rejected: Mapping[str, int]
-    dead_letters: OpenLetters
+    dead_letters: Flat[OpenLetters]
     lag: int | None
-    topic_read_at: int | None
-    low_watermark: int | None
-    horizon: int | None
+    topic_read_at: Time | None
+    low_watermark: Time | None
+    horizon: Time | None
     lagging_partition: Stall | None
     stalled: tuple[Stall, ...]
     stalls_unverified: bool
     undeclared: tuple[str, ...]
     never_seen: tuple[str, ...]
-    uncovered: tuple[str, KeyRange] | None
+    uncovered: Uncovered | None
     without_key_range: tuple[str, ...]
     maintenance: tuple[Job, ...] = ()
     undefined_sources: tuple[str, ...] = ()
-    checks: SourceChecks = NOTHING_FOUND
+    checks: Flat[SourceChecks] = NOTHING_FOUND
     transactions: TransactionCheck = NOT_CHECKED
-    wait_s: int | None = None
-    staged: int = 0
-    releases: ReleaseProgress = NO_RELEASES
+    wait_s: Hidden[int | None] = None
+    write_streams: ReleaseReport = NONE_RELEASED
     open_transactions: tuple[OpenTransaction, ...] = ()
 
     @property
-    def low_watermark_age_s(self) -> float | None:
+    def low_watermark_age_s(self) -> Shown[float | None]:
         """The difference of `now` and the low watermark, in seconds."""
         return None if self.low_watermark is None else (self.now - self.low_watermark) / 1_000_000
 
     @property
-    def hints(self) -> list[str]:
+    def uncounted_tables(self) -> Shown[tuple[str, ...]]:
+        """The tables that could not be read. Dead letters that only they have are not counted."""
+        return self.dead_letters.uncounted_tables
+
+    @property
+    def hints(self) -> Shown[list[str]]:
         """Problems that keep the stream from being complete, with their remedies."""
         found = []
         if not self.ingest_batch:
@@ -138,7 +142,7 @@ class StreamStatus:
         found += self._stall_hints()
         found += hints_of_checks(self.checks, self.now)
         found += self._transaction_hints()
-        found += release_hints(self.releases, self.now)
+        found += self.write_streams.hints(self.now)
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
             claims = (
                 f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
@@ -155,8 +159,8 @@ class StreamStatus:
                 "the ledger could not be read, so replayed and discarded dead letters are counted"
                 " as open"
             )
-        if self.dead_letters.uncounted_tables:
-            names = summarize_names(self.dead_letters.uncounted_tables)
+        if self.uncounted_tables:
+            names = summarize_names(self.uncounted_tables)
             found.append(f"tables that cannot be read may have more open dead letters: {names}")
         return found + failed_maintenance(self.maintenance)
 
@@ -199,43 +203,9 @@ class StreamStatus:
         remedy = "replay the dead letter, let the producer send the record, or release it"
         return [f"{found}: {effect}; {remedy}"]
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. Names are stable, and times are ISO 8601."""
-        uncovered = (
-            None
-            if self.uncovered is None
-            else {"root": self.uncovered[0], **view_of_range(self.uncovered[1])}
-        )
-        shown = view(self)
-        for name in ("checks", "transactions", "wait_s", "staged", "releases"):
-            del shown[name]
-        return shown | {
-            **view_of_letters(self.dead_letters),
-            "uncounted_tables": list(self.dead_letters.uncounted_tables),
-            **view_of_checks(self.checks),
-            "transactions": self.transactions.to_json(),
-            "write_streams": view_of_releases(self.staged, self.releases),
-            "low_watermark_age_s": self.low_watermark_age_s,
-            "rejected": dict(self.rejected),
-            "lagging_partition": (
-                None if self.lagging_partition is None else view_of_stall(self.lagging_partition)
-            ),
-            "stalled": [view_of_stall(stall) for stall in self.stalled],
-            "undeclared": list(self.undeclared),
-            "never_seen": list(self.never_seen),
-            "uncovered": uncovered,
-            "without_key_range": list(self.without_key_range),
-            "undefined_sources": list(self.undefined_sources),
-            "maintenance": [view_of_job(job) for job in self.maintenance],
-            "open_transactions": [
-                one._asdict() | {"since": view_of_time(one.since)} for one in self.open_transactions
-            ],
-            "hints": self.hints,
-        }
-
 
 @dataclass(frozen=True, slots=True)
-class PartitionStatus:
+class PartitionStatus(Viewed):
     """The status of a stream partition in the frontier.
 
     low_watermark       its least watermark over all Kafka partitions. None: there is no claim yet
@@ -248,32 +218,20 @@ class PartitionStatus:
     is_over             it has ended, but its children wait for other parents
     """
 
-    name: str
-    low_watermark: int | None
-    lagging_partition: int
-    advanced_at: int
+    name: Annotated[str, Named("stream_partition")]
+    low_watermark: Time | None
+    lagging_partition: Annotated[int, Named("kafka_partition")]
+    advanced_at: Annotated[Time, Named("since")]
     is_stalled: bool
     roots: tuple[str, ...]
     key_range: KeyRange | None
     waits_for: tuple[str, ...]
     is_over: bool
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. Names are stable, and times are ISO 8601."""
-        return {
-            "stream_partition": self.name,
-            "low_watermark": (
-                None if self.low_watermark is None else view_of_time(self.low_watermark)
-            ),
-            "kafka_partition": self.lagging_partition,
-            "since": view_of_time(self.advanced_at),
-            "is_stalled": self.is_stalled,
-            "is_declared": bool(self.roots),
-            "roots": list(self.roots),
-            "key_range": None if self.key_range is None else view_of_range(self.key_range),
-            "waits_for": list(self.waits_for),
-            "is_over": self.is_over,
-        }
+    @property
+    def is_declared(self) -> Shown[bool]:
+        """Whether an announcement names it or one of its ancestors."""
+        return bool(self.roots)
 
 
 def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list[PartitionStatus]:
@@ -343,15 +301,14 @@ def stream_status(
         or not any(frontier.stalls(topic_read_at, stall_after)),
         undeclared=tuple(frontier.undeclared),
         never_seen=tuple(root for root in roots if not _has_spoken(frontier, root)),
-        uncovered=uncovered,
+        uncovered=None if uncovered is None else Uncovered(*uncovered),
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),
         undefined_sources=tuple(undefined_sources),
         checks=progress.checks,
         transactions=progress.transactions,
         wait_s=wait_s,
-        staged=progress.staged,
-        releases=progress.releases,
+        write_streams=release_report(progress.staged, progress.releases),
         open_transactions=progress.open_transactions,
     )
 

@@ -12,8 +12,12 @@ import pytest
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters, Totals
 from connector.records.model import ChildPartition, ChildPartitions
+from connector.records.views import view
+from connector.reports.open_dead_letters import OpenLetters, open_letters
+from connector.reports.source_status import facts_of_checks, hints_of_checks
+from connector.reports.stream_status import partition_statuses, stream_status
+from connector.reports.table_status import table_status
 from connector.state.jobs import Job, JobKind
-from connector.state.open_dead_letters import OpenLetters, open_letters
 from connector.state.source_checks import (
     NOTHING_FOUND,
     Ignored,
@@ -23,16 +27,13 @@ from connector.state.source_checks import (
     SourceChecks,
     TwoProducers,
 )
-from connector.state.source_status import facts_of_checks, hints_of_checks, view_of_checks
-from connector.state.status_json import summarize_names
 from connector.state.stream_progress import BatchCounts, Progress
-from connector.state.stream_status import partition_statuses, stream_status
 from connector.state.table_state import TableState
-from connector.state.table_status import table_status
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.retention import Retention
 from connector.tables.values import DataType
+from connector.text import summarize_names
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import (
     UNKNOWN,
@@ -765,7 +766,7 @@ def test_what_producers_do_wrong_is_said_with_the_remedy() -> None:
 def test_the_findings_have_names_for_programs() -> None:
     """OPS-5, PUB-4, ING-1, ING-3, ING-4, ING-7: all of them, those with the most claims first."""
     more = replace(FOUND, unknown_fields={**FOUND.unknown_fields, 8: SchemaFields((), 1)})
-    assert view_of_checks(more) == {
+    assert view(more) == {
         "ignored_claims_by_partition": [
             {"stream_partition": "p", "reason": "backwards", "count": 1_200},
             {"stream_partition": "p", "reason": "in_future", "count": 1},
@@ -804,7 +805,7 @@ def test_the_findings_have_names_for_programs() -> None:
             },
         },
     }
-    assert view_of_checks(NOTHING_FOUND)["key_placement"] == {
+    assert view(NOTHING_FOUND)["key_placement"] == {
         "sampled_at": None,
         "sampled": 0,
         "misplaced": 0,

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from connector.state.jobs import Job, keeps_bound, p95_s, recommended_bound_s
-from connector.state.open_dead_letters import NONE_OPEN, OpenLetters
-from connector.state.pace import APPLY_EVERY_S
-from connector.state.status_json import (
+from connector.records.views import Flat, Hidden, Shown, Time, Viewed
+from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.state.jobs import (
+    Job,
     failed_maintenance,
-    view,
-    view_of_job,
-    view_of_letters,
-    view_of_stall,
+    keeps_bound,
+    p95_s,
+    recommended_bound_s,
 )
+from connector.state.pace import APPLY_EVERY_S
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
@@ -30,7 +30,7 @@ long, a hint says so.
 
 
 @dataclass(frozen=True, slots=True)
-class TableStatus:
+class TableStatus(Viewed):
     """The status of a table after its last apply.
 
     upsert_stream_apply_watermark   the table has every change with a smaller commit timestamp;
@@ -62,40 +62,40 @@ class TableStatus:
                                     tombstone table (TBL-15)
     """
 
-    name: str
+    name: Hidden[str]
     stream: str
-    now: int
+    now: Hidden[int]
     apply: int
     to_batch: int
     pending_batches: int | None
-    upsert_stream_apply_watermark: int | None
+    upsert_stream_apply_watermark: Time | None
     is_consistent_cut: bool
-    inconsistent_since: int | None
+    inconsistent_since: Time | None
     lagging_partition: Stall | None
-    as_of: int | None
+    as_of: Time | None
     declared_max_staleness_s: int | None
     max_staleness_s: int | None
     letters: int
     blocked_rows: int
-    blocked_since: int | None
-    dead_letters: OpenLetters
+    blocked_since: Time | None
+    dead_letters: Flat[OpenLetters]
     last_job: Job | None
     p95_s: float | None
     recommended_max_staleness_s: int | None
     apply_every_s: float
-    due_at: int | None
+    due_at: Time | None
     maintenance: tuple[Job, ...] = ()
     waiting_changes: int = 0
 
     @property
-    def age_s(self) -> float | None:
+    def age_s(self) -> Shown[float | None]:
         """The age of the table in seconds, on the clock of arrival in Kafka (TBL-16). None:
         unknown.
         """
         return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
 
     @property
-    def is_complete(self) -> bool:
+    def is_complete(self) -> Shown[bool]:
         """Whether it is a consistent cut, no dead letter that may belong to it is open or being
         replayed, and no release is withheld. False if the table was not made from this changelog.
         """
@@ -124,7 +124,7 @@ class TableStatus:
         )
 
     @property
-    def hints(self) -> list[str]:
+    def hints(self) -> Shown[list[str]]:
         """Problems of the table with their remedies."""
         found = []
         if not self.apply:
@@ -170,20 +170,6 @@ class TableStatus:
                 " stream"
             )
         return found + failed_maintenance(self.maintenance)
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. Names are stable, and times are ISO 8601."""
-        return view(self) | {
-            **view_of_letters(self.dead_letters),
-            "is_complete": self.is_complete,
-            "age_s": self.age_s,
-            "lagging_partition": (
-                None if self.lagging_partition is None else view_of_stall(self.lagging_partition)
-            ),
-            "last_job": None if self.last_job is None else view_of_job(self.last_job),
-            "maintenance": [view_of_job(job) for job in self.maintenance],
-            "hints": self.hints,
-        }
 
 
 def is_at_low_watermark(table: TableState, progress: Progress) -> bool:

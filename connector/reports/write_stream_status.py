@@ -6,15 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Final
 
-from connector.records.views import view_of_time
-from connector.state.status_json import FEW, summarize_names
-from connector.text import counted, duration
+from connector.records.views import Named, OrNull, Time, TimeOrNull, Viewed, view_of_time
+from connector.text import FEW, counted, duration, summarize_names
 from connector.watermarks.frontier import Frontier
 from connector.write_streams.model import (
     Catalog,
-    StreamEntry,
     StreamKind,
     release_partition_of,
     stream_partition_of,
@@ -24,7 +22,7 @@ from connector.write_streams.rules import is_expired
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseStatus:
+class ReleaseStatus(Viewed):
     """A release that is not complete.
 
     Attributes:
@@ -39,13 +37,13 @@ class ReleaseStatus:
         is_requested: An operator asked to release it without the rejected rows.
     """
 
-    commit_timestamp: int
+    commit_timestamp: Time
     stream_partition: str
     write_streams: tuple[str, ...]
     rows: int
-    since: int
+    since: TimeOrNull
     since_batch: int
-    withheld: Withheld
+    withheld: OrNull[Withheld]
     is_late: bool
     is_requested: bool
 
@@ -69,20 +67,6 @@ class ReleaseStatus:
                 return "release it again, with a new commit timestamp"
         return "check that ingest runs"
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. Names are stable, and times are ISO 8601."""
-        return {
-            "commit_timestamp": view_of_time(self.commit_timestamp),
-            "stream_partition": self.stream_partition,
-            "write_streams": list(self.write_streams),
-            "rows": self.rows,
-            "since": view_of_time(self.since) if self.since else None,
-            "since_batch": self.since_batch,
-            "withheld": str(self.withheld) or None,
-            "is_late": self.is_late,
-            "is_requested": self.is_requested,
-        }
-
 
 def release_status(release: OpenRelease) -> ReleaseStatus:
     """Return the status of a release that is not complete."""
@@ -100,51 +84,35 @@ def release_status(release: OpenRelease) -> ReleaseStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteStreamStatus:
-    """A write stream of the catalog, with what ingest knows of it.
+class WriteStreamStatus(Viewed):
+    """A write stream of the catalog, with what ingest knows of it. Times are microseconds.
 
     Attributes:
         name: Its name, such as `job/rows`.
-        entry: Its record in the catalog.
-        expires_at: When it expires without another append, in microseconds. None: it does not.
-        is_expired: Whether it is expired.
+        kind: Its kind.
+        state: The state of the catalog, or `expired`.
+        end: The number of its rows.
+        flushed: The number of its flushed rows. None: it is not buffered.
+        last_append: When rows were last appended. None: never.
+        expires_at: When it expires without another append. None: it does not.
+        commit_timestamp: Its commit timestamp. 0: it is not committed.
         first_batch: The first ingest batch with one of its staged rows. None: ingest has none.
         released_rows: How many of its staged rows are released, as far as ingest knows. None: it
             is a committed write stream, whose rows need no release.
         releases: Its releases that are not complete.
     """
 
-    name: str
-    entry: StreamEntry
-    expires_at: int | None
-    is_expired: bool
+    name: Annotated[str, Named("write_stream")]
+    kind: StreamKind
+    state: str
+    end: int
+    flushed: int | None
+    last_append: Time | None
+    expires_at: Time | None
+    commit_timestamp: TimeOrNull
     first_batch: int | None
     released_rows: int | None
     releases: tuple[ReleaseStatus, ...]
-
-    @property
-    def state(self) -> str:
-        """The state of the catalog, or `expired`."""
-        return "expired" if self.is_expired else str(self.entry.state)
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. Names are stable, and times are ISO 8601."""
-        entry = self.entry
-        return {
-            "write_stream": self.name,
-            "kind": str(entry.kind),
-            "state": self.state,
-            "end": entry.end,
-            "flushed": entry.flushed if entry.kind is StreamKind.BUFFERED else None,
-            "last_append": view_of_time(entry.last.at) if entry.last is not None else None,
-            "expires_at": None if self.expires_at is None else view_of_time(self.expires_at),
-            "commit_timestamp": (
-                view_of_time(entry.commit_timestamp) if entry.commit_timestamp else None
-            ),
-            "first_batch": self.first_batch,
-            "released_rows": self.released_rows,
-            "releases": [one.to_json() for one in self.releases],
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,9 +154,13 @@ def write_stream_statuses(
         found.append(
             WriteStreamStatus(
                 name,
-                entry,
+                entry.kind,
+                "expired" if is_expired(entry, now, retention) else str(entry.state),
+                entry.end,
+                entry.flushed if entry.kind is StreamKind.BUFFERED else None,
+                None if entry.last is None else entry.last.at,
                 entry.changed_at + retention if entry.is_staging and entry.changed_at else None,
-                is_expired(entry, now, retention),
+                entry.commit_timestamp,
                 None if known is None else known.first_batch,
                 None if entry.kind is StreamKind.COMMITTED else _released_rows(known),
                 tuple(one for one in open_ if name in one.write_streams),
@@ -227,61 +199,89 @@ def dead_sessions(
     return sorted(found, key=lambda one: one.since)
 
 
-def release_hints(releases: ReleaseProgress, now: int) -> list[str]:
-    """Return a hint for each reason why releases are withheld, with the remedy."""
-    found = []
-    for reason in (Withheld.ROWS, Withheld.TOO_LATE):
-        withheld = [release_status(one) for one in releases.withheld if one.withheld is reason]
-        if withheld:
-            first = withheld[0]
-            noun = "release is" if len(withheld) == 1 else "releases are"
-            found.append(
-                f"{len(withheld):,} {noun} withheld, that of {named(first)}{_age(first, now)}:"
-                f" {first.problem}; {first.remedy}"
-            )
-    return found
+@dataclass(frozen=True, slots=True)
+class ReleaseReport(Viewed):
+    """The staged rows of a stream and their releases, as ingest knows them (WRS-17, WRS-18).
 
-
-def release_facts(staged: int, releases: ReleaseProgress, now: int) -> Iterable[tuple[str, str]]:
-    """Yield lines about write streams for people: a name and a text. There are none if the stream
-    has no staged rows and no releases.
+    Attributes:
+        staged_rows: The number of staged rows that were ingested.
+        released_rows: How many of them became visible.
+        unreleased: The write streams with staged rows of which none is released.
+        releases: The releases that are not complete, the oldest commit timestamp first.
+        late_releases: Releases that were below the low watermark when they arrived.
+        repeated_releases: Releases of rows that were released before.
+        expired_rows: Rows that were never released and whose payload is removed.
     """
-    if not staged and not releases.streams and not releases.open:
-        return
-    unreleased = unreleased_streams(releases)
-    text = f"{counted(staged, 'staged row')} ingested, {releases.released_rows:,} released"
-    if unreleased:
-        text += f"; nothing is released of {summarize_names(unreleased)}"
-    if releases.late:
-        text += f"; {counted(releases.late, 'late release')}"
-    if releases.repeated:
-        text += f"; {counted(releases.repeated, 'release')} of rows that were released before"
-    if releases.expired:
-        text += f"; {counted(releases.expired, 'expired row')}"
-    yield "write streams", text
-    for one in map(release_status, releases.open[:FEW]):
-        state = "incomplete" if one.withheld is Withheld.NO else "withheld"
-        yield state, f"release of {named(one)}{_age(one, now)}: {one.problem}"
+
+    staged_rows: int = 0
+    released_rows: int = 0
+    unreleased: tuple[str, ...] = ()
+    releases: tuple[ReleaseStatus, ...] = ()
+    late_releases: int = 0
+    repeated_releases: int = 0
+    expired_rows: int = 0
+
+    @property
+    def is_withheld(self) -> bool:
+        """Whether only a replay or an operator completes one of the releases."""
+        return any(one.withheld is not Withheld.NO for one in self.releases)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a release lacks rows that are still to be read."""
+        return any(one.withheld is Withheld.NO for one in self.releases)
+
+    def hints(self, now: int) -> list[str]:
+        """Return a hint for each reason why releases are withheld, with the remedy."""
+        hints = []
+        for reason in (Withheld.ROWS, Withheld.TOO_LATE):
+            withheld = [one for one in self.releases if one.withheld is reason]
+            if withheld:
+                first = withheld[0]
+                noun = "release is" if len(withheld) == 1 else "releases are"
+                hints.append(
+                    f"{len(withheld):,} {noun} withheld, that of {named(first)}{_age(first, now)}:"
+                    f" {first.problem}; {first.remedy}"
+                )
+        return hints
+
+    def facts(self, now: int) -> Iterable[tuple[str, str]]:
+        """Yield lines about write streams for people: a name and a text. There are none if the
+        stream has no staged rows and no releases.
+        """
+        if not (self.staged_rows or self.released_rows or self.unreleased or self.releases):
+            return
+        counts = f"{counted(self.staged_rows, 'staged row')} ingested"
+        parts = [f"{counts}, {self.released_rows:,} released"]
+        if self.unreleased:
+            parts.append(f"nothing is released of {summarize_names(self.unreleased)}")
+        if self.late_releases:
+            parts.append(counted(self.late_releases, "late release"))
+        if self.repeated_releases:
+            repeated = counted(self.repeated_releases, "release")
+            parts.append(f"{repeated} of rows that were released before")
+        if self.expired_rows:
+            parts.append(counted(self.expired_rows, "expired row"))
+        yield "write streams", "; ".join(parts)
+        for one in self.releases[:FEW]:
+            state = "incomplete" if one.withheld is Withheld.NO else "withheld"
+            yield state, f"release of {named(one)}{_age(one, now)}: {one.problem}"
 
 
-def view_of_releases(staged: int, releases: ReleaseProgress) -> dict[str, Any]:
-    """Convert to JSON values. Names are stable, and times are ISO 8601."""
-    return {
-        "staged_rows": staged,
-        "released_rows": releases.released_rows,
-        "unreleased": unreleased_streams(releases),
-        "releases": [release_status(one).to_json() for one in releases.open],
-        "late_releases": releases.late,
-        "repeated_releases": releases.repeated,
-        "expired_rows": releases.expired,
-    }
+NONE_RELEASED: Final = ReleaseReport()
 
 
-def unreleased_streams(releases: ReleaseProgress) -> list[str]:
-    """Return the write streams with staged rows of which none is released, as far as ingest
-    knows.
-    """
-    return sorted(name for name, one in releases.streams.items() if not one.released)
+def release_report(staged: int, releases: ReleaseProgress) -> ReleaseReport:
+    """Return the report on `staged` ingested rows and on their releases."""
+    return ReleaseReport(
+        staged_rows=staged,
+        released_rows=releases.released_rows,
+        unreleased=tuple(sorted(name for name, of in releases.streams.items() if not of.released)),
+        releases=tuple(map(release_status, releases.open)),
+        late_releases=releases.late,
+        repeated_releases=releases.repeated,
+        expired_rows=releases.expired,
+    )
 
 
 def named(release: ReleaseStatus) -> str:

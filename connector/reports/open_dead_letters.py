@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
 
 from connector.dead_letters.ledger import ExternalDeadLetters, Totals
+from connector.records.views import Hidden, Named, Time
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +22,12 @@ class OpenLetters:
     withheld, which are treated like dead letters (WRS-18).
     """
 
-    count: int = 0
-    since: int | None = None
-    is_known: bool = True
-    under_way: bool = False
-    uncounted_tables: tuple[str, ...] = ()
-    withheld: int = 0
+    count: Annotated[int, Named("open_dead_letters")] = 0
+    since: Annotated[Time | None, Named("dead_letters_since")] = None
+    is_known: Annotated[bool, Named("is_ledger_known")] = True
+    under_way: Annotated[bool, Named("replays_under_way")] = False
+    uncounted_tables: Hidden[tuple[str, ...]] = ()
+    withheld: Annotated[int, Named("withheld_releases")] = 0
 
 
 NONE_OPEN: Final = OpenLetters()

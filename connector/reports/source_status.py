@@ -1,14 +1,13 @@
-"""The findings about the producers of a stream, in words and as JSON values (OPS-5)."""
+"""The findings about the producers of a stream, in words (OPS-5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from connector.records.views import view_of_bytes, view_of_time
 from connector.state.source_checks import Ignored, SourceChecks, TwoProducers
-from connector.state.status_json import FEW, summarize_names
-from connector.text import counted, duration
+from connector.text import FEW, counted, duration, summarize_names
 
 RECENT_S: Final = 3600
 """A sign of two producers is a hint for so long. Later, it is only a fact."""
@@ -27,7 +26,13 @@ def facts_of_checks(checks: SourceChecks, now: int) -> Iterator[tuple[str, str]]
     """Yield the findings as a name and a text. Of many stream partitions or schemas, the ones with
     the most or the newest findings come first, and the others are only counted.
     """
-    yield from _few("ignored claims", [_claims(name, checks) for name in _most_ignored(checks)])
+    claims: dict[str, list[str]] = {}
+    for one in checks.ignored_claims_by_partition:
+        text = f"{one.count:,} {_WHY_IGNORED[one.reason]}"
+        claims.setdefault(one.stream_partition, []).append(text)
+    yield from _few(
+        "ignored claims", [f"of {name}: {', '.join(texts)}" for name, texts in claims.items()]
+    )
     two = sorted(checks.two_producers.items(), key=lambda item: -item[1].last_at)
     yield from _few("two producers", [_two(name, one, now) for name, one in two])
     if checks.row_images:
@@ -83,62 +88,9 @@ def hints_of_checks(checks: SourceChecks, now: int) -> Iterator[str]:
         )
 
 
-def view_of_checks(checks: SourceChecks) -> dict[str, Any]:
-    """Convert the findings to JSON values."""
-    placement, example = checks.placement, checks.placement.example
-    return {
-        "ignored_claims_by_partition": [
-            {"stream_partition": name, "reason": reason.value, "count": count}
-            for name in _most_ignored(checks)
-            for reason, count in checks.ignored[name].items()
-        ],
-        "two_producers": [
-            {
-                "stream_partition": name,
-                "kafka_partition": two.kafka_partition,
-                "older_epoch": two.older_epoch,
-                "newer_epoch": two.newer_epoch,
-                "batches": two.batches,
-                "last_at": view_of_time(two.last_at),
-            }
-            for name, two in checks.two_producers.items()
-        ],
-        "row_image_mismatches": dict(checks.row_images),
-        "unknown_fields": [
-            {"schema_id": id_, "fields": list(of.fields), "records": of.records}
-            for id_, of in checks.unknown_fields.items()
-        ],
-        "key_placement": {
-            "sampled_at": view_of_time(placement.sampled_at) if placement.sampled_at else None,
-            "sampled": placement.sampled,
-            "misplaced": placement.misplaced,
-            "example": None
-            if example is None
-            else {
-                "key": view_of_bytes(example.key),
-                "kafka_partition": example.kafka_partition,
-                "offset": example.offset,
-                "right_partition": example.right_partition,
-                "kafka_partitions": example.kafka_partitions,
-            },
-        },
-    }
-
-
 def _key(key: bytes) -> str:
     shown = view_of_bytes(key)
     return shown if isinstance(shown, str) else f"base64:{shown['base64']}"
-
-
-def _most_ignored(checks: SourceChecks) -> list[str]:
-    return sorted(checks.ignored, key=lambda name: (-sum(checks.ignored[name].values()), name))
-
-
-def _claims(name: str, checks: SourceChecks) -> str:
-    said = ", ".join(
-        f"{count:,} {_WHY_IGNORED[reason]}" for reason, count in checks.ignored[name].items()
-    )
-    return f"of {name}: {said}"
 
 
 def _two(name: str, two: TwoProducers, now: int) -> str:

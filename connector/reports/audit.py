@@ -17,13 +17,14 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import AuditError, ErrorCode
 from connector.records.rejection import Headers
-from connector.state.incomplete_transactions import IncompleteTransaction, view_of_transaction
-from connector.text import as_header_name
+from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
+from connector.state.incomplete_transactions import IncompleteTransaction
+from connector.text import as_header_name, counted, summarize_names
 
 EXAMPLES: Final = 3
 """The maximum number of examples in a message."""
@@ -36,7 +37,7 @@ class Range(NamedTuple):
     stop: int
 
 
-Ranges = tuple[Range, ...]
+Ranges = tuple[AsList[Range], ...]
 """Sorted ranges that are not empty, do not overlap and do not touch."""
 
 
@@ -113,7 +114,7 @@ class PartitionAudit:
     end: int
     rows: int = 0
     empty: int = 0
-    covered: Ranges = ()
+    covered: Hidden[Ranges] = ()
     lost: Ranges = ()
     unverified: Ranges = ()
     duplicated: Ranges = ()
@@ -176,14 +177,53 @@ class LettersAudit:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamAudit:
+class WriteStreamAudit:
+    """The offsets of one write stream in a changelog (WRS-23).
+
+    lowmark removes no double at ingest: a write session sends each row once. So doubles and gaps
+    show a program that writes to the topic without a session, rejected rows, or a fault.
+
+    - `rows` is the number of its rows.
+    - `offsets` are those with a row, and `doubled` those with several.
+    - `is_whole`: the changelog was never trimmed. Otherwise, offsets before the first one may have
+      been deleted, and are no gap.
+    """
+
+    rows: int = 0
+    offsets: Hidden[Ranges] = ()
+    doubled: Ranges = ()
+    is_whole: Hidden[bool] = True
+
+    def logged(self, runs: Iterable[Run]) -> WriteStreamAudit:
+        """Add the rows of further batches."""
+        found = list(runs)
+        present = union_ranges(Range(run.start, run.stop) for run in found)
+        twice = (Range(run.start, run.stop) for run in found if run.times > 1)
+        return replace(
+            self,
+            rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
+            offsets=union_ranges(self.offsets, present),
+            doubled=union_ranges(self.doubled, twice, common(present, self.offsets)),
+        )
+
+    @property
+    def gaps(self) -> Shown[Ranges]:
+        """The offsets below the last one that have no row."""
+        if not self.offsets:
+            return ()
+        first = 0 if self.is_whole else self.offsets[0].start
+        return without((Range(first, self.offsets[-1].stop),), self.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAudit(Viewed):
     """The result of an audit of a stream, up to and including batch `to_batch`.
 
     `incomplete` are the transactions that lack records, as the last check of ingest found them
     (ING-2). They break no promise of lowmark: the records were rejected, or never sent.
 
-    `write_streams` has the write streams whose offsets have doubles or gaps, as JSON values. They
-    break no promise either: `warnings` has a sentence about each kind.
+    `write_streams` has the write streams whose offsets have doubles or gaps. They break no promise
+    either: `warnings` has a sentence about each kind.
 
     `faulty_tables` says for a table what is wrong with its newest commit, for example that another
     program made it. Then it is not known what the table shows: `nothing_invented` is broken.
@@ -191,11 +231,14 @@ class StreamAudit:
 
     stream: str
     to_batch: int
-    partitions: Mapping[int, PartitionAudit] = field(default_factory=dict)
+    partitions: Annotated[
+        Mapping[int, PartitionAudit], Listed("kafka_partition"), Named("kafka_partitions")
+    ] = field(default_factory=dict)
     letters: LettersAudit = LettersAudit()
-    incomplete: tuple[IncompleteTransaction, ...] = ()
-    write_streams: tuple[Mapping[str, Any], ...] = ()
-    warnings: tuple[str, ...] = ()
+    incomplete: Annotated[tuple[IncompleteTransaction, ...], Named("incomplete_transactions")] = ()
+    write_streams: Annotated[Mapping[str, WriteStreamAudit], Listed("write_stream")] = field(
+        default_factory=dict
+    )
     faulty_tables: Mapping[str, str] = field(default_factory=dict)
 
     def counted(self, name: str) -> int:
@@ -209,6 +252,11 @@ class StreamAudit:
     def unverified(self) -> int:
         """The number of offsets and dead letters that cannot be verified any more."""
         return self.counted("unverified") + len(self.letters.unverified)
+
+    @property
+    def warnings(self) -> list[str]:
+        """A sentence about the doubles in write streams, and one about the gaps."""
+        return warnings_of(self.write_streams)
 
     @property
     def is_proved(self) -> bool:
@@ -245,28 +293,10 @@ class StreamAudit:
             stream=self.stream,
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values. A range has its two bounds. The second one is exclusive."""
-        names = ("begin", "end", "rows", "empty", "lost", "unverified", "duplicated", "unexpected")
-        partitions = [
-            {"kafka_partition": number, **{name: getattr(found, name) for name in names}}
-            for number, found in sorted(self.partitions.items())
-        ]
-        letters = {
-            name: getattr(self.letters, name)
-            for name in ("compared", "missing", "altered", "unverified")
-        }
-        verdict = "failed" if self.fault() else "unverified" if self.unverified else "passed"
-        return {
-            "stream": self.stream,
-            "verdict": verdict,
-            "to_batch": self.to_batch,
-            "kafka_partitions": partitions,
-            "letters": letters,
-            "incomplete_transactions": [view_of_transaction(one) for one in self.incomplete],
-            "write_streams": list(self.write_streams),
-            "faulty_tables": dict(self.faulty_tables),
-        }
+    @property
+    def verdict(self) -> Shown[str]:
+        """`passed`, `unverified` or `failed`."""
+        return "failed" if self.fault() else "unverified" if self.unverified else "passed"
 
     def _places(self, name: str, what: str) -> str:
         places = [
@@ -300,6 +330,25 @@ def _are(number: int, noun: str) -> str:
 
 def _listed(shown: Sequence[str], of: int) -> str:
     return ", ".join(shown) + (", …" if of > len(shown) else "")
+
+
+def faulty(found: Mapping[str, WriteStreamAudit]) -> dict[str, WriteStreamAudit]:
+    """Return the write streams with doubles or gaps, sorted by name."""
+    return {name: one for name, one in sorted(found.items()) if one.doubled or one.gaps}
+
+
+def warnings_of(found: Mapping[str, WriteStreamAudit]) -> list[str]:
+    """Return a sentence about the doubles, and one about the gaps."""
+    warnings = []
+    for noun, place in (("double offset", "doubled"), ("missing offset", "gaps")):
+        of = {name: count(getattr(one, place)) for name, one in sorted(found.items())}
+        names = [name for name, number in of.items() if number]
+        if names:
+            warnings.append(
+                f"{counted(sum(of.values()), noun)} in {counted(len(names), 'write stream')}:"
+                f" {summarize_names(names)}"
+            )
+    return warnings
 
 
 def compare_letters(
