@@ -303,7 +303,6 @@ class ErrorCode(StrEnum):
 
     # processes
     SYSTEM_ERROR = auto()
-    CHILD_PROCESS_FAILED = auto()
 
 
 class ConnectorError(Exception):
