@@ -36,6 +36,7 @@ from connector.kafka import (
     topics,
 )
 from connector.kafka.produce import control_records, resume
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import VERSIONS, ChangeRecord, Schemas, decode
 from connector.records.model import (
     CONTROL_KEY,
@@ -47,6 +48,7 @@ from connector.records.model import (
     Record,
 )
 from connector.records.rejection import Reason
+from connector.validation import Limits
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
@@ -117,7 +119,7 @@ def test_control_records_go_to_every_kafka_partition(
     topic = new_topic(kafka_partitions=4).topic
     heartbeat = Heartbeat("p", 5, b"token")
     children = ChildPartitions("p", 6, 1, (ChildPartition("q", ("p",)),))
-    with ChangeProducer(kafka, topic, announce=False) as producer:
+    with CopyingProducer(kafka, topic) as producer:
         producer.send(heartbeat)
         producer.send(children)
         producer.flush()
@@ -195,7 +197,7 @@ def test_a_record_above_max_record_bytes_is_refused_before_it_is_sent(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     topic = new_topic().topic
-    with ChangeProducer(kafka, topic, max_record_bytes=1000) as producer:
+    with ChangeProducer(kafka, topic, limits=Limits(max_record_bytes=1000)) as producer:
         producer.send(change(1))
         with pytest.raises(InvalidChangeError, match="at most 1000 bytes"):
             producer.send(change(2, value=b"x" * 1000))
@@ -241,7 +243,7 @@ def test_a_record_of_ten_megabytes_goes_through(kafka: KafkaConfig, new_topic: N
 def test_a_heartbeat_follows_what_it_covers(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """REC-18: in every Kafka partition the heartbeat stands behind every change up to it."""
     topic = new_topic(kafka_partitions=3).topic
-    with ChangeProducer(kafka, topic, settings={"linger.ms": "500"}, announce=False) as producer:
+    with CopyingProducer(kafka, topic, settings={"linger.ms": "500"}) as producer:
         for record in changes(300):
             producer.send(record)
         producer.send(Heartbeat("p", 1_000_299))
@@ -350,12 +352,10 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
 
 def test_a_full_queue_blocks_and_then_is_an_error() -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
-    producer = ChangeProducer(
+    producer = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=0.5,
         settings={"queue.buffering.max.messages": "10"},
-        announce=False,
     )
     for number in range(10):
         producer.send(change(number))
@@ -386,7 +386,7 @@ def test_flush_says_what_was_not_delivered_and_close_is_bounded() -> None:
 
 
 def test_a_heartbeat_is_refused_until_its_changes_are_delivered() -> None:
-    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.3)
+    producer = ChangeProducer(DEAD, FACTS)
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="cannot be sent yet"):
         producer.send(Heartbeat("p", 1_000_001))
@@ -398,7 +398,7 @@ def test_a_heartbeat_is_refused_until_its_changes_are_delivered() -> None:
 
 
 def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
-    producer = ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "300"}, announce=False)
+    producer = CopyingProducer(DEAD, FACTS, settings={"message.timeout.ms": "300"})
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         producer.flush(timeout_s=20)
@@ -410,9 +410,7 @@ def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
 
 def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() -> None:
     def fail() -> None:
-        with ChangeProducer(
-            DEAD, FACTS, settings={"message.timeout.ms": "200"}, announce=False
-        ) as producer:
+        with CopyingProducer(DEAD, FACTS, settings={"message.timeout.ms": "200"}) as producer:
             producer.send(change(1))
             raise ZeroDivisionError
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import click
 import pytest
+from connector.kafka.produce.spool_file import SpoolContent, SpoolFile
 
 from connector import cli, warehouse
 from connector.config.parse import parse
 from connector.config.settings_reader import Section
-from connector.kafka.produce.spool_file import SpoolContent, SpoolFile
 from connector.lake import audit_log, jobs, overrides
 from connector.records.json_view import from_json
 from connector.records.ordering import OrderBy

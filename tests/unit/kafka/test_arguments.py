@@ -11,8 +11,9 @@ import pytest
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, InvalidChangeError
 from connector.kafka import ChangeConsumer
-from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.records.model import DataChange, SetCell
+from connector.validation import Limits
 from tests.unit.mock_cluster import DEAD, FACTS
 
 CHANGE = DataChange(
@@ -95,7 +96,7 @@ def test_a_consumer_names_a_wrong_argument(name: str, value: object) -> None:
 
 @pytest.fixture
 def producer(kafka: KafkaConfig) -> Iterator[ChangeProducer]:
-    with ChangeProducer(kafka, FACTS, announce=False) as opened:
+    with CopyingProducer(kafka, FACTS) as opened:
         yield opened
 
 
@@ -131,7 +132,7 @@ def test_reached_names_a_wrong_argument(producer: ChangeProducer) -> None:
 
 def test_a_position_in_the_future_is_refused(kafka: KafkaConfig) -> None:
     """PUB-1: readers would reject the heartbeat, and `send` all changes up to it."""
-    with ChangeProducer(kafka, FACTS, announce=False, max_clock_skew_s=100) as producer:
+    with CopyingProducer(kafka, FACTS, limits=Limits(max_clock_skew_s=100)) as producer:
         now = time.time_ns() // 1000
         with pytest.raises(InvalidChangeError, match="at most 100 s after the clock") as caught:
             producer.reached("p", now + 120_000_000)

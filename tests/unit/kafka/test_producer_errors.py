@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
+from connector.kafka.produce.send_queue import SendQueue
 
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
-from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.produce.send_queue import SendQueue
+from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.records.model import (
     DataChange,
     Heartbeat,
@@ -23,6 +23,7 @@ from connector.records.model import (
     SetCell,
     WriteStreamOffset,
 )
+from connector.validation import Limits
 from tests.unit import mock_cluster
 from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
 
@@ -225,12 +226,10 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
 def test_what_is_open_when_a_producer_closes_is_told_as_failed() -> None:
     """PUB-5: as that which finds no room."""
     told = Told()
-    producer = ChangeProducer(
+    producer = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=0.1,
         settings={"queue.buffering.max.messages": "2"},
-        announce=False,
     )
     producer.send(change(0), on_delivery=told)
     producer.send(change(1), on_delivery=told)
@@ -257,7 +256,7 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
             entries=(SetCell("f", b"q", b"v" * 2000),),
         ),
     )
-    with ChangeProducer(cluster.kafka, FACTS, max_record_bytes=1000) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, limits=Limits(max_record_bytes=1000)) as producer:
         producer.send(Heartbeat("p", 5))
         producer.flush()
         for bad, field_name in ((too_late, "commit_timestamp"), (too_large, "record")):
@@ -281,12 +280,10 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
     them.
     """
     told = Told()
-    producer = ChangeProducer(
+    producer = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=0.1,
         settings={"queue.buffering.max.messages": "2"},
-        announce=False,
     )
     with pytest.raises(DeliveryError, match="was not accepted"):
         producer.send_many(map(change, range(5)), on_delivery=told)
@@ -467,7 +464,7 @@ def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster)
 def test_a_time_in_another_unit_is_refused_before_it_is_sent() -> None:
     """ING-6: of a change and of a heartbeat; without the setting, the producer takes it."""
     in_ms, year_2000 = 1_714_475_984_123, 946_684_800_000_000
-    with ChangeProducer(DEAD, FACTS, announce=False, min_commit_timestamp=year_2000) as producer:
+    with CopyingProducer(DEAD, FACTS, limits=Limits(min_commit_timestamp=year_2000)) as producer:
         for record in (change(in_ms), Heartbeat("p", in_ms)):
             with pytest.raises(InvalidChangeError, match="it fits milliseconds") as caught:
                 producer.send(record)

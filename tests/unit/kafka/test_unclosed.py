@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from connector.kafka import ChangeProducer, unclosed
+from connector.kafka.produce.producer import CopyingProducer
 from connector.kafka.topics import TopicFacts
 from connector.kafka.unclosed import EXIT_TIMEOUT_S
 from tests.changes import part
@@ -172,7 +173,7 @@ def test_a_forked_process_finishes_nothing_of_its_parent(
 def test_a_producer_is_not_kept_alive_nor_what_it_has_delivered(cluster: MockCluster) -> None:
     """PUB-8: a program that makes many producers and closes none does not grow."""
     for _ in range(3):
-        producer = ChangeProducer(cluster.kafka, FACTS, announce=False)
+        producer = CopyingProducer(cluster.kafka, FACTS)
         producer.send(part(1))
         found = weakref.ref(producer)
         del producer

@@ -250,9 +250,7 @@ def test_no_heartbeat_passes_a_release_that_is_held(
 ) -> None:
     """WRS-15: not one of the application, not one in its transaction, not one of the timer."""
     ahead = now_us() + 60_000_000
-    with ChangeProducer(
-        kafka, FACTS, transactional_id=transactional_id, queue_timeout_s=0.2, heartbeat_s=1
-    ) as producer:
+    with ChangeProducer(kafka, FACTS, transactional_id=transactional_id, heartbeat_s=1) as producer:
         with pytest.raises(WriteStreamError) as nothing_live, producer.hold_release():
             pass
         assert nothing_live.value.code == ErrorCode.PRODUCER_WITHOUT_PARTITION
