@@ -33,6 +33,7 @@ from connector.kafka import (
     ConsumerRecord,
     LocalBroker,
     read_letters,
+    sending,
     topics,
 )
 from connector.kafka.produce import control_records, resume
@@ -350,8 +351,9 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
     assert time.monotonic() - began < 12
 
 
-def test_a_full_queue_blocks_and_then_is_an_error() -> None:
+def test_a_full_queue_blocks_and_then_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.5)
     producer = CopyingProducer(
         DEAD,
         FACTS,
@@ -385,7 +387,10 @@ def test_flush_says_what_was_not_delivered_and_close_is_bounded() -> None:
     producer.close()
 
 
-def test_a_heartbeat_is_refused_until_its_changes_are_delivered() -> None:
+def test_a_heartbeat_is_refused_until_its_changes_are_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.3)
     producer = ChangeProducer(DEAD, FACTS)
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="cannot be sent yet"):
@@ -463,6 +468,17 @@ def test_a_failed_change_can_be_sent_again(tmp_path: Path) -> None:
         assert {r.record for r in read_changes(kafka, "t")} == {change(1), change(2, partition="q")}
 
 
+def look_at_the_topic(producer: ChangeProducer) -> None:
+    """Wait for an answer that the producer otherwise asks for once a minute."""
+    watch = producer._control._watch
+    watch._ask_at = 0.0
+    producer._control.look()
+    deadline = time.monotonic() + 20
+    while watch._answer is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        producer._control.look()
+
+
 def test_kafka_partitions_that_were_added_get_control_records(
     admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
@@ -470,7 +486,7 @@ def test_kafka_partitions_that_were_added_get_control_records(
     with ChangeProducer(kafka, facts.topic) as producer:
         producer.send(Heartbeat("p", 5))
         admin.create_partitions([NewPartitions(facts.topic, 3)])[facts.topic].result(30)
-        producer.refresh_now()
+        look_at_the_topic(producer)
         producer.send(Heartbeat("p", 6))
         assert producer.kafka_partitions == 3
     told = [announcement("p", 4), Heartbeat("p", 6)]
@@ -487,9 +503,8 @@ def test_a_producer_of_another_topic_under_the_same_name_stops(
 ) -> None:
     facts = new_topic()
     producer = ChangeProducer(kafka, replace(facts, topic_id="AAAAAAAAAAAAAAAAAAAAAA"))
-    producer.refresh_now()
     with pytest.raises(TopicError, match="not the topic that was read before"):
-        producer.send(Heartbeat("p", 6))
+        look_at_the_topic(producer)
     producer.close()
 
 
@@ -567,7 +582,7 @@ def test_a_silent_source_has_heartbeats_up_to_the_reported_position(
         assert producer.resume_token("p") == b"30"
 
 
-def test_the_timer_waits_while_a_transaction_is_open(
+def test_heartbeats_wait_while_a_transaction_is_open(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """PUB-1, REC-17: the heartbeat is committed in a transaction of its own, also if the open one
@@ -583,9 +598,8 @@ def test_the_timer_waits_while_a_transaction_is_open(
             time.sleep(2.5)
             assert read_heartbeats(kafka, topic) == []
             raise ZeroDivisionError
-        deadline = time.monotonic() + 20
-        while not read_heartbeats(kafka, topic) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        producer.poll()
+        assert read_heartbeats(kafka, topic) != []
         with producer.transaction():
             producer.send(change(2))
         producer.reached("p", 1_000_002)

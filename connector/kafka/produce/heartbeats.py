@@ -1,9 +1,9 @@
 """The heartbeats that a producer sends by itself (PUB-1).
 
-    heartbeats.reached(heartbeat)   the application reports a position
-    heartbeats.send_due()           each call of the producer sends what is due, without waiting
-    heartbeats.send_last()          sends the heartbeats at the last positions
-    heartbeats.check()              raises the error of a heartbeat that was not delivered
+    heartbeats.reached(…)    the application reports a position
+    heartbeats.send_due()    each call of the producer sends what is due, without waiting
+    heartbeats.send_last()   sends the heartbeats at the last positions
+    heartbeats.check()       raises the error of a heartbeat that was not delivered
 
 Only the commit of a transaction waits. In an open transaction, heartbeats wait for its end.
 """
@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from connector.clock import now_us
 from connector.errors import (
     BrokerError,
     ConnectorError,
@@ -22,6 +23,7 @@ from connector.errors import (
     ErrorCode,
     InvalidChangeError,
 )
+from connector.kafka.arguments import check, check_type
 from connector.kafka.produce.outbox import OutboxQueue
 from connector.records.model import CONTROL_KEY, Heartbeat, Rule
 from connector.watermarks.lineage import COMPLETE_AFTER
@@ -68,9 +70,11 @@ class AutomaticHeartbeats:
     def has_failed(self) -> bool:
         return bool(self._failures)
 
-    def reached(self, heartbeat: Heartbeat) -> None:
+    def reached(
+        self, name: str, timestamp: int, resume_token: bytes, max_clock_skew_us: int
+    ) -> None:
         """Register a position of the application. Raises as `ChangeProducer.reached` does."""
-        name = heartbeat.stream_partition
+        heartbeat = _position_of(name, timestamp, resume_token, max_clock_skew_us)
         self._bytes.check_age(heartbeat)
         self._control.check_is_live(name)
         delivery = self._results.delivery(name)
@@ -193,3 +197,25 @@ class AutomaticHeartbeats:
         delivery = self._results.delivery(stream_partition)
         # In an outbox, it waits behind the changes that it covers.
         return delivery.oldest_unsent() if self._queue.stores else delivery.oldest_open()
+
+
+def _position_of(
+    stream_partition: str, timestamp: int, resume_token: bytes, max_clock_skew_us: int
+) -> Heartbeat:
+    """Return the heartbeat of a position. Readers reject a heartbeat that is too far in the future,
+    and `send` refuses all changes up to it.
+    """
+    check_type("stream_partition", stream_partition, str, "the name of a stream partition")
+    check("timestamp", timestamp, type(timestamp) is int, "a whole number of microseconds")
+    check_type("resume_token", resume_token, bytes, "bytes")
+    heartbeat = Heartbeat(stream_partition, timestamp, resume_token)
+    if timestamp > now_us() + max_clock_skew_us:
+        raise InvalidChangeError(
+            Rule.HEARTBEAT_TIMESTAMP,
+            "timestamp",
+            f"at most {max_clock_skew_us // 1_000_000} s after the clock of this machine"
+            " (max_clock_skew_s)",
+            timestamp,
+            "Report the time up to which the source was read, in microseconds",
+        )
+    return heartbeat

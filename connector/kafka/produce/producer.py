@@ -1,15 +1,6 @@
 """Sends changes, heartbeats and child partitions to a change topic (REC-3, REC-14, REC-17, REC-18,
 REC-19).
 
-    producer.send(change)          checks, encodes and queues it. The result comes later
-    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka
-                                   partition
-    producer.send_many(changes)    checks all of them before it queues the first one
-    producer.poll(1.0)             calls `on_delivery` for the results that have arrived
-    producer.reached("p", time)    reports a position. The producer sends heartbeats up to it
-    producer.flush()               returns when all records are delivered. Otherwise it raises
-    with producer.transaction():   all records of the block are delivered together, or none of them
-
 Delivery is asynchronous, and memory is bounded. A record that was not delivered is never forgotten:
 `flush`, `close` and the next heartbeat fail until you send an equal record and it is delivered. You
 can send a record twice without harm, because readers order changes by their content.
@@ -26,21 +17,9 @@ from typing import TYPE_CHECKING, Self
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.dead_letters.envelope import source_letter
-from connector.errors import (
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    InvalidChangeError,
-    argument_invalid,
-)
+from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
 from connector.kafka import client, topics
-from connector.kafka.arguments import (
-    check,
-    check_optional,
-    check_settings,
-    check_type,
-    headers_of,
-)
+from connector.kafka.arguments import check, check_optional, check_settings, check_type, headers_of
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce import heartbeats, resume
 from connector.kafka.produce.change_records import ChangeRecords
@@ -49,24 +28,12 @@ from connector.kafka.produce.control_records import ControlRecords, HeldRelease
 from connector.kafka.produce.heartbeats import AutomaticHeartbeats
 from connector.kafka.produce.outbox import OpenedOutbox, Outbox, OutboxQueue
 from connector.kafka.produce.producer_transaction import Transactions
-from connector.kafka.produce.record_bytes import (
-    Headers,
-    RecordBytes,
-    TopicWatch,
-    outside_session,
-)
+from connector.kafka.produce.record_bytes import Headers, RecordBytes, TopicWatch, outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
 from connector.kafka.sending import HeaderList, SendQueue
 from connector.kafka.topics import TopicFacts
 from connector.kafka.unclosed import watch
-from connector.records.model import (
-    ChildPartitions,
-    DataChange,
-    Heartbeat,
-    Record,
-    Release,
-    Rule,
-)
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
@@ -134,8 +101,7 @@ class ChangeProducer:
             BrokerError: No broker answers. With an outbox that was used before, this is no error.
             RegistryError: The registry does not have the schema, or does not answer. With an outbox
                 that was used before, the latter is no error.
-            ConfigError: A client setting or another argument is not allowed. A `transactional_id`
-                is not allowed with an outbox.
+            ConfigError: An argument is not allowed, or both a `transactional_id` and an outbox.
             OutboxError: Another producer uses the outbox, or it belongs to another topic, or it is
                 damaged or cannot be used.
         """
@@ -248,10 +214,10 @@ class ChangeProducer:
         """Queue one record. A change goes to the Kafka partition of its key, a control record to
         every Kafka partition.
 
-        The method returns before the record is delivered, and blocks while the queue is full. With
-        an outbox, the record is on disk when it returns. A heartbeat blocks until all changes that
-        it covers are acknowledged; child partitions, until all changes of the stream partitions
-        that they end are. In a transaction, and with an outbox, they do not block.
+        It returns before the record is delivered, and blocks while the queue is full. With an
+        outbox, the record is on disk then. A heartbeat blocks until all changes that it covers are
+        acknowledged, and child partitions, until all changes of the stream partitions that they end
+        are; but neither in a transaction nor with an outbox.
 
         An estimated low watermark is lowered to the acknowledged changes. If it is not a claim (a
         sentinel, or more than `max_clock_skew_s` after the clock), it is sent as 0. With a
@@ -265,12 +231,11 @@ class ChangeProducer:
             record: The change, heartbeat or child partitions.
             headers: Kafka headers.
             on_delivery: Called once as `on_delivery(record, error)` when the result is known
-                (PUB-5), with `None` if the record was acknowledged, and in a transaction, if it was
-                committed. Otherwise `error` is the reason, and the record is in `undelivered`. With
-                an outbox, `record` is as it is in the topic. The function is called in your thread,
-                at the start of `send`, `send_many` and `transaction`, and in `poll`, `flush` and
-                `close`. It may send, but must not poll, flush or close. If it raises, the calling
-                method raises the same exception and sends nothing.
+                (PUB-5): with `None` if Kafka has the record, or with the reason. With an outbox,
+                `record` is as it is in the topic. It is called in your thread, at the start of
+                `send`, `send_many` and `transaction`, and in `poll`, `flush` and `close`. It may
+                send, but must not poll, flush or close. If it raises, so does the calling method,
+                and sends nothing.
 
         Raises:
             InvalidChangeError: The record is too large, or a change is not after the last heartbeat
@@ -278,9 +243,8 @@ class ChangeProducer:
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full, or the outbox
-                (`OutboxFullError`). Then the record is in `undelivered` until you send it again.
-            DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
-                record is queued.
+                (`OutboxFullError`). Then the record is in `undelivered`. Or an automatic heartbeat
+                was not delivered (`HEARTBEAT_UNDELIVERED`). Then the record is queued.
             TopicError: The topic was deleted and created again.
             OutboxError: The outbox is damaged or cannot be used.
             DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
@@ -335,12 +299,8 @@ class ChangeProducer:
             InvalidChangeError: `send` would refuse a change. Nothing is sent. `index` is the index
                 of the first one.
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
-            DeliveryError: The queue stayed full. The change and those after it are in
-                `undelivered`.
-            DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
-                changes are queued.
-            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
-                `transaction` does.
+            DeliveryError, TopicError, OutboxError, WriterConflictError, BrokerError: As `send`
+                does. If the queue stayed full, the change and those after it are in `undelivered`.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
         self._results.call()
@@ -361,14 +321,11 @@ class ChangeProducer:
         `timestamp` was handed to `send` (PUB-1).
 
         The producer then sends a heartbeat for each stream partition and interval, at the newest
-        reported position whose changes are acknowledged; with an outbox, at the newest one. Go on
-        calling `reached` while the source is silent, with the time up to which the source was read.
-        The method does not wait, except for the commit of a heartbeat with a `transactional_id`.
-        With an outbox, the resume token is on disk when it returns.
-
-        From now on, `send` refuses a change at or below `timestamp`, unless it failed before. At
-        least once a minute, all announcements are repeated, and also the heartbeats of stream
-        partitions that report no new position.
+        reported position whose changes are acknowledged. Go on calling `reached` while the source
+        is silent, with the time up to which it was read. It does not wait, except for the commit of
+        a heartbeat with a `transactional_id`. With an outbox, the resume token is on disk when it
+        returns. From now on, `send` refuses a change at or below `timestamp`, unless it failed
+        before.
 
         Args:
             stream_partition: The name of the stream partition. A new name is announced with its
@@ -383,9 +340,7 @@ class ChangeProducer:
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`).
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
-        self._heartbeats.reached(
-            _position_of(stream_partition, timestamp, resume_token, self._max_clock_skew_us)
-        )
+        self._heartbeats.reached(stream_partition, timestamp, resume_token, self._max_clock_skew_us)
         self._heartbeats.send_due()
 
     @contextmanager
@@ -401,8 +356,7 @@ class ChangeProducer:
                 all records or did not answer, or the transaction lacks changes of the same stream
                 partition that were aborted before. Send all of them again in another transaction.
                 Or an automatic heartbeat was not delivered. Then the block does not begin.
-            WriterConflictError: Another producer has started with the same `transactional_id`. This
-                producer can no longer send.
+            WriterConflictError: Another producer has the same `transactional_id`.
             BrokerError: No broker answers, so the transaction cannot begin.
         """
         assert self._transactions is not None, "transactions need a transactional_id"
@@ -474,8 +428,8 @@ class ChangeProducer:
     def poll(self, timeout_s: float = 0.0) -> int:
         """Make the due calls of `on_delivery`. If none is due, wait for a result.
 
-        Records that wait for a full batch are not sent earlier. `flush` sends them at once. Calls
-        of an open transaction are due when it ends.
+        Records that wait for a full batch are not sent earlier. Calls of an open transaction are
+        due when it ends.
 
         Args:
             timeout_s: The maximum time to wait.
@@ -500,11 +454,10 @@ class ChangeProducer:
             timeout_s: The maximum time to wait.
 
         Raises:
-            DeliveryError: The time has passed, or a record failed, now or earlier. `undelivered`
-                has the records. Delivery continues in the background. With an outbox,
-                `RECORDS_IN_OUTBOX` says that all records without an acknowledgement are in the
-                file. Or an automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`).
-                Exceptions of `on_delivery` are raised, too.
+            DeliveryError: The time has passed, or a record failed, now or earlier: `undelivered`
+                has the records. With `RECORDS_IN_OUTBOX`, they are in the file. Or an automatic
+                heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). Exceptions of `on_delivery`
+                are raised, too.
         """
         self._results.check_may_wait()
         self._closing.flush(timeout_s)
@@ -512,20 +465,18 @@ class ChangeProducer:
     def undelivered(self) -> dict[Record, str]:
         """Return the records that are not acknowledged, with the reason. Changes come first.
 
-        Send them again in this order. With a `transactional_id`, send them in one transaction.
-        Announcements of the producer are included. Send them again, too. With an outbox, records in
-        the file are not included, because the producer sends them by itself; only one that Kafka
-        refuses is.
+        Send them again in this order, also announcements of the producer. With a
+        `transactional_id`, send them in one transaction. With an outbox, the producer sends its
+        records by itself, so only one that Kafka refuses is included.
         """
         return self._results.undelivered()
 
     def send_to_dead_letters(self, *changes: DataChange, headers: Headers = ()) -> None:
         """Publish failed changes as dead letters instead of delivering them (DLQ-2).
 
-        The source can continue without them: they are no longer in `undelivered`, and heartbeats do
-        not wait for them. Therefore a replay of them is late. The reason is REJECTED if the broker
-        refused a change, and otherwise RETRIES_EXHAUSTED. In the second case it may have been
-        delivered. Then a replay changes nothing.
+        They are no longer in `undelivered`, and heartbeats do not wait for them. Therefore a replay
+        of them is late. The reason is REJECTED if the broker refused a change, and otherwise
+        RETRIES_EXHAUSTED: it may have been delivered. Then a replay changes nothing.
 
         Args:
             changes: Failed changes of `undelivered`.
@@ -551,8 +502,7 @@ class ChangeProducer:
                 # One at a time, so that a failure does not publish the others again: a second dead
                 # letter of a change has another id.
                 publisher.publish([letter])
-                if self._results.refused is not None and self._results.refused[0] == change:
-                    assert isinstance(self._queue, OutboxQueue)
+                if isinstance(self._queue, OutboxQueue) and self._results.is_refused(change):
                     self._queue.skip_refused()
                 else:
                     self._results.set_aside(change)
@@ -640,25 +590,3 @@ def _changes_of(changes: object) -> Sequence[DataChange]:
     is_allowed = given is not None and all(isinstance(one, DataChange) for one in given)
     check("changes", changes, is_allowed, "a collection of DataChange")
     return given or []
-
-
-def _position_of(
-    stream_partition: str, timestamp: int, resume_token: bytes, max_clock_skew_us: int
-) -> Heartbeat:
-    """Return the heartbeat of a position. Readers reject a heartbeat that is too far in the future,
-    and `send` refuses all changes up to it.
-    """
-    check_type("stream_partition", stream_partition, str, "the name of a stream partition")
-    check("timestamp", timestamp, type(timestamp) is int, "a whole number of microseconds")
-    check_type("resume_token", resume_token, bytes, "bytes")
-    heartbeat = Heartbeat(stream_partition, timestamp, resume_token)
-    if timestamp > now_us() + max_clock_skew_us:
-        raise InvalidChangeError(
-            Rule.HEARTBEAT_TIMESTAMP,
-            "timestamp",
-            f"at most {max_clock_skew_us // 1_000_000} s after the clock of this machine"
-            " (max_clock_skew_s)",
-            timestamp,
-            "Report the time up to which the source was read, in microseconds",
-        )
-    return heartbeat

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from connector.errors import DeliveryError, ErrorCode
@@ -188,8 +188,17 @@ class Results:
     def knows(self, stream_partition: str) -> bool:
         return stream_partition in self._deliveries
 
+    def is_refused(self, record: Record) -> bool:
+        """Return whether an outbox waits at this record. Its estimate may have been lowered."""
+        refused = None if self.refused is None else self.refused[0]
+        if isinstance(refused, DataChange) and isinstance(record, DataChange):
+            return (
+                replace(refused, estimated_low_watermark=record.estimated_low_watermark) == record
+            )
+        return refused == record
+
     def why_failed(self, record: Record) -> str | None:
-        if self.refused is not None and record == self.refused[0]:
+        if self.refused is not None and self.is_refused(record):
             return self.refused[1]
         return self.delivery(record.stream_partition).failed.get(record)
 

@@ -363,7 +363,7 @@ def test_an_automatic_announcement_that_failed_is_sent_again(
         settle(sender)
         assert (sender.announced, sender.undelivered()) == (2, {})
         with pytest.raises(DeliveryError, match="heartbeat of stream partition p"):
-            sender.send(change(2))
+            sender.send(change(2, "q"))
         hand.tick(sender)
         assert sender.announced == 4
     for kafka_partition in range(2):

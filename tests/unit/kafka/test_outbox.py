@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
@@ -435,7 +436,7 @@ def test_a_refused_record_that_is_set_aside_leaves_the_outbox(
     class Publisher:
         def __init__(self, *_: object) -> None: ...
 
-        def __enter__(self) -> Publisher:
+        def __enter__(self) -> Self:
             return self
 
         def __exit__(self, *_: object) -> None: ...

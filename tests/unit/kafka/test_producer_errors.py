@@ -10,10 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pytest
-from connector.kafka.produce.send_queue import SendQueue
 
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
+from connector.kafka import sending
 from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
+from connector.kafka.sending import SendQueue
 from connector.records.model import (
     DataChange,
     Heartbeat,
@@ -223,8 +224,11 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
     producer.close()
 
 
-def test_what_is_open_when_a_producer_closes_is_told_as_failed() -> None:
+def test_what_is_open_when_a_producer_closes_is_told_as_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """PUB-5: as that which finds no room."""
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
     told = Told()
     producer = CopyingProducer(
         DEAD,
@@ -275,10 +279,13 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
         assert told.errors == dict.fromkeys(map(change, range(5, 8)))
 
 
-def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
+def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for
     them.
     """
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
     told = Told()
     producer = CopyingProducer(
         DEAD,
@@ -345,18 +352,12 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
 
 def test_what_was_given_up_is_answered_once() -> None:
     """REC-17: its report may come later."""
-    answers: list[tuple[str, str]] = []
-    outbox = SendQueue[str](
-        DEAD,
-        FACTS,
-        lambda *answer: answers.append(answer),
-        queue_timeout_s=1,
-        transactional_id=None,
-    )
-    outbox.put("item", b"k", b"v", 0, [])
-    outbox.give_up("no answer")
-    assert not outbox.items
-    outbox.let_go(1, "closed")
+    answers: list[tuple[str, object]] = []
+    queue = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer))
+    queue.put("item", b"k", b"v", 0, [])
+    queue.give_up("no answer")
+    assert not queue.items
+    queue.close(1, "closed")
     assert answers == [("item", "no answer")]
 
 

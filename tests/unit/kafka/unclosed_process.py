@@ -43,8 +43,8 @@ def producer(kafka: KafkaConfig) -> ChangeProducer:
     return made
 
 
-def producer_with_spool(kafka: KafkaConfig) -> ChangeProducer:
-    made = CopyingProducer(kafka, FACTS, spool=os.environ["SPOOL"])
+def producer_with_outbox(kafka: KafkaConfig) -> ChangeProducer:
+    made = CopyingProducer(kafka, FACTS, outbox=os.environ["OUTBOX"])
     for number in range(ROWS):
         made.send(part(number + 1))
     return made
@@ -109,7 +109,7 @@ def reader(kafka: KafkaConfig) -> ChangeConsumer[Any]:
 
 OPENED: dict[str, Callable[[KafkaConfig], Any]] = {
     "producer": producer,
-    "producer with a spool": producer_with_spool,
+    "producer with an outbox": producer_with_outbox,
     "transaction": transaction,
     "closed producer": closed_producer,
     "session": session,
