@@ -40,6 +40,20 @@ acknowledgements of its changes.
 """
 
 
+REFUSALS: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""The errors that come again if the record is sent again, until somebody removes the cause."""
+
+
 def text_of(error: SendError) -> str:
     return error if isinstance(error, str) else error.str()
 

@@ -42,7 +42,14 @@ from connector.kafka.produce.outbox_file import (
 )
 from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch
 from connector.kafka.produce.results import OnDelivery, Results, Sent
-from connector.kafka.sending import HeaderList, SendError, SendQueue, is_unknown, text_of
+from connector.kafka.sending import (
+    REFUSALS,
+    HeaderList,
+    SendError,
+    SendQueue,
+    is_unknown,
+    text_of,
+)
 from connector.records.codec import ChangeRecord, Schemas, body_of, decode, frame
 from connector.records.model import DataChange, Heartbeat, Record
 
@@ -199,7 +206,7 @@ class OutboxQueue:
         self._settled = 0
         self._must_go_back = False
         self._alone_upto = self._alone = 0
-        self._retry_at = 0.0
+        self._failure, self._retry_at = "", 0.0
         self._group: list[tuple[Sent, Row]] | None = None
 
     @property
@@ -213,7 +220,7 @@ class OutboxQueue:
 
     @property
     def last_error(self) -> str:
-        return self._queue.last_error
+        return ". ".join(text for text in (self._failure, self._queue.last_error) if text)
 
     @property
     def may_claim(self) -> bool:
@@ -325,7 +332,7 @@ class OutboxQueue:
             if self._queue.items:
                 return
             self._go_back()
-        if self._results.refused is not None and time.monotonic() < self._retry_at:
+        if self._retry_at and time.monotonic() < self._retry_at:
             return
         if not self._watch.look():
             return
@@ -432,11 +439,16 @@ class OutboxQueue:
         self._must_go_back = True
         if is_unknown(error):
             return
+        self._failure, self._retry_at = text_of(error), time.monotonic() + RETRY_S
+        assert not isinstance(error, str)
+        if error.code() not in REFUSALS:
+            return
         if number == self._alone:
             # Nothing is sent before it: the order stays, and no heartbeat passes it.
             record = _record_of(self._file.read(number, 1)[0])
             self._results.refused = record, text_of(error)
-            self._retry_at = time.monotonic() + RETRY_S
+        else:
+            self._retry_at = 0.0
         # Kafka refuses whole batches. These records are sent again one by one.
         self._alone_upto = max(self._alone_upto, number)
 
@@ -447,7 +459,7 @@ class OutboxQueue:
         self._go_back()
         self._next += 1
         self._file.remove_below(self._next)
-        self._results.refused = None
+        self._results.refused, self._retry_at = None, 0.0
         self._results.stored_upto(self._next)
 
     def _remove(self) -> bool:
@@ -459,6 +471,7 @@ class OutboxQueue:
             self._delivered.clear()
             self._callbacks.forget_below(first)
             self._results.stored_upto(first)
+            self._failure = ""
         self._settled = 0
         return True
 
