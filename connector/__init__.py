@@ -29,6 +29,7 @@ from connector.records.rejection import Reason, Rejection
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
+from connector.validation import Limits
 
 __all__ = [
     "ChangeOrder",
@@ -48,6 +49,7 @@ __all__ = [
     "Key",
     "KeyForm",
     "KeyPart",
+    "Limits",
     "OffsetRange",
     "OldCell",
     "Reason",

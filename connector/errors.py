@@ -10,7 +10,7 @@ attributes.
     ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
     ├── JsonViewError        a line of JSON is not a valid record (REC-22)
     ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
-    │   ├── SpoolFullError   the spool of a producer has no space (PUB-3)
+    │   ├── OutboxFullError  the outbox of a producer has no space (PUB-3)
     │   ├── NotSentError     an append to a write stream is not in the topic (WRS-7)
     │   ├── OutcomeUnknownError  an append may be in the topic (WRS-8)
     │   └── QueueFullError   a write session has too many rows in flight (WRS-9)
@@ -18,7 +18,7 @@ attributes.
     │   ├── RowErrors        rows of an append are not valid (WRS-5)
     │   ├── OffsetOverlapError, OffsetOutOfRangeError, DifferentRowsError
     │   └── StreamStateError the state or the kind does not allow it (WRS-12 to WRS-14)
-    ├── SpoolError           the spool of a producer is in use, foreign or damaged (PUB-3)
+    ├── OutboxError          the outbox of a producer is in use, foreign or damaged (PUB-3)
     ├── TopicError           a topic is missing, replaced, or does not fit its use (REC-1 to REC-4)
     ├── BrokerError          a broker cannot be reached, or the local broker cannot start
     ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
@@ -37,6 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum, auto
+from types import MappingProxyType
 
 
 class ErrorCode(StrEnum):
@@ -161,15 +162,12 @@ class ErrorCode(StrEnum):
     CLAIM_NOT_YET_TRUE = auto()
     HEARTBEAT_UNDELIVERED = auto()
     RESUME_TOKEN_MISSING = auto()
-    RECORDS_IN_SPOOL = auto()
-    SPOOL_FULL = auto()
-    SPOOL_IN_USE = auto()
-    SPOOL_FOREIGN = auto()
-    SPOOL_DAMAGED = auto()
-    SPOOL_UNREADABLE = auto()
-    SPOOL_MISSING = auto()
-    FILE_NOT_A_SPOOL = auto()
-    SPOOL_FORMAT_UNKNOWN = auto()
+    RECORDS_IN_OUTBOX = auto()
+    OUTBOX_FULL = auto()
+    OUTBOX_IN_USE = auto()
+    OUTBOX_FOREIGN = auto()
+    OUTBOX_DAMAGED = auto()
+    OUTBOX_UNUSABLE = auto()
 
     # write streams
     ROWS_INVALID = auto()
@@ -385,8 +383,10 @@ class DeliveryError(ConnectorError):
     undelivered: int = 0
 
 
-class SpoolFullError(DeliveryError):
-    """The spool of a producer has no space, or its disk is full. The record is in `undelivered`."""
+class OutboxFullError(DeliveryError):
+    """The outbox of a producer has no space, or its disk is full. The record is in
+    `undelivered`.
+    """
 
 
 class NotSentError(DeliveryError):
@@ -455,13 +455,16 @@ class StreamStateError(WriteStreamError):
     errors: tuple[tuple[str, str], ...] = ()
 
 
-class SpoolError(ConnectorError):
-    """The spool of a producer is used by another one, belongs to another topic, or is damaged.
+class OutboxError(ConnectorError):
+    """The outbox of a producer is used by another one, belongs to another topic, is damaged, or
+    cannot be used.
 
-    `spool` is the path of the file.
+    `outbox` is the path of the file. If it is damaged, `resume_tokens` has the newest resume token
+    that Kafka has, by stream partition, as far as the file can be read.
     """
 
-    spool: str = ""
+    outbox: str = ""
+    resume_tokens: Mapping[str, bytes] = MappingProxyType({})
 
 
 class TopicError(ConnectorError):

@@ -41,10 +41,6 @@ COMMANDS: Final = {
     "publish": ("connector.cli.publish", "Publish changes from JSON, one object per line."),
     "read": ("connector.cli.read", "Read a table."),
     "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
-    "spool": (
-        "connector.cli.spool",
-        "Show what a producer keeps on disk; accept the loss of records.",
-    ),
     "status": (
         "connector.cli.status",
         "Show lag, staleness and dead letters of streams and tables.",

@@ -35,9 +35,10 @@ if TYPE_CHECKING:
 )
 @click.option("--max-changes-per-s", type=RATE, help="Limit of records per second, without bursts.")
 @click.option(
-    "--spool",
+    "--outbox",
     type=click.Path(path_type=Path),
-    help="A file for records that Kafka does not acknowledge in time. The next call sends them.",
+    help="A file in which each record is stored before it is sent. The next call sends what is"
+    " left.",
 )
 @click.pass_context
 def command(
@@ -45,7 +46,7 @@ def command(
     file: IO[bytes],
     stream: str | None,
     max_changes_per_s: float | None,
-    spool: Path | None,
+    outbox: Path | None,
 ) -> None:
     """Publish the records in FILE or from standard input. Each line is one JSON object, as
     `connector tail` prints it.
@@ -54,22 +55,15 @@ def command(
     and how many records before it were delivered. `kafka_partitions` of a line is ignored: the
     current number of the topic is used. The command adds no announcements of its own.
     """
-    from connector.kafka.produce.producer import ChangeProducer
+    from connector.kafka.produce.producer import CopyingProducer
 
     config = settings.load(ctx)
     of = find_stream(config, stream)
     if file.isatty():
         say("reading from the terminal, one JSON object per line; end with Ctrl-D")
     began = time.monotonic()
-    producer = ChangeProducer(
-        config.kafka,
-        of.topic,
-        registry=config.registry,
-        max_record_bytes=of.limits.max_record_bytes,
-        max_clock_skew_s=of.limits.max_clock_skew_s,
-        min_commit_timestamp=of.limits.min_commit_timestamp,
-        announce=False,
-        spool=spool,
+    producer = CopyingProducer(
+        config.kafka, of.topic, limits=of.limits, outbox=outbox, registry=config.registry
     )
     for warning in producer.warnings:
         say(f"warning: {warning}")

@@ -89,7 +89,6 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.RELEASE_UNKNOWN: _LIST_WRITE_STREAMS,
     ErrorCode.RELEASE_WITHHELD: _LIST_WRITE_STREAMS,
     ErrorCode.ROWS_NOT_SHOWN: _STATUS,
-    ErrorCode.SPOOL_DAMAGED: (Template("spool show", ("spool",)),),
     ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
     ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
     ErrorCode.TABLE_DAMAGED: _REBUILD,

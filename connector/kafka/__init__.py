@@ -10,6 +10,7 @@ from connector.kafka.consume.consumer import ChangeConsumer
 from connector.kafka.consume.record import ConsumerRecord
 from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
+from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.topics import TopicFacts, create_group_topics, create_topic, describe
@@ -33,6 +34,7 @@ __all__ = [
     "Late",
     "LetterFilter",
     "LocalBroker",
+    "Outbox",
     "RegistryClient",
     "Rejected",
     "Released",

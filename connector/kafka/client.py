@@ -294,9 +294,7 @@ def admin(
     `timeout_s`.
     """
     heard = errors or LastError()
-    built: AdminClient = _build(
-        AdminClient, _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY), heard
-    )
+    built = new_admin(kafka, heard)
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
@@ -304,6 +302,12 @@ def admin(
         closed = _CLOSED_CAUSE if heard.is_closed_at_once else ""
         raise unreachable(kafka, heard.text or closed or str(error)) from error
     return built
+
+
+def new_admin(kafka: KafkaConfig, errors: LastError | None = None) -> AdminClient:
+    """Return a client for topics. It has not contacted a broker."""
+    settings = _settings(kafka, {}, _PRODUCER_ONLY | _CONSUMER_ONLY)
+    return _build(AdminClient, settings, errors or LastError())
 
 
 def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:

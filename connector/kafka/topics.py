@@ -25,6 +25,10 @@ from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
+    from concurrent.futures import Future
+
+    from confluent_kafka import TopicPartitionInfo
+    from confluent_kafka.admin import TopicDescription  # type: ignore[attr-defined]
 
     from connector.config.settings import KafkaConfig
 
@@ -95,6 +99,33 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
         BrokerError: No broker answers.
     """
     return _describe(admin or client.admin(kafka), kafka, topic)
+
+
+def ask_identity(admin: AdminClient, topic: str) -> Future[TopicDescription]:
+    """Ask Kafka for the id and the Kafka partitions of a topic. It does not wait."""
+    return admin.describe_topics(TopicCollection([topic]), request_timeout=_ASK_TIMEOUT_S)[topic]
+
+
+def identity_of(
+    answer: Future[TopicDescription], kafka: KafkaConfig, topic: str
+) -> tuple[str, list[TopicPartitionInfo]]:
+    """Return the id and the Kafka partitions of `ask_identity`. Raises as `describe` does."""
+    try:
+        description = client.wait_for(answer, kafka, f"describe topic {topic}")
+    except TopicError as error:
+        if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            raise TopicError(
+                ErrorCode.TOPIC_MISSING,
+                f"There is no topic {topic}",
+                f"Kafka at {kafka.bootstrap_servers} does not have it",
+                "Create the topic",
+                topic=topic,
+            ) from error
+        raise
+    # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the URL-safe
+    # form.
+    topic_id = str(description.topic_id).replace("+", "-").replace("/", "_")
+    return topic_id, description.partitions
 
 
 def check(facts: TopicFacts) -> list[str]:
@@ -502,34 +533,18 @@ def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
     if not isinstance(topic, str) or not _is_topic_name(topic):
         allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
         raise argument_invalid("topic", topic, allowed)
-    asked = f"describe topic {topic}"
-    try:
-        description = client.wait_for(
-            admin.describe_topics(TopicCollection([topic]), request_timeout=_ASK_TIMEOUT_S)[topic],
-            kafka,
-            asked,
-        )
-    except TopicError as error:
-        if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise TopicError(
-                ErrorCode.TOPIC_MISSING,
-                f"There is no topic {topic}",
-                f"Kafka at {kafka.bootstrap_servers} does not have it",
-                "Create the topic",
-                topic=topic,
-            ) from error
-        raise
+    topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     configs = client.wait_for(
-        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource], kafka, asked
+        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
+        kafka,
+        f"describe topic {topic}",
     )
     return TopicFacts(
         topic=topic,
-        # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the
-        # URL-safe form.
-        topic_id=str(description.topic_id).replace("+", "-").replace("/", "_"),
-        kafka_partitions=len(description.partitions),
-        replication_factor=len(description.partitions[0].replicas),
+        topic_id=topic_id,
+        kafka_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
         cleanup_policy=configs["cleanup.policy"].value,
         timestamp_type=configs["message.timestamp.type"].value,
         retention_ms=int(configs["retention.ms"].value),

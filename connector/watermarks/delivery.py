@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 
 from connector.records.model import DataChange, Record
 from connector.watermarks.heartbeat_schedule import ClaimWatch
-from connector.watermarks.spooled_times import SpooledTimes
 
 
 @dataclass(slots=True)
@@ -47,6 +46,41 @@ class Multiset:
 
 
 @dataclass(slots=True)
+class StoredTimes:
+    """The least commit timestamp of the changes in an outbox (PUB-3).
+
+    An outbox can have millions of changes, so their times are not stored one by one. They are in
+    two generations. The older one counts with its least time until its last change is settled.
+    Then the newer one becomes the older one. So `least` is never too high.
+    """
+
+    _older: int | None = None
+    _older_upto: int = -1
+    _newer: int | None = None
+    _newer_upto: int = -1
+
+    def add(self, number: int, time: int) -> None:
+        """Register a change. Numbers ascend."""
+        if self._newer is None or time < self._newer:
+            self._newer = time
+        self._newer_upto = number
+
+    def settled_below(self, number: int) -> None:
+        """Forget the changes with smaller numbers, as far as whole generations are settled."""
+        if self._older_upto < number:
+            self._older, self._older_upto = self._newer, self._newer_upto
+            self._newer, self._newer_upto = None, -1
+            if self._older_upto < number:
+                self._older, self._older_upto = None, -1
+
+    def least(self) -> int | None:
+        """Return a time at or below that of each change. None: there is no change."""
+        if self._older is None or self._newer is None:
+            return self._newer if self._older is None else self._older
+        return min(self._older, self._newer)
+
+
+@dataclass(slots=True)
 class Delivery:
     """The delivery state of one stream partition.
 
@@ -56,8 +90,8 @@ class Delivery:
     `promised` is the time of the last heartbeat. `reached` is the last position that the
     application reported. A new change must be after both.
 
-    With a spool, a change may go from `sent` to `to_spool`, and then to `spooled_acknowledged` or
-    `spooled_lost` (PUB-3). `spooled` has the times of the changes there.
+    With an outbox, a change goes from `sent` to `stored` (PUB-3). `outbox` has the times of the
+    changes there.
 
     `held` has the commit timestamps of the releases that are not acknowledged yet. They count as
     changes in flight (WRS-15). It is replaced, and never changed, because another client sends
@@ -69,7 +103,7 @@ class Delivery:
     watch: ClaimWatch = field(default_factory=ClaimWatch)
     under_way: int = 0
     failed: dict[Record, str] = field(default_factory=dict)
-    spooled: SpooledTimes | None = None
+    outbox: StoredTimes = field(default_factory=StoredTimes)
     held: frozenset[int] = frozenset()
     last_release: int = 0
     _open: Multiset = field(default_factory=Multiset)
@@ -89,44 +123,34 @@ class Delivery:
     def lost(self, record: Record, why: str) -> int:
         """Register a record that was not delivered, or whose delivery is unknown."""
         self._settle(record)
-        return self._now_failed(record, why)
+        is_new = record not in self.failed
+        if is_new and isinstance(record, DataChange):
+            self._failed.add(record.commit_timestamp)
+        self.failed[record] = why
+        return int(is_new)
 
     def set_aside(self, change: DataChange) -> int:
         """Stop waiting for a failed change, because it is stored as a dead letter."""
         return self._no_longer_failed(change)
 
-    def to_spool(self, number: int, commit_timestamp: int) -> None:
-        """Register that a change in flight is now in the spool, with this number."""
+    def stored(self, number: int, commit_timestamp: int) -> None:
+        """Register that a change in flight is now in the outbox, with this number."""
+        self.under_way -= 1
         self._open.remove(commit_timestamp)
-        self._in_spool().add(number, commit_timestamp)
-
-    def found_in_spool(self, number: int, commit_timestamp: int) -> None:
-        """Register a change that an earlier process left in the spool."""
-        self.under_way += 1
-        self._in_spool().add(number, commit_timestamp)
-
-    def spooled_acknowledged(self, record: Record | None, *, is_change: bool) -> int:
-        """Register an acknowledgement of a record in the spool. The record is only needed while
-        there are failed ones.
-        """
-        self.under_way -= is_change
-        return 0 if record is None else self._no_longer_failed(record)
-
-    def spooled_lost(self, record: Record, why: str) -> int:
-        """Register a record in the spool that Kafka refused."""
-        self.under_way -= isinstance(record, DataChange)
-        return self._now_failed(record, why)
+        self.outbox.add(number, commit_timestamp)
 
     def oldest_open(self) -> int | None:
-        """Return the least commit timestamp of the changes that are in flight, in the spool or
-        failed, or None. With changes in the spool, it may be less.
+        """Return the least commit timestamp of the changes that are in flight, in the outbox or
+        failed, or None. With changes in the outbox, it may be less.
         """
-        times = (
-            self._open.least(),
-            self._failed.least(),
-            None if self.spooled is None else self.spooled.least(),
-            min(self.held, default=None),
-        )
+        times = self._open.least(), self.outbox.least(), self.oldest_unsent()
+        return min((time for time in times if time is not None), default=None)
+
+    def oldest_unsent(self) -> int | None:
+        """Return the least commit timestamp of the failed changes and the held releases, or None.
+        A heartbeat in an outbox must be below it: the others are before it there.
+        """
+        times = self._failed.least(), min(self.held, default=None)
         return min((time for time in times if time is not None), default=None)
 
     def oldest_failed(self) -> int | None:
@@ -137,18 +161,6 @@ class Delivery:
             self.under_way -= 1
             assert self.under_way >= 0, "more changes were settled than sent"
             self._open.remove(record.commit_timestamp)
-
-    def _in_spool(self) -> SpooledTimes:
-        if self.spooled is None:
-            self.spooled = SpooledTimes()
-        return self.spooled
-
-    def _now_failed(self, record: Record, why: str) -> int:
-        is_new = record not in self.failed
-        if is_new and isinstance(record, DataChange):
-            self._failed.add(record.commit_timestamp)
-        self.failed[record] = why
-        return int(is_new)
 
     def _no_longer_failed(self, record: Record) -> int:
         if self.failed.pop(record, None) is None:

@@ -1,9 +1,10 @@
 """The heartbeats that a producer sends by itself: which positions, and when (PUB-1, PUB-2).
 
-The application reports how far it has handed over each stream partition. At each tick, a stream
+The application reports how far it has handed over each stream partition. In each interval, a stream
 partition gets at most one heartbeat, at the newest reported position that is true: every change up
 to it is acknowledged (REC-18). While a source is busy, the newest reported position is hardly ever
-true, because its changes are still in flight. Therefore some earlier positions are kept, too.
+true, because its changes are still in flight. Therefore some earlier positions are kept, too. If
+none is true, the heartbeat waits for a later call.
 
 These are plain values that the producer uses. `now` is a clock in seconds that never goes back. All
 other times are of the source, in microseconds.
@@ -11,7 +12,8 @@ other times are of the source, in microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +27,9 @@ REPEAT_S: Final = 55.0
 """How often announcements, and heartbeats without a new position, are repeated. So a reader that
 begins in the middle of the topic finds them within a minute.
 """
+
+RETRY_S: Final = 0.05
+"""How soon `due` looks again at a position that was not true."""
 
 POSITIONS_PER_INTERVAL: Final = 10
 MAX_POSITIONS: Final = 32
@@ -74,7 +79,7 @@ class _Positions:
 
     reported: list[_Reported] = field(default_factory=list)
     sent: Heartbeat | None = None
-    sent_at: float = 0.0
+    sent_at: float = -math.inf
 
     def add(self, heartbeat: Heartbeat, now: float, distance: float) -> None:
         places = self.reported
@@ -108,13 +113,13 @@ class HeartbeatSchedule:
             )
         self._interval_s = float(interval_s)
         self._positions: dict[str, _Positions] = {}
-        self._next_tick_at = 0.0
+        self._next_due_at = 0.0
         self._announce_at = 0.0
 
     @property
     def next_at(self) -> float:
         """The time of the next call of `due`."""
-        return min(self._next_tick_at, self._announce_at)
+        return min(self._next_due_at, self._announce_at)
 
     def reached(self, heartbeat: Heartbeat, now: float) -> None:
         """Register a position that the application reports. It is not before the last one."""
@@ -138,25 +143,34 @@ class HeartbeatSchedule:
         """Return the heartbeats to send now.
 
         `oldest_open` returns the least commit timestamp of a stream partition that is not
-        acknowledged. A stream partition without a true position gets its heartbeat at a later tick.
+        acknowledged. A stream partition without a true position gets its heartbeat at a later call.
         """
-        if now < self._next_tick_at:
+        if now < self._next_due_at:
             return []
-        self._next_tick_at = now + self._interval_s
-        return [
-            heartbeat
-            for positions, heartbeat in self._true(oldest_open)
-            if positions.sent is None
-            or heartbeat != positions.sent
-            or self._next_tick_at > positions.sent_at + REPEAT_S
-        ]
+        heartbeats: list[Heartbeat] = []
+        next_at = now + self._interval_s
+        for name, positions in self._positions.items():
+            due_at = positions.sent_at + self._interval_s
+            if now < due_at:
+                next_at = min(next_at, due_at)
+                continue
+            heartbeat = positions.newest_true(oldest_open(name))
+            if heartbeat is not None and (
+                heartbeat != positions.sent or now + self._interval_s > positions.sent_at + REPEAT_S
+            ):
+                heartbeats.append(heartbeat)
+            elif heartbeat is not positions.reported[-1].heartbeat:
+                next_at = min(next_at, now + RETRY_S)
+        self._next_due_at = next_at
+        return heartbeats
 
     def last(self, oldest_open: Callable[[str], int | None]) -> list[Heartbeat]:
         """Return the heartbeats to send before the producer closes: those at new positions."""
         return [
             heartbeat
-            for positions, heartbeat in self._true(oldest_open)
-            if heartbeat != positions.sent
+            for name, positions in self._positions.items()
+            if (heartbeat := positions.newest_true(oldest_open(name))) is not None
+            and heartbeat != positions.sent
         ]
 
     def sent(self, heartbeat: Heartbeat, now: float) -> None:
@@ -171,11 +185,3 @@ class HeartbeatSchedule:
         positions = self._positions.get(heartbeat.stream_partition)
         if positions is not None and positions.sent == heartbeat:
             positions.sent = None
-
-    def _true(
-        self, oldest_open: Callable[[str], int | None]
-    ) -> Iterator[tuple[_Positions, Heartbeat]]:
-        for name, positions in self._positions.items():
-            heartbeat = positions.newest_true(oldest_open(name))
-            if heartbeat is not None:
-                yield positions, heartbeat

@@ -94,14 +94,14 @@ class Announcements:
     _repeat_at: int = 0
     _catch_up_at: int = 0
 
-    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
+    def due(self, record: Record, now: int, *, is_automatic: bool = False) -> list[ChildPartitions]:
         """Return the announcements to send before `record`.
 
         A stream partition is announced before its first record. All roots are announced when a
-        repetition is due. A record of the timer, and a further announcement of a root, say nothing
+        repetition is due. An automatic record, and a further announcement of a root, say nothing
         about the parts of its announcement.
         """
-        if not by_timer:
+        if not is_automatic:
             is_announcement = isinstance(record, ChildPartitions) and not _parents_in(record)
             self.complete(
                 now, COMPLETE_AFTER, besides=record.stream_partition if is_announcement else ""

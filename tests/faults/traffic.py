@@ -196,7 +196,7 @@ class Traffic:
     def _resume(self) -> ChangeProducer:
         """A new process knows nothing but what the topic says (REC-19)."""
         self._producer = ChangeProducer(
-            self._kafka, self._topic, transactional_id=self._transactional_id, queue_timeout_s=30
+            self._kafka, self._topic, transactional_id=self._transactional_id
         )
         try:
             self._delivered = int(self._producer.resume_token("p"))

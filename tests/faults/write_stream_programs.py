@@ -241,7 +241,7 @@ def app(servers: str, source: str, said: str) -> None:
         _die()  # the driver has ended
 
     threading.Thread(target=listen, daemon=True).start()
-    with ChangeProducer(kafka, TOPIC, heartbeat_s=1, queue_timeout_s=120) as producer:
+    with ChangeProducer(kafka, TOPIC, heartbeat_s=1) as producer:
         try:
             sent = int(producer.resume_token("p"))
         except TopicError:

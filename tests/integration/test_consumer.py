@@ -23,6 +23,7 @@ from connector.kafka import (
     WholeTransaction,
     topics,
 )
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import VERSIONS, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat
 from connector.records.rejection import Position, Reason, Rejection
@@ -33,7 +34,7 @@ from tests.unit.registry_stub import running_registry
 
 
 def fill(kafka: KafkaConfig, topic: str, count: int, start: int = 0) -> None:
-    with ChangeProducer(kafka, topic, announce=False) as producer:
+    with CopyingProducer(kafka, topic) as producer:
         for number in range(start, start + count):
             producer.send(change(number))
 
@@ -428,7 +429,7 @@ def test_a_topic_of_many_records_is_read_completely(
 ) -> None:
     topic = new_topic(kafka_partitions=4).topic
     sent = changes(20_000)
-    with ChangeProducer(kafka, topic, announce=False) as producer:
+    with CopyingProducer(kafka, topic) as producer:
         for record in sent:
             producer.send(record)
         producer.send(Heartbeat("p", 2_000_000))

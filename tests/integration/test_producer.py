@@ -33,9 +33,11 @@ from connector.kafka import (
     ConsumerRecord,
     LocalBroker,
     read_letters,
+    sending,
     topics,
 )
 from connector.kafka.produce import control_records, resume
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import VERSIONS, ChangeRecord, Schemas, decode
 from connector.records.model import (
     CONTROL_KEY,
@@ -47,6 +49,7 @@ from connector.records.model import (
     Record,
 )
 from connector.records.rejection import Reason
+from connector.validation import Limits
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
@@ -117,7 +120,7 @@ def test_control_records_go_to_every_kafka_partition(
     topic = new_topic(kafka_partitions=4).topic
     heartbeat = Heartbeat("p", 5, b"token")
     children = ChildPartitions("p", 6, 1, (ChildPartition("q", ("p",)),))
-    with ChangeProducer(kafka, topic, announce=False) as producer:
+    with CopyingProducer(kafka, topic) as producer:
         producer.send(heartbeat)
         producer.send(children)
         producer.flush()
@@ -195,7 +198,7 @@ def test_a_record_above_max_record_bytes_is_refused_before_it_is_sent(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     topic = new_topic().topic
-    with ChangeProducer(kafka, topic, max_record_bytes=1000) as producer:
+    with ChangeProducer(kafka, topic, limits=Limits(max_record_bytes=1000)) as producer:
         producer.send(change(1))
         with pytest.raises(InvalidChangeError, match="at most 1000 bytes"):
             producer.send(change(2, value=b"x" * 1000))
@@ -241,7 +244,7 @@ def test_a_record_of_ten_megabytes_goes_through(kafka: KafkaConfig, new_topic: N
 def test_a_heartbeat_follows_what_it_covers(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """REC-18: in every Kafka partition the heartbeat stands behind every change up to it."""
     topic = new_topic(kafka_partitions=3).topic
-    with ChangeProducer(kafka, topic, settings={"linger.ms": "500"}, announce=False) as producer:
+    with CopyingProducer(kafka, topic, settings={"linger.ms": "500"}) as producer:
         for record in changes(300):
             producer.send(record)
         producer.send(Heartbeat("p", 1_000_299))
@@ -348,14 +351,13 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
     assert time.monotonic() - began < 12
 
 
-def test_a_full_queue_blocks_and_then_is_an_error() -> None:
+def test_a_full_queue_blocks_and_then_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
-    producer = ChangeProducer(
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.5)
+    producer = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=0.5,
         settings={"queue.buffering.max.messages": "10"},
-        announce=False,
     )
     for number in range(10):
         producer.send(change(number))
@@ -385,8 +387,11 @@ def test_flush_says_what_was_not_delivered_and_close_is_bounded() -> None:
     producer.close()
 
 
-def test_a_heartbeat_is_refused_until_its_changes_are_delivered() -> None:
-    producer = ChangeProducer(DEAD, FACTS, queue_timeout_s=0.3)
+def test_a_heartbeat_is_refused_until_its_changes_are_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.3)
+    producer = ChangeProducer(DEAD, FACTS)
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="cannot be sent yet"):
         producer.send(Heartbeat("p", 1_000_001))
@@ -398,7 +403,7 @@ def test_a_heartbeat_is_refused_until_its_changes_are_delivered() -> None:
 
 
 def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
-    producer = ChangeProducer(DEAD, FACTS, settings={"message.timeout.ms": "300"}, announce=False)
+    producer = CopyingProducer(DEAD, FACTS, settings={"message.timeout.ms": "300"})
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         producer.flush(timeout_s=20)
@@ -410,9 +415,7 @@ def test_a_heartbeat_is_refused_while_a_change_has_failed() -> None:
 
 def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() -> None:
     def fail() -> None:
-        with ChangeProducer(
-            DEAD, FACTS, settings={"message.timeout.ms": "200"}, announce=False
-        ) as producer:
+        with CopyingProducer(DEAD, FACTS, settings={"message.timeout.ms": "200"}) as producer:
             producer.send(change(1))
             raise ZeroDivisionError
 
@@ -465,6 +468,17 @@ def test_a_failed_change_can_be_sent_again(tmp_path: Path) -> None:
         assert {r.record for r in read_changes(kafka, "t")} == {change(1), change(2, partition="q")}
 
 
+def look_at_the_topic(producer: ChangeProducer) -> None:
+    """Wait for an answer that the producer otherwise asks for once a minute."""
+    watch = producer._control._watch
+    watch._ask_at = 0.0
+    producer._control.look()
+    deadline = time.monotonic() + 20
+    while watch._answer is not None and time.monotonic() < deadline:
+        time.sleep(0.05)
+        producer._control.look()
+
+
 def test_kafka_partitions_that_were_added_get_control_records(
     admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
@@ -472,7 +486,7 @@ def test_kafka_partitions_that_were_added_get_control_records(
     with ChangeProducer(kafka, facts.topic) as producer:
         producer.send(Heartbeat("p", 5))
         admin.create_partitions([NewPartitions(facts.topic, 3)])[facts.topic].result(30)
-        producer.refresh_now()
+        look_at_the_topic(producer)
         producer.send(Heartbeat("p", 6))
         assert producer.kafka_partitions == 3
     told = [announcement("p", 4), Heartbeat("p", 6)]
@@ -489,9 +503,8 @@ def test_a_producer_of_another_topic_under_the_same_name_stops(
 ) -> None:
     facts = new_topic()
     producer = ChangeProducer(kafka, replace(facts, topic_id="AAAAAAAAAAAAAAAAAAAAAA"))
-    producer.refresh_now()
     with pytest.raises(TopicError, match="not the topic that was read before"):
-        producer.send(Heartbeat("p", 6))
+        look_at_the_topic(producer)
     producer.close()
 
 
@@ -569,7 +582,7 @@ def test_a_silent_source_has_heartbeats_up_to_the_reported_position(
         assert producer.resume_token("p") == b"30"
 
 
-def test_the_timer_waits_while_a_transaction_is_open(
+def test_heartbeats_wait_while_a_transaction_is_open(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """PUB-1, REC-17: the heartbeat is committed in a transaction of its own, also if the open one
@@ -585,9 +598,8 @@ def test_the_timer_waits_while_a_transaction_is_open(
             time.sleep(2.5)
             assert read_heartbeats(kafka, topic) == []
             raise ZeroDivisionError
-        deadline = time.monotonic() + 20
-        while not read_heartbeats(kafka, topic) and time.monotonic() < deadline:
-            time.sleep(0.2)
+        producer.poll()
+        assert read_heartbeats(kafka, topic) != []
         with producer.transaction():
             producer.send(change(2))
         producer.reached("p", 1_000_002)

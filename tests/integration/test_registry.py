@@ -12,6 +12,7 @@ import pytest
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
 from connector.errors import ErrorCode, RegistryError
 from connector.kafka import ChangeConsumer, ChangeProducer, RegistryClient, WriteSession
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import VERSIONS
 from connector.records.model import DataChange
 from connector.services import validate_config
@@ -52,10 +53,10 @@ def test_records_are_framed_with_the_ids_of_the_registry(
         ChangeProducer(kafka, topic, registry=known)
     assert unknown.value.code == ErrorCode.REGISTRY_SCHEMA_DIFFERENT
     assert faults(kafka, topic, registry, str(tmp_path)) == []
-    with ChangeProducer(kafka, topic, registry=registry, announce=False) as producer:
+    with CopyingProducer(kafka, topic, registry=registry) as producer:
         producer.send(change(1))
     assert faults(kafka, topic, known, str(tmp_path)) == []
-    with ChangeProducer(kafka, topic, registry=known, announce=False) as producer:
+    with CopyingProducer(kafka, topic, registry=known) as producer:
         producer.send(change(2))
     with ChangeConsumer(kafka, topic, registry=known, bounded=True) as consumer:
         found = list(consumer)
@@ -89,7 +90,7 @@ def test_the_second_version_is_compatible_with_the_first(
     """
     set_compatibility(registry.url, "BACKWARD")
     topic = new_topic(kafka_partitions=2).topic
-    with ChangeProducer(kafka, topic, registry=registry, announce=False) as producer:
+    with CopyingProducer(kafka, topic, registry=registry) as producer:
         producer.send(change(1))
     with WriteSession(kafka, topic, "w", registry=registry) as session:
         stream = session.stream("rows", kind="committed")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.kafka import ChangeConsumer, ChangeProducer, create_topic, topics
+from connector.kafka import ChangeConsumer, create_topic, topics
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.model import DataChange
 from connector.services import validate_config
 from tests.broker import NewTopic
@@ -59,7 +60,7 @@ def test_validate_warns_where_one_broker_alone_acknowledges(
 def test_a_producer_loses_nothing_with_a_killed_leader(three: Cluster) -> None:
     """SEC-3, nothing_lost: no change is lost or doubled, and none needs to be sent again."""
     count, half = 3_000, threading.Event()
-    with ChangeProducer(three.kafka, "t", announce=False) as producer:
+    with CopyingProducer(three.kafka, "t") as producer:
 
         def send() -> None:
             for number in range(count):

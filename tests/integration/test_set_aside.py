@@ -18,7 +18,6 @@ from connector.dead_letters.ledger import NO_EXTERNAL, LetterState
 from connector.errors import ConfigError, ConnectorError, TopicError
 from connector.kafka import (
     ChangeConsumer,
-    ChangeProducer,
     ConsumerRecord,
     create_group_topics,
     read_letters,
@@ -26,6 +25,7 @@ from connector.kafka import (
 )
 from connector.kafka.dead_letters.ledger_topic import read_totals
 from connector.kafka.dead_letters.topic import external_dead_letters
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.model import DataChange
 from connector.records.rejection import Reason, Rejection
 from connector.services.dead_letters.service import DeadLetters, dead_letters
@@ -43,7 +43,7 @@ def group(kafka: KafkaConfig, new_topic: NewTopic) -> Callable[..., tuple[topics
     def made(changes: int = 6) -> tuple[topics.TopicFacts, str]:
         facts, name = new_topic(kafka_partitions=2), f"group-{uuid.uuid4().hex[:8]}"
         create_group_topics(kafka, facts.topic, name)
-        with ChangeProducer(kafka, facts.topic, announce=False) as producer:
+        with CopyingProducer(kafka, facts.topic) as producer:
             for number in range(changes):
                 producer.send(change(number))
         return facts, name
@@ -233,7 +233,7 @@ def test_the_commands_of_a_group(
     run("topic", "create", "--group", "g")
     assert shell.out.strip() == dead_letter_topic(facts.topic, "g")
     run("topic", "create", "--group", "g.ledger", code=1)
-    with ChangeProducer(kafka, facts.topic, announce=False) as producer:
+    with CopyingProducer(kafka, facts.topic) as producer:
         for number in range(3):
             producer.send(change(number))
     with consumer_of(kafka, facts, "g") as consumer:

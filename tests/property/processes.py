@@ -171,7 +171,7 @@ class ProcessWorld(World):
             sequence += 1
             if ticks := [one for one in live if self.announcements.knows(one.name)]:
                 heartbeat = Heartbeat(self.rng.choice(ticks).name, clock)
-                self._announce(self.announcements.due(heartbeat, self._now, by_timer=True))
+                self._announce(self.announcements.due(heartbeat, self._now, is_automatic=True))
         self.announcements.complete(self._now)
         self._deliver_all()
 

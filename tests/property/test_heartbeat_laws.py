@@ -43,8 +43,8 @@ def change(name: str, at: int) -> DataChange:
 
 @dataclass
 class World:
-    """Two stream partitions whose changes are sent, acknowledged and lost in any order, and a timer
-    that ticks when it is due.
+    """Two stream partitions whose changes are sent, acknowledged and lost in any order, and an
+    application that calls when heartbeats are due.
     """
 
     schedule: HeartbeatSchedule = field(default_factory=lambda: HeartbeatSchedule(INTERVAL))
@@ -193,7 +193,9 @@ def ignore_the_interval(schedule: type[HeartbeatSchedule]) -> Callable[..., obje
     due = schedule.due
 
     def at_once(self: HeartbeatSchedule, now: float, oldest: Callable[[str], int | None]) -> object:
-        self._next_tick_at = now
+        self._next_due_at = now
+        for positions in self._positions.values():
+            positions.sent_at = min(positions.sent_at, now - INTERVAL)
         return due(self, now, oldest)
 
     return at_once
@@ -203,7 +205,7 @@ def oldest_position(schedule: type[HeartbeatSchedule]) -> Callable[..., object]:
     def oldest(
         self: HeartbeatSchedule, now: float, _oldest: Callable[[str], int | None]
     ) -> list[Heartbeat]:
-        self._next_tick_at = now + INTERVAL
+        self._next_due_at = now + INTERVAL
         return [one.reported[0].heartbeat for one in self._positions.values()]
 
     return oldest

@@ -212,21 +212,21 @@ def test_the_world_notices_a_wrong_rule_of_parts(
 class DatedByTheClock(Announcements):
     """Announces who lives now, as far as it knows."""
 
-    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
+    def due(self, record: Record, now: int, *, is_automatic: bool = False) -> list[ChildPartitions]:
         # slots=True makes another class of it, which the short form of super() does not know.
         return [
             replace(announcement, start_timestamp=now)
-            for announcement in Announcements.due(self, record, now, by_timer=by_timer)
+            for announcement in Announcements.due(self, record, now, is_automatic=is_automatic)
         ]
 
 
 class NamesOne(Announcements):
     """Names the first one only."""
 
-    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
+    def due(self, record: Record, now: int, *, is_automatic: bool = False) -> list[ChildPartitions]:
         return [
             replace(announcement, children=announcement.children[:1])
-            for announcement in Announcements.due(self, record, now, by_timer=by_timer)
+            for announcement in Announcements.due(self, record, now, is_automatic=is_automatic)
         ]
 
 
@@ -243,10 +243,10 @@ def test_the_world_notices_an_announcement_that_lies(
 class CompletedByTheTimer(Announcements):
     """A heartbeat of the timer means that all parts are sent."""
 
-    def due(self, record: Record, now: int, *, by_timer: bool = False) -> list[ChildPartitions]:
-        if by_timer:
+    def due(self, record: Record, now: int, *, is_automatic: bool = False) -> list[ChildPartitions]:
+        if is_automatic:
             self.complete(now)
-        return Announcements.due(self, record, now, by_timer=by_timer)
+        return Announcements.due(self, record, now, is_automatic=is_automatic)
 
 
 def test_the_world_notices_a_timer_that_completes_announcements(

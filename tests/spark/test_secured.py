@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.errors import BrokerError, ErrorCode
-from connector.kafka import ChangeProducer, topics
+from connector.kafka import topics
+from connector.kafka.produce.producer import CopyingProducer
 from connector.services import RunReport, audit, run, status
 from connector.spark.failures import ingesting
 from connector.spark.ingest.source import read_stream
@@ -40,11 +41,11 @@ def new_topic(of: SecuredBroker) -> str:
     """
     topic = f"t{uuid.uuid4().hex[:8]}"
     topics.create_topic(of.open, topic, kafka_partitions=2)
-    with ChangeProducer(of.open, topic, announce=False) as producer:
+    with CopyingProducer(of.open, topic) as producer:
         for number in range(3):
             producer.send(change(number))
     with (
-        ChangeProducer(of.open, topic, announce=False, transactional_id=topic) as producer,
+        CopyingProducer(of.open, topic, transactional_id=topic) as producer,
         producer.transaction(),
     ):
         producer.send(change(3))

@@ -21,7 +21,7 @@ import pytest
 from connector import cli, warehouse
 from connector.config.parse import parse
 from connector.config.settings_reader import Section
-from connector.kafka.produce.spool_file import SpoolContent, SpoolFile
+from connector.kafka.produce.outbox_file import Content, OutboxFile
 from connector.lake import audit_log, jobs, overrides
 from connector.records.json_view import from_json
 from connector.records.ordering import OrderBy
@@ -262,23 +262,20 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         assert set(re.findall(r"`(\w+)`", row)) == set(stored), name
 
 
-def test_the_tables_of_a_spool_are_those_of_the_code(tmp_path: Path) -> None:
+def test_the_tables_of_an_outbox_are_those_of_the_code(tmp_path: Path) -> None:
     """PUB-3."""
-    section = ON_DISK.read_text("utf-8").split("## Spool of a producer")[1].split("## Topics")[0]
+    section = ON_DISK.read_text("utf-8").split("## Outbox of a producer")[1].split("## Topics")[0]
     rows = re.findall(r"^\| `(\w+)` \| ([^;:|]*)", section, re.MULTILINE)
     assert rows.pop(0)[0] == "PATH"
     documented = {name: set(re.findall(r"`(\w+)`", columns)) for name, columns in rows}
-    documented["damaged"] ^= {"records"} ^ documented["records"]
-    documented["refused"] ^= {"records"} ^ documented["records"]
-    SpoolFile(tmp_path / "spool").close()
-    with closing(sqlite3.connect(tmp_path / "spool")) as database:
+    OutboxFile(tmp_path / "outbox", 100_000, "normal").close()
+    with closing(sqlite3.connect(tmp_path / "outbox")) as database:
         names = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
         assert documented == {
             name: {column[1] for column in database.execute(f"PRAGMA table_info({name})")}
             for (name,) in names
         }
-    assert [one.name for one in fields(SpoolContent) if f"`{one.name}`" not in section] == []
-    assert {path.name for path in tmp_path.iterdir()} <= {"spool", "spool.lock"}
+    assert [one.name for one in fields(Content) if f"`{one.name}`" not in section] == []
 
 
 # ── settings ──────────────────────────────────────────────────────────────────────────────────────

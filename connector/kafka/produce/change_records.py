@@ -18,7 +18,8 @@ from connector.watermarks.frontier import is_claim
 if TYPE_CHECKING:
     from connector.kafka.produce.control_records import ControlRecords
     from connector.kafka.produce.record_bytes import RecordBytes
-    from connector.kafka.produce.send_queue import HeaderList, SendQueue
+    from connector.kafka.produce.results import Queue
+    from connector.kafka.sending import HeaderList
     from connector.watermarks.delivery import Delivery
 
 
@@ -31,7 +32,7 @@ class ChangeRecords:
 
     def __init__(
         self,
-        queue: SendQueue[Sent],
+        queue: Queue,
         results: Results,
         record_bytes: RecordBytes,
         control: ControlRecords,
@@ -57,10 +58,11 @@ class ChangeRecords:
         checked = self._all_checked(changes, headers)
         taken = 0
         try:
-            for change, its in zip(changes, checked, strict=True):
-                self._control.announce(change)
-                taken += 1  # also if it is refused: then its result is already reported
-                self._put(change, its, headers, on_delivery)
+            with self._queue.together():
+                for change, its in zip(changes, checked, strict=True):
+                    self._control.announce(change)
+                    taken += 1  # also if it is refused: then its result is already reported
+                    self._put(change, its, headers, on_delivery)
         except ConnectorError as error:
             for change in changes[taken:]:
                 delivery = self._results.delivery(change.stream_partition)

@@ -1,105 +1,123 @@
-"""Closes a producer, also when the program ends without it (REC-17, PUB-1, PUB-3, PUB-8)."""
+"""Waits for the results of the records of one producer, and closes it, also when the program ends
+without that (REC-17, PUB-1, PUB-3, PUB-5, PUB-8).
+"""
 
 from __future__ import annotations
 
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConnectorError, DeliveryError, ErrorCode
+from connector.errors import ConnectorError, DeliveryError
 
 if TYPE_CHECKING:
-    from connector.kafka.produce.delivery_wait import DeliveryWait
     from connector.kafka.produce.heartbeats import AutomaticHeartbeats
-    from connector.kafka.produce.results import Results, Sent
-    from connector.kafka.produce.send_queue import SendQueue
-    from connector.kafka.produce.spool import OpenSpool
-    from connector.kafka.produce.turns import Turns
+    from connector.kafka.produce.results import Queue, Results
+
+STEP_S: Final = 0.25
+"""The longest wait of the client, so that heartbeats that become due are sent meanwhile."""
 
 
 class Closing:
-    """The parts of one producer that `close` needs. `is_closed` means that nothing can be sent."""
+    """The parts of one producer that `poll`, `flush` and `close` need. `is_closed` means that
+    nothing can be sent.
+    """
 
-    def __init__(
-        self,
-        turns: Turns,
-        queue: SendQueue[Sent],
-        results: Results,
-        wait: DeliveryWait,
-        heartbeats: AutomaticHeartbeats,
-        spool: OpenSpool | None,
-    ) -> None:
-        self._turns, self._queue, self._results = turns, queue, results
-        self._wait, self._heartbeats, self._spool = wait, heartbeats, spool
+    def __init__(self, queue: Queue, results: Results, heartbeats: AutomaticHeartbeats) -> None:
+        self._queue, self._results, self._heartbeats = queue, results, heartbeats
         self.is_closed = False
 
-    def close(self, timeout_s: float) -> None:
-        """Flush, send the last heartbeats, and close the client. Raises as `ChangeProducer.close`
-        does.
+    def poll(self, timeout_s: float) -> int:
+        """Wait until a call of `on_delivery` is due or a result comes, and return the number of
+        calls.
         """
         deadline = time.monotonic() + timeout_s
-        self._heartbeats.stop()
-        if self._spool is not None:
-            self._spool.stop()
-        in_memory: DeliveryError | None = None
-        try:
-            self._flush(deadline)
-        except DeliveryError as error:
-            if self._spool is None or error.code != ErrorCode.RECORDS_UNDELIVERED:
-                raise
-            in_memory = error
-        finally:
-            with self._turns:
-                self.is_closed = True
-                self._queue.let_go(1, "the producer was closed before it was acknowledged")
-                self._results.tell()
-        if in_memory is not None:
-            self._check_moved(in_memory)
+        while True:
+            before = self._queue.backlog
+            left_s = max(0.0, deadline - time.monotonic())
+            self._queue.serve(0.0 if self._results.due else min(left_s, STEP_S))
+            self._heartbeats.send_due()
+            calls = self._results.call()
+            if calls or left_s <= STEP_S or self._queue.backlog < before:
+                return calls
 
-    def finish(self, timeout_s: float) -> str:
-        """As `close`. The records of an open transaction are lost."""
+    def flush(self, timeout_s: float) -> None:
+        """Wait for all results, then send the last heartbeats, and wait for theirs.
+
+        Raises `DeliveryError` if a record is not delivered.
+        """
         deadline = time.monotonic() + timeout_s
-        with self._turns.if_free(timeout_s) as is_free:
-            if not is_free or self._results.transaction is not None:
-                if self._results.undelivered():
-                    raise self._results.not_delivered()
-                return ""
-        self.close(max(0.0, deadline - time.monotonic()))
-        return ""
-
-    def dropped(self) -> bool:
-        """With a spool, move everything there. Without one, the client goes on."""
-        if self._spool is not None:
-            self._spool.drop()
-            return False
-        self._heartbeats.is_stopped = True
-        return bool(self._queue.items or self._results.failed)
-
-    def is_finished(self) -> bool:
-        with self._turns.if_free() as is_free, suppress(ConnectorError):
-            if is_free:
-                self._queue.serve(0)
-                return not self._queue.items and not self._results.failed
-        return False
-
-    def _flush(self, deadline: float) -> None:
         try:
             self._results.check_may_wait()
-            self._wait.flush(deadline - time.monotonic())
-        except ConnectorError as error:
+            self._wait(deadline)
+            if self._is_open() or self._results.failed or self._results.refused:
+                raise self._results.not_delivered()
+        except DeliveryError as error:
             try:
-                self._heartbeats.send_last(deadline)
+                self._send_last(deadline)
             except ConnectorError as further:
                 error.add_note(f"in addition: {further}")
             raise
-        self._heartbeats.send_last(deadline)
+        self._send_last(deadline)
 
-    def _check_moved(self, before: DeliveryError) -> None:
-        """Raise what is true after the records in memory were moved to the spool."""
-        if not self._results.failed and not self._queue.backlog:  # they were acknowledged meanwhile
+    def close(self, timeout_s: float) -> None:
+        """Flush, and close the client. Raises as `ChangeProducer.close` does."""
+        try:
+            self.flush(timeout_s)
             self._heartbeats.check_last()
+        finally:
+            self.is_closed = True
+            self._queue.close(1, "the producer was closed before it was acknowledged")
+            self._results.call()
+
+    def finish(self, timeout_s: float) -> str:
+        """As `close`. The records of an open transaction are lost."""
+        if self._results.transaction is None:
+            self.close(timeout_s)
+        elif self._results.undelivered():
+            raise self._results.not_delivered()
+        return ""
+
+    def dropped(self) -> bool:
+        """Close an outbox: the next producer sends its records. Without one, the client goes on."""
+        if self._queue.stores:
+            with suppress(ConnectorError):
+                self._queue.close(0, "the producer was dropped without close")
+            return False
+        return bool(self._queue.items or self._results.failed)
+
+    def is_finished(self) -> bool:
+        with suppress(ConnectorError):
+            self._queue.serve(0)
+            return not self._queue.items and not self._results.failed
+        return False
+
+    def _wait(self, deadline: float) -> None:
+        self._results.call()
+        while True:
+            # `on_delivery` may send further records.
+            left_s = deadline - time.monotonic()
+            is_open = self._is_open() and self._results.refused is None
+            if left_s <= 0 or not (is_open or self._results.due):
+                return
+            self._queue.serve(min(left_s, STEP_S), push=True)
+            self._heartbeats.send_due()
+            self._results.call()
+
+    def _is_open(self) -> bool:
+        """Whether a record has no result. Automatic heartbeats do not count, except in an outbox,
+        where records wait behind them.
+        """
+        return self._results.is_in_flight() or (self._queue.stores and self._queue.backlog > 0)
+
+    def _send_last(self, deadline: float) -> None:
+        if time.monotonic() > deadline and not self._queue.stores:
             return
-        error = self._results.not_delivered()
-        for note in getattr(before, "__notes__", ()):
-            error.add_note(note)
-        raise error
+        self._heartbeats.send_last()
+        while self._queue.backlog and (left_s := deadline - time.monotonic()) > 0:
+            if self._results.refused is not None:
+                break
+            self._queue.serve(min(left_s, STEP_S), push=True)
+        self._heartbeats.check()
+        if self._queue.stores and self._queue.backlog:
+            raise self._results.not_delivered()

@@ -1,34 +1,45 @@
 """Sends heartbeats, child partitions and announcements: each to every Kafka partition (REC-3,
 REC-18, WMK-6). Each one has the epoch of the producer as a header (PUB-4).
 
-A control record is sent once it is true. An announcement makes no claim, so it does not wait.
+A control record is sent once it is true. An announcement makes no claim, so it does not wait. A
+release that another client sends in a stream partition of the producer counts as a change in
+flight: until it is acknowledged, no heartbeat is at or above its commit timestamp (WRS-15).
 """
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import KafkaException
 
 from connector.clock import now_us
-from connector.errors import BrokerError, DeliveryError, ErrorCode, InvalidChangeError
-from connector.kafka import client, topics
+from connector.errors import DeliveryError, ErrorCode, InvalidChangeError, WriteStreamError
+from connector.kafka import client, sending, topics
+from connector.kafka.produce.outbox_file import EVERYWHERE
 from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Record, Rule
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.producer_epoch import ProducerEpoch
+from connector.write_streams.rules import release_timestamp
 
 if TYPE_CHECKING:
-    from connector.config.settings import KafkaConfig
-    from connector.kafka.produce.record_bytes import RecordBytes
-    from connector.kafka.produce.send_queue import HeaderList, SendQueue
+    from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch
+    from connector.kafka.produce.results import Queue
+    from connector.kafka.sending import HeaderList
     from connector.kafka.topics import TopicFacts
     from connector.watermarks.delivery import Delivery
 
-REFRESH_S: Final = 60.0
+
+class HeldRelease(NamedTuple):
+    """The stream partition and the commit timestamp (µs) of a release, and its headers."""
+
+    stream_partition: str
+    commit_timestamp: int
+    headers: HeaderList
 
 
 class ControlRecords:
@@ -37,26 +48,24 @@ class ControlRecords:
     - `announced` is the number of announcements that were sent.
     - `announcements` is the known lineage. A transaction that is aborted restores it.
     - `epoch` is that of the producer.
-    - The methods of the timer, `send_automatic` and `repeat_announcements`, never wait. Their
-      records are never `undelivered`.
+    - `send_automatic` and `repeat_announcements` never wait. Their records are never `undelivered`.
     """
 
     def __init__(
         self,
-        kafka: KafkaConfig,
         facts: TopicFacts,
-        queue: SendQueue[Sent],
+        queue: Queue,
         results: Results,
         record_bytes: RecordBytes,
+        watch: TopicWatch,
         *,
         announces: bool,
-        wait_s: float,
     ) -> None:
-        self._kafka, self._facts = kafka, facts
-        self._queue, self._results, self._bytes = queue, results, record_bytes
-        self._announces, self._wait_s = announces, wait_s
+        self._topic, self._announces = facts.topic, announces
+        self._queue, self._results = queue, results
+        self._bytes, self._watch = record_bytes, watch
         self._names_are_given = False  # the application has announced stream partitions
-        self._refreshed_at = time.monotonic()
+        self._holding = threading.Lock()  # a release may be held in another thread
         self.announced = 0
         self.announcements = Announcements(_retention_us(facts))
         self.epoch = ProducerEpoch(now_us())
@@ -68,27 +77,22 @@ class ControlRecords:
         on_delivery: OnDelivery | None,
     ) -> None:
         """Wait until the record is true, and send it. Raises as `ChangeProducer.send` does."""
-        self._queue.check_may_claim()
+        self.look()
         delivery = self._results.delivery(record.stream_partition)
-        ended: set[str] = set()
-        if isinstance(record, Heartbeat):
-            self._wait_until_true(delivery, record, record.timestamp)
-        else:
-            ended = self.announcements.ended_by(record)
-            for name in sorted({record.stream_partition, *ended}):
-                self._wait_until_true(self._results.delivery(name), record, None)
-        self.use(self.look())
         headers = self.epoch.on(headers)
         value = self._bytes.checked(record, CONTROL_KEY, headers)
-        self.announce(record)
+        while True:
+            ended: set[str] = set()
+            if isinstance(record, Heartbeat):
+                self._wait_until_true(delivery, record, record.timestamp)
+            else:
+                ended = self.announcements.ended_by(record)
+                for name in sorted({record.stream_partition, *ended}):
+                    self._wait_until_true(self._results.delivery(name), record, None)
+            self.announce(record)
+            if self._claim(record, delivery, ended):
+                break
         # From here on, a reader may read it.
-        if isinstance(record, ChildPartitions):
-            self.announcements.sent(record, now_us())
-            self._names_are_given = self._names_are_given or bool(record.children)
-            for name in ended:
-                self._results.delivery(name).watch.claimed()
-        else:
-            self._promise(delivery, record)
         self._send_everywhere(
             Sent(record, delivery, self._bytes.kafka_partitions, on_delivery), value, headers
         )
@@ -100,7 +104,6 @@ class ControlRecords:
         if not self._announces:
             return
         for announcement in self.announcements.due(record, now_us()):
-            self.use(self.look())
             headers = self.epoch.on([])
             value = self._bytes.checked(announcement, CONTROL_KEY, headers)
             self.announced += 1
@@ -116,14 +119,20 @@ class ControlRecords:
     def send_automatic(self, heartbeat: Heartbeat, on_settled: Callable[[str], None]) -> bool:
         """Send a heartbeat that is true. Do not wait.
 
-        Returns False if the queue is full. Then the heartbeat is sent again at another time.
+        Returns False if the queue is full, or if a release is held meanwhile. Then the heartbeat is
+        sent at another time.
         """
         delivery = self._results.delivery(heartbeat.stream_partition)
         value = self._bytes.checked(heartbeat, CONTROL_KEY, self.epoch.on([]))
-        due = self.announcements.due(heartbeat, now_us(), by_timer=True) if self._announces else []
+        due = (
+            self.announcements.due(heartbeat, now_us(), is_automatic=True)
+            if self._announces
+            else []
+        )
         if not self._repeat(due):
             return False
-        self._promise(delivery, heartbeat)
+        if not self._claim(heartbeat, delivery, set()):
+            return False
         sent = Sent(heartbeat, delivery, self._bytes.kafka_partitions, None, True, on_settled)
         return self._send_everywhere_now(sent, value)
 
@@ -160,51 +169,74 @@ class ControlRecords:
                 "Check the name, or send child partitions that announce it first",
             )
 
-    def refresh_now(self) -> None:
-        """Make the next control record check the number of Kafka partitions."""
-        self._refreshed_at = 0.0
-
-    def look(self) -> TopicFacts | None:
-        """Once a minute, ask for the number of Kafka partitions, because control records must go to
-        new ones, too. It waits for the brokers.
-
-        Raises `TopicError` if the topic was deleted and created again.
+    def look(self) -> None:
+        """Use the newest answer about the topic, because control records must go to new Kafka
+        partitions, too. Raises `TopicError` if the topic was deleted and created again.
         """
-        now = time.monotonic()
-        if self._refreshed_at and now - self._refreshed_at < REFRESH_S:
-            return None
-        if self._queue.is_spooling:
-            return None
-        self._refreshed_at = now
-        try:
-            # With a spool, records must not wait long for a broker.
-            admin = client.admin(self._kafka, timeout_s=1.0) if self._queue.has_spool else None
-            facts = topics.describe(self._kafka, self._facts.topic, admin)
-        except BrokerError:
-            return None  # no broker answers now; records wait in the queue
-        topics.check_identity(self._facts.topic_id, facts)
-        if facts.kafka_partitions != self._bytes.kafka_partitions:
-            # The client caches the topic's metadata, and refuses Kafka partitions that it does not
-            # know.
+        self._watch.look()
+        if self._watch.kafka_partitions > self._bytes.kafka_partitions:
+            # The client refuses Kafka partitions that it does not know. The new ones have no
+            # announcements.
             with suppress(KafkaException):
-                self._queue.client.list_topics(self._facts.topic, timeout=client.REACH_TIMEOUT_S)
-        return facts
-
-    def use(self, facts: TopicFacts | None) -> None:
-        """Use the result of `look`, which may be older than that of another thread. A topic never
-        loses Kafka partitions.
-        """
-        if facts is not None and facts.kafka_partitions > self._bytes.kafka_partitions:
-            # The new Kafka partitions have no announcements.
+                self._queue.client.list_topics(self._topic, timeout=client.REACH_TIMEOUT_S)
             self.announcements.again_soon()
-            self._bytes.kafka_partitions = facts.kafka_partitions
+            self._bytes.kafka_partitions = self._watch.kafka_partitions
 
-    def _promise(self, delivery: Delivery, heartbeat: Heartbeat) -> None:
-        delivery.watch.claimed()
-        if heartbeat.timestamp > delivery.promised:
-            if self._results.transaction is not None:
-                self._results.transaction.promised.append((delivery, delivery.promised))
-            delivery.promised = heartbeat.timestamp
+    def hold(self, stream_partition: str | None) -> HeldRelease:
+        """Choose the commit timestamp of a release, and hold the heartbeats at or above it. It may
+        be called in another thread.
+
+        Raises `WriteStreamError` if there is no such live stream partition.
+        """
+        with self._holding:
+            live = self.announcements.live()
+            name = stream_partition if stream_partition is not None else next(iter(live), "")
+            if name not in live:
+                raise WriteStreamError(
+                    ErrorCode.PRODUCER_WITHOUT_PARTITION,
+                    f"The producer has no live stream partition {name}".rstrip(),
+                    "A release gets its commit timestamp from a stream partition that the producer"
+                    " has announced",
+                    "Send a change or a heartbeat with the producer first",
+                )
+            delivery = self._results.delivery(name)
+            time = release_timestamp(
+                now_us(), max(delivery.promised, delivery.reached), delivery.last_release
+            )
+            delivery.last_release = time
+            delivery.held |= {time}
+        return HeldRelease(name, time, self.epoch.on([]))
+
+    def release(self, held: HeldRelease) -> None:
+        """Let the heartbeats go on."""
+        delivery = self._results.delivery(held.stream_partition)
+        with self._holding:
+            delivery.held -= {held.commit_timestamp}
+
+    def _claim(
+        self, record: Heartbeat | ChildPartitions, delivery: Delivery, ended: set[str]
+    ) -> bool:
+        """Register what a record claims. Returns False if another thread holds a release that the
+        record would pass.
+        """
+        with self._holding:
+            if isinstance(record, Heartbeat):
+                if any(time <= record.timestamp for time in delivery.held):
+                    return False
+                delivery.watch.claimed()
+                if record.timestamp > delivery.promised:
+                    if self._results.transaction is not None:
+                        self._results.transaction.promised.append((delivery, delivery.promised))
+                    delivery.promised = record.timestamp
+                return True
+            deliveries = [self._results.delivery(name) for name in ended]
+            if any(one.held for one in (delivery, *deliveries)):
+                return False
+            self.announcements.sent(record, now_us())
+            self._names_are_given = self._names_are_given or bool(record.children)
+            for one in deliveries:
+                one.watch.claimed()
+        return True
 
     def _repeat(self, announcements: list[ChildPartitions]) -> bool:
         for announcement in announcements:
@@ -224,32 +256,33 @@ class ControlRecords:
 
     def _send_everywhere_now(self, sent: Sent, value: bytes) -> bool:
         """Send without waiting. Returns False if the queue is full."""
-        kafka_partitions, headers = sent.copies, self.epoch.on([])
-        for kafka_partition in range(kafka_partitions):
+        kafka_partitions, headers = self._targets(sent), self.epoch.on([])
+        for index, kafka_partition in enumerate(kafka_partitions):
             try:
                 self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, waits=False)
             except BufferError:
                 # What was queued is true, and its result does not matter.
-                sent.copies -= kafka_partitions - kafka_partition
+                sent.copies -= len(kafka_partitions) - index
                 sent.on_settled = _ignore
                 return False
             except DeliveryError as error:
-                for _ in range(kafka_partition + 1, kafka_partitions):
+                for _ in kafka_partitions[index + 1 :]:
                     self._results.answer(sent, error.cause)
                 return True  # `on_settled` has the error
         return True
 
     def _send_everywhere(self, sent: Sent, value: bytes, headers: HeaderList) -> None:
-        if self._queue.put_everywhere(sent, CONTROL_KEY, value, headers):
-            return
-        kafka_partitions = sent.copies
-        for kafka_partition in range(kafka_partitions):
+        kafka_partitions = self._targets(sent)
+        for index, kafka_partition in enumerate(kafka_partitions):
             try:
                 self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers)
             except DeliveryError as error:
-                for _ in range(kafka_partition + 1, kafka_partitions):
+                for _ in kafka_partitions[index + 1 :]:
                     self._results.answer(sent, error.cause)
                 raise
+
+    def _targets(self, sent: Sent) -> Sequence[int]:
+        return (EVERYWHERE,) if self._queue.stores else range(sent.copies)
 
     def _wait_until_true(
         self, delivery: Delivery, record: Heartbeat | ChildPartitions, upto: int | None
@@ -259,7 +292,7 @@ class ControlRecords:
         These are the changes up to `upto`. None: all changes.
         """
         what = f"A heartbeat at {upto}" if upto else "Child partitions"
-        deadline = time.monotonic() + self._wait_s
+        deadline = time.monotonic() + sending.QUEUE_TIMEOUT_S
         while True:
             failed, oldest = delivery.oldest_failed(), delivery.oldest_open()
             # A record in flight may be the failed one, sent again.
@@ -280,13 +313,13 @@ class ControlRecords:
             is_held = release is not None and (upto is None or release <= upto)
             if not is_held and (
                 self._results.transaction is not None
-                or self._queue.is_spooling  # it waits in the spool
+                or self._queue.stores  # it waits in the outbox
                 or oldest is None
                 or (upto is not None and oldest > upto)
             ):
                 return
             if time.monotonic() > deadline:
-                waited = f"after {self._wait_s:g} s. {self._queue.complaint}".strip()
+                waited = f"after {sending.QUEUE_TIMEOUT_S:g} s. {self._queue.last_error}".strip()
                 raise DeliveryError(
                     ErrorCode.CLAIM_NOT_YET_TRUE,
                     f"{what} of stream partition {record.stream_partition} cannot be sent yet",

@@ -1,15 +1,6 @@
 """Sends changes, heartbeats and child partitions to a change topic (REC-3, REC-14, REC-17, REC-18,
 REC-19).
 
-    producer.send(change)          checks, encodes and queues it. The result comes later
-    producer.send(heartbeat)       waits until the heartbeat is true, then sends it to every Kafka
-                                   partition
-    producer.send_many(changes)    checks all of them before it queues the first one
-    producer.poll(1.0)             calls `on_delivery` for the results that have arrived
-    producer.reached("p", time)    reports a position. The producer sends heartbeats up to it
-    producer.flush()               returns when all records are delivered. Otherwise it raises
-    with producer.transaction():   all records of the block are delivered together, or none of them
-
 Delivery is asynchronous, and memory is bounded. A record that was not delivered is never forgotten:
 `flush`, `close` and the next heartbeat fail until you send an equal record and it is delivered. You
 can send a record twice without harm, because readers order changes by their content.
@@ -18,38 +9,28 @@ can send a record twice without harm, because readers order changes by their con
 from __future__ import annotations
 
 import os
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
-from connector.errors import ConnectorError
-from connector.kafka import topics
-from connector.kafka.arguments import headers_of
-from connector.kafka.produce import resume
+from connector.clock import now_us
+from connector.config.settings import KafkaConfig, RegistryConfig
+from connector.dead_letters.envelope import source_letter
+from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
+from connector.kafka import client, topics
+from connector.kafka.arguments import check, check_optional, check_settings, check_type, headers_of
+from connector.kafka.dead_letters.topic import DeadLetterPublisher
+from connector.kafka.produce import heartbeats, resume
 from connector.kafka.produce.change_records import ChangeRecords
 from connector.kafka.produce.closing import Closing
-from connector.kafka.produce.control_records import ControlRecords
-from connector.kafka.produce.delivery_wait import DeliveryWait
-from connector.kafka.produce.heartbeats import AutomaticHeartbeats, Timer
-from connector.kafka.produce.options import (
-    changes_of,
-    check_callback,
-    check_producer,
-    position_of,
-    record_invalid,
-)
+from connector.kafka.produce.control_records import ControlRecords, HeldRelease
+from connector.kafka.produce.heartbeats import AutomaticHeartbeats
+from connector.kafka.produce.outbox import OpenedOutbox, Outbox, OutboxQueue
 from connector.kafka.produce.producer_transaction import Transactions
-from connector.kafka.produce.record_bytes import Headers, RecordBytes, outside_session
-from connector.kafka.produce.release_holds import HeldRelease, ReleaseHolds
-from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
-from connector.kafka.produce.send_queue import HeaderList, SendQueue
-from connector.kafka.produce.set_aside import set_aside
-from connector.kafka.produce.spool import DEFAULT_MAX_BYTES, newest_of, open_spool, settings_of
-from connector.kafka.produce.spool_file import Sync
-from connector.kafka.produce.spool_queue import SpoolQueue, WhenFull
-from connector.kafka.produce.turns import Turns
+from connector.kafka.produce.record_bytes import Headers, RecordBytes, TopicWatch, outside_session
+from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
+from connector.kafka.sending import HeaderList, SendQueue
 from connector.kafka.topics import TopicFacts
 from connector.kafka.unclosed import watch
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
@@ -59,20 +40,21 @@ from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedu
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.produce.results import Queue
 
 
 class ChangeProducer:
     """Publishes to one change topic. A stream partition must have only one producer at a time:
-    ingest reports a second one (PUB-4). Not thread-safe. Do not use it in a process that was forked
-    after it was made.
+    ingest reports a second one (PUB-4). Not thread-safe, except `hold_release`. Do not use it in a
+    process that was forked after it was made.
 
     Use it as a context manager. At the end of the block, it flushes and closes. If the program ends
     without that, it is closed within 10 seconds. If records are lost, standard error says how many,
     and the exit code is 1 (PUB-8).
 
-    After the first call of `reached`, a thread of the producer sends heartbeats (PUB-1). It takes
-    turns with your calls, and calls none of your functions.
+    After the first call of `reached`, each call of `reached`, `send`, `send_many`, `poll`, `flush`
+    and `close` sends the heartbeats that are due (PUB-1). There is no thread: a program that stops
+    calling sends no further heartbeat.
 
     - `kafka_partitions` is the current number of Kafka partitions, over which keys are distributed.
     - `delivered` is the number of acknowledged records that were given to `send`.
@@ -85,188 +67,125 @@ class ChangeProducer:
       Changes that all have the same commit timestamp do not count, because they may be a backfill.
     """
 
+    _announces = True
+
     def __init__(
         self,
         kafka: KafkaConfig,
         topic: str | TopicFacts,
         *,
-        registry: RegistryConfig | None = None,
-        max_record_bytes: int = 10_000_000,
-        max_clock_skew_s: int = 300,
-        min_commit_timestamp: int = 0,
-        queue_timeout_s: float = 60.0,
-        settings: Mapping[str, str] | None = None,
-        announce: bool = True,
+        limits: Limits = Limits(),  # noqa: B008, it is immutable
+        outbox: Outbox | str | os.PathLike[str] | None = None,
         transactional_id: str | None = None,
+        registry: RegistryConfig | None = None,
         heartbeat_s: float = 1.0,
-        spool: str | os.PathLike[str] | None = None,
-        spool_max_bytes: int = DEFAULT_MAX_BYTES,
-        spool_after_s: float = 1.0,
-        spool_full: WhenFull = "block",
-        spool_sync: Sync = "normal",
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Check the topic, and look up the schema if there is a registry.
 
         Args:
             kafka: The brokers and client settings.
             topic: The name of the change topic, or the result of `describe`.
-            registry: The schema registry. None: records have the single-object framing.
-            max_record_bytes: The limit for key and value together. The limit of the topic applies,
-                too.
-            max_clock_skew_s: How far an estimated low watermark, and a position of `reached`, may
-                be after this machine's clock. Use the value of the stream.
-            min_commit_timestamp: The least commit timestamp, in microseconds. Use the value of the
-                stream. 0 sets no limit.
-            queue_timeout_s: How long `send` waits for space in the queue, and a heartbeat for
-                acknowledgements.
-            settings: Client settings for this producer only. They have priority over those of
-                `kafka`.
-            announce: False: you send announcements yourself, for example if you copy records.
+            limits: The limits of the stream. The size limit of the topic applies, too.
+            outbox: A file in which each record is stored before it is sent (PUB-3). The producer
+                first sends what an earlier process left there.
             transactional_id: All records are sent in transactions. An older producer with the same
                 id can no longer send, and its open transaction is aborted.
-            heartbeat_s: The interval of automatic heartbeats, 1 to 300 seconds. Without a call of
-                `reached`, the producer sends none, so a program that sends its own heartbeats does
-                not need to change.
-            spool: The path of a file for the records that Kafka does not acknowledge in time
-                (PUB-3). It belongs to this producer and topic. The file `PATH.lock` is beside it.
-                The producer first sends what an earlier process left there. None: there is no
-                spool.
-            spool_max_bytes: How many bytes of records the spool may have.
-            spool_after_s: How long a record may be unacknowledged before it moves to the spool.
-                At most 60 seconds.
-            spool_full: With `block`, `send` waits for space for at most `queue_timeout_s`. With
-                `raise`, it raises at once, and waits only for a slow disk.
-            spool_sync: With `full`, records in the spool survive a power loss, not only SIGKILL.
+            registry: The schema registry. None: records have the single-object framing.
+            heartbeat_s: The interval of automatic heartbeats, 1 to 300 seconds.
+            settings: Client settings for this producer only. They have priority over those of
+                `kafka`.
 
         Raises:
-            TopicError: There is no such topic, or it is compacted. Or it was deleted and created
-                again, and the spool has records for it.
-            BrokerError: No broker answers. With a spool that was used before, this is no error.
-            RegistryError: The registry does not answer, or does not have the schema. A spool that
-                was used before has the id of the schema, so that the first is no error.
-            ConfigError: A client setting or another argument is not allowed, or has a wrong type
-                (`ARGUMENT_INVALID`). A `transactional_id` is not allowed with a spool.
-            SpoolError: Another producer uses the spool, or it belongs to another topic, or it
-                cannot be read or written.
+            TopicError: There is no such topic, or it is compacted.
+            BrokerError: No broker answers. With an outbox that was used before, this is no error.
+            RegistryError: The registry does not have the schema, or does not answer. With an outbox
+                that was used before, the latter is no error.
+            ConfigError: An argument is not allowed, or both a `transactional_id` and an outbox.
+            OutboxError: Another producer uses the outbox, or it belongs to another topic, or it is
+                damaged or cannot be used.
         """
-        check_producer(
-            kafka=kafka,
-            topic=topic,
-            registry=registry,
-            max_record_bytes=max_record_bytes,
-            max_clock_skew_s=max_clock_skew_s,
-            min_commit_timestamp=min_commit_timestamp,
-            queue_timeout_s=queue_timeout_s,
-            settings=settings,
-            announce=announce,
-            transactional_id=transactional_id,
-        )
-        self._max_clock_skew_us = max_clock_skew_s * 1_000_000
+        _check_arguments(kafka, topic, registry, limits, settings, transactional_id, outbox)
+        self._max_clock_skew_us = limits.max_clock_skew_s * 1_000_000
         self._kafka = (
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
+        self._registry, self._limits = registry, limits
         schedule = HeartbeatSchedule(heartbeat_s)
-        spool_settings = settings_of(
-            spool, transactional_id, spool_max_bytes, spool_after_s, spool_full, spool_sync
-        )
-        self._spool = (
-            None
-            if spool_settings is None
-            else open_spool(spool_settings, self._kafka, topic, queue_timeout_s=queue_timeout_s)
-        )
-        self._registry, self._max_record_bytes = registry, max_record_bytes
+        opened: OpenedOutbox | None = None
+        if outbox is not None:
+            outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox)
+            opened = OpenedOutbox(outbox, self._kafka, topic)
         try:
-            if self._spool is not None:
-                facts = self._spool.facts
-                self._topic_warnings = topics.check(facts)
-                self._bytes = self._spool.record_bytes(
-                    registry, max_record_bytes, min_commit_timestamp
-                )
+            if opened is not None:
+                facts = opened.facts
             else:
                 facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
-                self._topic_warnings = topics.check(facts)
-                self._bytes = RecordBytes(facts, registry, max_record_bytes, min_commit_timestamp)
             self.topic = facts.topic
-            self._results = Results(facts.topic)
-            self._turns = Turns(_is_free(weakref.ref(self)))
-            self._queue: SendQueue[Sent] = (
-                SendQueue(
-                    self._kafka,
-                    facts,
-                    self._results.answer,
-                    queue_timeout_s=queue_timeout_s,
-                    transactional_id=transactional_id,
-                )
-                if self._spool is None
-                else self._spool.new_queue(self._kafka, self._results, self._turns, self._bytes)
-            )
-            self._results.watch(self._queue)
-            self._wait = DeliveryWait(self._turns, self._queue, self._results)
-            self._control = ControlRecords(
-                self._kafka,
-                facts,
-                self._queue,
-                self._results,
-                self._bytes,
-                announces=announce,
-                wait_s=queue_timeout_s,
-            )
-            self._releases = ReleaseHolds(self._control, self._results)
-            self._changes = ChangeRecords(
-                self._queue,
-                self._results,
-                self._bytes,
-                self._control,
-                max_clock_skew_us=self._max_clock_skew_us,
-                clock=Timer.clock,
-            )
+            self._topic_warnings = topics.check(facts)
+            self._connect(facts, opened, transactional_id, asks_again=isinstance(topic, str))
         except BaseException:
-            if self._spool is not None:
-                self._spool.file.close()
+            if opened is not None:
+                opened.file.close()
             raise
-        self._transactions = (
-            None
-            if transactional_id is None
-            else Transactions(
-                self._kafka,
-                self.topic,
-                transactional_id,
-                self._queue,
-                self._results,
-                self._control,
-                self._turns,
-            )
-        )
         self._heartbeats = AutomaticHeartbeats(
             self.topic,
             schedule,
-            self._turns,
             self._queue,
             self._results,
             self._control,
             self._bytes,
             self._transactions,
-            Timer,
         )
-        self._closing = Closing(
-            self._turns, self._queue, self._results, self._wait, self._heartbeats, self._spool
-        )
+        self._closing = Closing(self._queue, self._results, self._heartbeats)
         self._unwatch = watch(self, self._closing)
-        if self._spool is not None:
-            self._spool.start(self._kafka)
+
+    def _connect(
+        self,
+        facts: TopicFacts,
+        opened: OpenedOutbox | None,
+        transactional_id: str | None,
+        *,
+        asks_again: bool,
+    ) -> None:
+        topic_watch = TopicWatch(self._kafka, facts, asks_again=asks_again)
+        self._results = Results(facts.topic)
+        self._transactions: Transactions | None = None
+        self._queue: Queue
+        if opened is not None:
+            self._bytes = opened.record_bytes(self._registry, self._limits)
+            self._queue = OutboxQueue(self._kafka, opened, self._results, self._bytes, topic_watch)
+        else:
+            self._bytes = RecordBytes(facts, self._registry, self._limits)
+            self._queue = SendQueue(self._kafka, facts, self._results.answer, transactional_id)
+        self._results.watch(self._queue)
+        self._control = ControlRecords(
+            facts, self._queue, self._results, self._bytes, topic_watch, announces=self._announces
+        )
+        self._changes = ChangeRecords(
+            self._queue,
+            self._results,
+            self._bytes,
+            self._control,
+            max_clock_skew_us=self._max_clock_skew_us,
+            clock=heartbeats.clock,
+        )
+        if transactional_id is not None:
+            assert isinstance(self._queue, SendQueue)
+            self._transactions = Transactions(
+                self._kafka, transactional_id, self._queue, self._results, self._control
+            )
 
     @property
     def warnings(self) -> list[str]:
-        with self._turns:
-            forgotten = self._results.forgotten(Timer.clock())
         return [
             *self._topic_warnings,
-            *([] if self._spool is None else self._spool.warnings),
-        ] + [
-            f"Stream partition {name} has sent changes for {FORGOTTEN_S:g} s without a heartbeat"
-            " and without an estimated low watermark, so the low watermark of the stream does not"
-            " advance. Call reached, or send heartbeats"
-            for name in forgotten
+            *(
+                f"Stream partition {name} has sent changes for {FORGOTTEN_S:g} s without a"
+                " heartbeat and without an estimated low watermark, so the low watermark of the"
+                " stream does not advance. Call reached, or send heartbeats"
+                for name in self._results.forgotten(heartbeats.clock())
+            ),
         ]
 
     @property
@@ -295,12 +214,10 @@ class ChangeProducer:
         """Queue one record. A change goes to the Kafka partition of its key, a control record to
         every Kafka partition.
 
-        The method returns before the record is delivered. It blocks while the queue is full. A
-        heartbeat blocks until all changes that it covers are acknowledged. Child partitions block
-        until all changes of their stream partition, and of the stream partitions that they end, are
-        acknowledged. In a transaction they do not block, because they are delivered together with
-        these changes. While records are spooled, control records do not block. They wait in the
-        spool.
+        It returns before the record is delivered, and blocks while the queue is full. With an
+        outbox, the record is on disk then. A heartbeat blocks until all changes that it covers are
+        acknowledged, and child partitions, until all changes of the stream partitions that they end
+        are; but neither in a transaction nor with an outbox.
 
         An estimated low watermark is lowered to the acknowledged changes. If it is not a claim (a
         sentinel, or more than `max_clock_skew_s` after the clock), it is sent as 0. With a
@@ -314,38 +231,34 @@ class ChangeProducer:
             record: The change, heartbeat or child partitions.
             headers: Kafka headers.
             on_delivery: Called once as `on_delivery(record, error)` when the result is known
-                (PUB-5). `error` is `None` if the record was acknowledged, and in a transaction, if
-                it was committed. Otherwise it is the reason, and the record is in `undelivered`. It
-                is called in your thread, at the start of `send`, `send_many` and `transaction`, and
-                in `poll`, `flush` and `close`. It may send, but must not poll, flush or close. If
-                it raises, the calling method raises the same exception and sends nothing. The next
-                call makes the remaining calls.
+                (PUB-5): with `None` if Kafka has the record, or with the reason. With an outbox,
+                `record` is as it is in the topic. It is called in your thread, at the start of
+                `send`, `send_many` and `transaction`, and in `poll`, `flush` and `close`. It may
+                send, but must not poll, flush or close. If it raises, so does the calling method,
+                and sends nothing.
 
         Raises:
             InvalidChangeError: The record is too large, or a change is not after the last heartbeat
                 of its stream partition. Nothing is sent.
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
-            SpoolFullError: The spool has no space. It is a `DeliveryError`, and the record is in
-                `undelivered`.
-            SpoolError: A heartbeat is refused, because the spool has lost records (PUB-3). For an
-                automatic heartbeat, this is raised once, and then the record is queued.
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
-                failed. Nothing is sent. Or the queue stayed full. Then the record is in
-                `undelivered` until you send it again, and `on_delivery` is called.
-            DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
-                record is queued.
+                failed. Nothing is sent. Or the queue stayed full, or the outbox
+                (`OutboxFullError`). Then the record is in `undelivered`. Or an automatic heartbeat
+                was not delivered (`HEARTBEAT_UNDELIVERED`). Then the record is queued.
+            TopicError: The topic was deleted and created again.
+            OutboxError: The outbox is damaged or cannot be used.
             DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
                 `transaction` does.
         """
-        assert not self._closed, "a closed producer sends nothing"
-        with self._turns:
-            self._send(record, headers, on_delivery)
-            if self._heartbeats.has_failed:
-                self._check_heartbeats()
+        assert not self._closing.is_closed, "a closed producer sends nothing"
+        self._send(record, headers, on_delivery)
+        self._heartbeats.send_due()
+        if self._heartbeats.has_failed:
+            self._check_heartbeats()
 
     def _send(self, record: Record, headers: Headers, on_delivery: OnDelivery | None) -> None:
         if self._results.due:
-            self._results.tell()
+            self._results.call()
         if self._transactions is not None and self._results.transaction is None:
             with self._transaction(self._transactions):
                 self._send(record, headers, on_delivery)
@@ -354,7 +267,7 @@ class ChangeProducer:
             self._results.check_is_among_failed(record)
         header_list: HeaderList = headers_of(headers) if headers else []
         if on_delivery is not None:
-            check_callback(on_delivery)
+            _check_callback(on_delivery)
         if isinstance(record, DataChange):
             self._changes.send(record, header_list, on_delivery)
         elif isinstance(record, Heartbeat | ChildPartitions):
@@ -362,7 +275,9 @@ class ChangeProducer:
         elif isinstance(record, Release):
             raise outside_session(record)
         else:
-            raise record_invalid(record)
+            raise argument_invalid(
+                "record", record, "a DataChange, a Heartbeat or a ChildPartitions"
+            )
 
     def send_many(
         self,
@@ -384,26 +299,22 @@ class ChangeProducer:
             InvalidChangeError: `send` would refuse a change. Nothing is sent. `index` is the index
                 of the first one.
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
-            DeliveryError: The queue stayed full. The change and those after it are in
-                `undelivered`.
-            DeliveryError: An automatic heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). The
-                changes are queued.
-            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
-                `transaction` does.
+            DeliveryError, TopicError, OutboxError, WriterConflictError, BrokerError: As `send`
+                does. If the queue stayed full, the change and those after it are in `undelivered`.
         """
-        assert not self._closed, "a closed producer sends nothing"
-        with self._turns:
-            self._results.tell()
-            changes = changes_of(changes)
-            header_list = headers_of(headers) if headers else []
-            if on_delivery is not None:
-                check_callback(on_delivery)
-            if self._transactions is not None and self._results.transaction is None:
-                with self._transaction(self._transactions):
-                    self._changes.send_many(changes, header_list, on_delivery)
-            else:
+        assert not self._closing.is_closed, "a closed producer sends nothing"
+        self._results.call()
+        changes = _changes_of(changes)
+        header_list = headers_of(headers) if headers else []
+        if on_delivery is not None:
+            _check_callback(on_delivery)
+        if self._transactions is not None and self._results.transaction is None:
+            with self._transaction(self._transactions):
                 self._changes.send_many(changes, header_list, on_delivery)
-            self._check_heartbeats()
+        else:
+            self._changes.send_many(changes, header_list, on_delivery)
+        self._heartbeats.send_due()
+        self._check_heartbeats()
 
     def reached(self, stream_partition: str, timestamp: int, resume_token: bytes = b"") -> None:
         """Report that every change of the stream partition with a commit timestamp at or below
@@ -411,12 +322,10 @@ class ChangeProducer:
 
         The producer then sends a heartbeat for each stream partition and interval, at the newest
         reported position whose changes are acknowledged. Go on calling `reached` while the source
-        is silent, with the time up to which the source was read. The method does not wait.
-
-        From now on, `send` refuses a change at or below `timestamp`, unless it failed before.
-
-        At least once a minute, all announcements are repeated, and also the heartbeats of stream
-        partitions that report no new position.
+        is silent, with the time up to which it was read. It does not wait, except for the commit of
+        a heartbeat with a `transactional_id`. With an outbox, the resume token is on disk when it
+        returns. From now on, `send` refuses a change at or below `timestamp`, unless it failed
+        before.
 
         Args:
             stream_partition: The name of the stream partition. A new name is announced with its
@@ -430,10 +339,9 @@ class ChangeProducer:
                 or the stream partition has ended or is not announced.
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`).
         """
-        assert not self._closed, "a closed producer sends nothing"
-        heartbeat = position_of(stream_partition, timestamp, resume_token, self._max_clock_skew_us)
-        with self._turns:
-            self._heartbeats.reached(heartbeat)
+        assert not self._closing.is_closed, "a closed producer sends nothing"
+        self._heartbeats.reached(stream_partition, timestamp, resume_token, self._max_clock_skew_us)
+        self._heartbeats.send_due()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -448,21 +356,19 @@ class ChangeProducer:
                 all records or did not answer, or the transaction lacks changes of the same stream
                 partition that were aborted before. Send all of them again in another transaction.
                 Or an automatic heartbeat was not delivered. Then the block does not begin.
-            WriterConflictError: Another producer has started with the same `transactional_id`. This
-                producer can no longer send.
+            WriterConflictError: Another producer has the same `transactional_id`.
             BrokerError: No broker answers, so the transaction cannot begin.
         """
         assert self._transactions is not None, "transactions need a transactional_id"
         assert self._results.transaction is None, "a producer has one transaction at a time"
-        with self._turns:
-            self._check_heartbeats()
+        self._check_heartbeats()
         with self._transaction(self._transactions):
             yield
+        self._heartbeats.send_due()
 
     @contextmanager
     def _transaction(self, transactions: Transactions) -> Iterator[None]:
-        with self._turns:
-            self._results.tell()
+        self._results.call()
         with transactions.block():
             yield
 
@@ -479,67 +385,51 @@ class ChangeProducer:
         Raises:
             WriteStreamError: The producer has no such stream partition. Send a record first.
         """
-        assert not self._closed, "a closed producer sends nothing"
-        with self._turns:
-            held = self._releases.begin(stream_partition)
+        assert not self._closing.is_closed, "a closed producer sends nothing"
+        held = self._control.hold(stream_partition)
         try:
             yield held
         finally:
-            self._releases.end(held)
+            self._control.release(held)
 
     def resume_token(self, stream_partition: str) -> bytes:
-        """Read the resume token of the newest heartbeat of a stream partition from the topic
-        (REC-19).
+        """Return the position at which the source must continue (REC-19).
 
-        A data change does not count, because earlier changes may be missing. Exception: with a
-        `transactional_id`, the last committed change counts, too. Then all records of the stream
-        partition in the topic must have been sent in transactions. Records without a token do not
-        count.
+        With an outbox that has a position, this is the newest one that `reached` or a heartbeat
+        reported: everything up to it is in Kafka or in the outbox (PUB-3). Otherwise, it is the
+        resume token of the newest heartbeat in the topic. A data change does not count, because
+        earlier changes may be missing. Exception: with a `transactional_id`, the last committed
+        change counts, too. Then all records of the stream partition in the topic must have been
+        sent in transactions. Records without a token do not count.
 
         Args:
             stream_partition: The name of the stream partition.
-
-        With a spool, a position that `reached` or a heartbeat reported while records were spooled
-        counts, too, because everything up to it is in Kafka or in the spool (PUB-3). If no broker
-        answers, only this position counts.
-
-        Call it before `close`.
-
-        Returns:
-            The position at which the source must continue.
 
         Raises:
             TopicError: The topic has no resume token of the stream partition.
             BrokerError: No broker answers.
         """
-        assert not self._closed, "a closed producer has no resume token"
-        limits = Limits(max_record_bytes=self._max_record_bytes)
-        in_transactions = self._transactions is not None
-
-        def newest() -> resume.Resumed:
-            found = resume.newest_token(
-                self._kafka,
-                self.topic,
-                stream_partition,
-                registry=self._registry,
-                limits=limits,
-                in_transactions=in_transactions,
-            )
-            with self._turns:
-                self._control.epoch.follows(found.epoch)
-            return found
-
-        if self._spool is None:
-            return newest().token
-        with self._turns:
-            position = self._spool.file.position(stream_partition)
-        return newest_of(position, lambda: newest()[:2])[1]
+        assert not self._closing.is_closed, "a closed producer has no resume token"
+        if isinstance(self._queue, OutboxQueue):
+            token = self._queue.token(stream_partition)
+            if token is not None:
+                return token
+        newest = resume.newest_token(
+            self._kafka,
+            self.topic,
+            stream_partition,
+            registry=self._registry,
+            limits=Limits(max_record_bytes=self._limits.max_record_bytes),
+            in_transactions=self._transactions is not None,
+        )
+        self._control.epoch.follows(newest.epoch)
+        return newest.token
 
     def poll(self, timeout_s: float = 0.0) -> int:
         """Make the due calls of `on_delivery`. If none is due, wait for a result.
 
-        Records that wait for a full batch are not sent earlier. `flush` sends them at once. Calls
-        of an open transaction are due when it ends.
+        Records that wait for a full batch are not sent earlier. Calls of an open transaction are
+        due when it ends.
 
         Args:
             timeout_s: The maximum time to wait.
@@ -550,55 +440,43 @@ class ChangeProducer:
         Raises:
             WriterConflictError: As `transaction` does. Exceptions of `on_delivery` are raised, too.
         """
-        assert not self._results.is_telling, "on_delivery may send, and nothing else"
-        return self._wait.poll(timeout_s)
+        assert not self._results.is_calling, "on_delivery may send, and nothing else"
+        return self._closing.poll(timeout_s)
 
-    def flush(self, timeout_s: float = 130.0, *, to_disk: bool = False) -> None:
-        """Wait until all records are acknowledged, and all calls of `on_delivery` are made.
+    def flush(self, timeout_s: float = 130.0) -> None:
+        """Wait until all records are acknowledged, and all calls of `on_delivery` are made. Then
+        send a heartbeat at the last position of each stream partition, and wait for it.
 
-        Before that, stream partitions that your last announcement omits end (WMK-6). So send all
-        parts of an announcement before you call it.
+        Stream partitions that your last announcement omits end (WMK-6). So send all parts of an
+        announcement before you call it. Call it before your program is about to wait for long.
 
         Args:
             timeout_s: The maximum time to wait.
-            to_disk: It is enough that a record is in the spool (PUB-3). Then a process that is
-                killed does not lose it. Requires a `spool`.
 
         Raises:
-            DeliveryError: The time has passed, or a record failed, now or earlier. `undelivered`
-                has the records. Exceptions of `on_delivery` are raised, too. Delivery continues in
-                the background. With a spool, `RECORDS_IN_SPOOL` says that all records without an
-                acknowledgement are in the file. Or an automatic heartbeat was not delivered
-                (`HEARTBEAT_UNDELIVERED`).
+            DeliveryError: The time has passed, or a record failed, now or earlier: `undelivered`
+                has the records. With `RECORDS_IN_OUTBOX`, they are in the file. Or an automatic
+                heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). Exceptions of `on_delivery`
+                are raised, too.
         """
         self._results.check_may_wait()
-        with self._turns:
-            self._heartbeats.confirm_announcements()
-        if to_disk:
-            assert isinstance(self._queue, SpoolQueue), "a flush to the disk needs a spool"
-            self._wait.flush_to_disk(self._queue, timeout_s)
-        else:
-            self._wait.flush(timeout_s)
-        with self._turns:
-            self._check_heartbeats()
+        self._closing.flush(timeout_s)
 
     def undelivered(self) -> dict[Record, str]:
         """Return the records that are not acknowledged, with the reason. Changes come first.
 
-        Send them again in this order. With a `transactional_id`, send them in one transaction.
-        Announcements of the producer are included. Send them again, too. Records in the file of a
-        spool are not included, because the producer sends them by itself.
+        Send them again in this order, also announcements of the producer. With a
+        `transactional_id`, send them in one transaction. With an outbox, the producer sends its
+        records by itself, so only one that Kafka refuses is included.
         """
-        with self._turns:
-            return self._results.undelivered()
+        return self._results.undelivered()
 
     def send_to_dead_letters(self, *changes: DataChange, headers: Headers = ()) -> None:
         """Publish failed changes as dead letters instead of delivering them (DLQ-2).
 
-        The source can continue without them: they are no longer in `undelivered`, and heartbeats do
-        not wait for them. Therefore a replay of them is late. The reason is REJECTED if the broker
-        refused a change, and otherwise RETRIES_EXHAUSTED. In the second case it may have been
-        delivered. Then a replay changes nothing.
+        They are no longer in `undelivered`, and heartbeats do not wait for them. Therefore a replay
+        of them is late. The reason is REJECTED if the broker refused a change, and otherwise
+        RETRIES_EXHAUSTED: it may have been delivered. Then a replay changes nothing.
 
         Args:
             changes: Failed changes of `undelivered`.
@@ -609,55 +487,48 @@ class ChangeProducer:
                 whose dead letters were not published stay in `undelivered`.
         """
         assert self._results.transaction is None, "a transaction is delivered as one, or not at all"
-        with self._turns:
-            given = tuple(
-                (name, value.encode() if isinstance(value, str) else value)
-                for name, value in headers_of(headers)
-            )
-            set_aside(changes, given, self._kafka, self._bytes, self._results)
-
-    def refresh_now(self) -> None:
-        """Make the next control record check the number of Kafka partitions. Otherwise, it is
-        checked once a minute.
-        """
-        self._control.refresh_now()
+        given = tuple(
+            (name, value.encode() if isinstance(value, str) else value)
+            for name, value in headers_of(headers)
+        )
+        failed = {change: self._results.why_failed(change) for change in changes}
+        assert None not in failed.values(), "only what has failed is set aside"
+        with DeadLetterPublisher(self._kafka, self.topic) as publisher:
+            for change, why in failed.items():
+                value = self._bytes.of(replace(change, estimated_low_watermark=0))
+                letter = source_letter(
+                    self.topic, change.row_key, value, given, why or "", now=now_us()
+                )
+                # One at a time, so that a failure does not publish the others again: a second dead
+                # letter of a change has another id.
+                publisher.publish([letter])
+                if isinstance(self._queue, OutboxQueue) and self._results.is_refused(change):
+                    self._queue.skip_refused()
+                else:
+                    self._results.set_aside(change)
 
     def close(self, timeout_s: float = 130.0) -> None:
-        """Flush, send the last automatic heartbeats, and close the client. A second call does
-        nothing. Stream partitions that your last announcement omits end.
+        """Flush, and close the client. A second call does nothing.
 
-        The last heartbeat of a stream partition is at the newest reported position whose changes
-        are acknowledged. If the thread of the heartbeats commits a transaction, `close` waits for
-        it.
-
-        Records without a result are reported to `on_delivery` as failed. Those in the file of a
-        spool are not reported: the next producer with this spool sends them. After `close`, nothing
-        can be sent, also not by `on_delivery`.
+        Records without a result are reported to `on_delivery` as failed. Those in an outbox are
+        not: the next producer with this outbox sends them. After `close`, nothing can be sent, also
+        not by `on_delivery`.
 
         Args:
             timeout_s: The maximum time to wait. Closing may take one second more.
 
         Raises:
-            DeliveryError: As `flush` does, or the last heartbeat was not delivered. With a spool,
-                `RECORDS_IN_SPOOL` also counts the records that `close` has moved there.
-            SpoolError: The last heartbeat was refused, because the spool has lost records.
+            DeliveryError: As `flush` does, or the last heartbeat was not delivered.
         """
-        if self._closed:
+        if self._closing.is_closed:
             return
-        assert not self._results.is_telling, "on_delivery may send, and nothing else"
+        assert not self._results.is_calling, "on_delivery may send, and nothing else"
         self._unwatch()
         self._closing.close(timeout_s)
 
-    @property
-    def _closed(self) -> bool:
-        return self._closing.is_closed
-
-    def _is_free(self) -> bool:
-        return self._results.transaction is None or self._heartbeats.is_stopped
-
     def _check_heartbeats(self) -> None:
         """Raise the error of an automatic heartbeat, but not where it would end a transaction."""
-        if self._results.transaction is None and not self._results.is_telling:
+        if self._results.transaction is None and not self._results.is_calling:
             self._heartbeats.check()
 
     def __enter__(self) -> Self:
@@ -678,11 +549,44 @@ class ChangeProducer:
             error.add_note(f"in addition: {further}")
 
 
-def _is_free(producer: weakref.ref[ChangeProducer]) -> Callable[[], bool]:
-    """Whether no transaction is open. It does not keep the producer alive."""
+class CopyingProducer(ChangeProducer):
+    """Sends records that contain the announcements of another producer, and announces nothing."""
 
-    def is_free() -> bool:
-        found = producer()
-        return found is None or found._is_free()
+    _announces = False
 
-    return is_free
+
+def _check_arguments(
+    kafka: object,
+    topic: object,
+    registry: object,
+    limits: object,
+    settings: object,
+    transactional_id: str | None,
+    outbox: object,
+) -> None:
+    check_type("kafka", kafka, KafkaConfig, "a KafkaConfig")
+    check_type("topic", topic, (str, TopicFacts), "the name of a topic, or a TopicFacts")
+    check_optional("registry", registry, RegistryConfig, "a RegistryConfig")
+    check_type("limits", limits, Limits, "a Limits")
+    check_settings("settings", settings)
+    if transactional_id is not None:
+        client.check_id("transactional_id", transactional_id)
+        if outbox is not None:
+            raise ConfigError(
+                ErrorCode.SETTING_INVALID,
+                "A producer with a transactional_id cannot have an outbox",
+                "A commit says that Kafka has the records. With an outbox, they may be on your disk"
+                " only",
+                "Leave out outbox or transactional_id",
+            )
+
+
+def _check_callback(on_delivery: object) -> None:
+    check("on_delivery", on_delivery, callable(on_delivery), "a function, or None")
+
+
+def _changes_of(changes: object) -> Sequence[DataChange]:
+    given = list(changes) if isinstance(changes, Iterable) else None
+    is_allowed = given is not None and all(isinstance(one, DataChange) for one in given)
+    check("changes", changes, is_allowed, "a collection of DataChange")
+    return given or []

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig
     from connector.kafka.produce.control_records import ControlRecords
-    from connector.kafka.produce.send_queue import SendQueue
-    from connector.kafka.produce.turns import Turns
+    from connector.kafka.sending import SendQueue
 
 
 class Transactions:
@@ -28,19 +27,18 @@ class Transactions:
     def __init__(
         self,
         kafka: KafkaConfig,
-        topic: str,
         transactional_id: str,
         queue: SendQueue[Sent],
         results: Results,
         control: ControlRecords,
-        turns: Turns,
     ) -> None:
         """Shut out other producers with the same transactional id. Raises as `transactions.start`
         does.
         """
-        self._kafka, self._topic, self._transactional_id = kafka, topic, transactional_id
+        self._kafka, self._transactional_id = kafka, transactional_id
+        self._topic = results.topic
         self._queue, self._results = queue, results
-        self._control, self._turns = control, turns
+        self._control = control
         self._started: Producer | None = None
         self._start()
 
@@ -48,28 +46,23 @@ class Transactions:
     def block(self) -> Iterator[None]:
         """Commit the records of the block together, or none of them.
 
-        Begin and end are turns, and the block is not. Raises as `ChangeProducer.transaction` does.
+        Raises as `ChangeProducer.transaction` does.
         """
-        with self._turns:
-            transaction = self._begin()
-            lineage = self._control.announcements.copy()
+        transaction = self._begin()
+        lineage = self._control.announcements.copy()
         try:
             yield
-            with self._turns:
-                self._commit(transaction)
-                for sent in transaction.settled:
-                    self._results.conclude(sent, "")
+            self._commit(transaction)
+            for sent in transaction.settled:
+                self._results.conclude(sent, "")
         except BaseException as error:
-            with self._turns:
-                if self._results.transaction is transaction:
-                    self._abort(transaction, error)
-                    self._control.announcements = lineage
+            if self._results.transaction is transaction:
+                self._abort(transaction, error)
+                self._control.announcements = lineage
             raise
-        finally:
-            self._turns.changed()
 
     def _begin(self) -> OpenTransaction:
-        self._queue.check_not_shut_out()
+        self._queue.check_not_fenced()
         if self._started is not self._queue.client:
             self._start()
         try:

@@ -1,11 +1,17 @@
-"""The bytes of the records of one topic, and the size that the topic takes (REC-11, REC-14)."""
+"""The topic of one producer: the bytes of its records, the size that it takes, and whether it is
+still the same topic (REC-4, REC-11, REC-14).
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import InvalidChangeError
+from connector.errors import BrokerError, InvalidChangeError
+from connector.kafka import client, topics
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.avro_encoder import version_of
 from connector.records.codec import VERSIONS, encode, frame
@@ -13,10 +19,18 @@ from connector.records.model import DataChange, Release, Rule
 from connector.validation import check_age
 
 if TYPE_CHECKING:
-    from connector.config.settings import RegistryConfig
-    from connector.kafka.produce.send_queue import HeaderList
+    from concurrent.futures import Future
+
+    from confluent_kafka.admin import (  # type: ignore[attr-defined]
+        AdminClient,
+        TopicDescription,
+    )
+
+    from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.sending import HeaderList
     from connector.kafka.topics import TopicFacts
     from connector.records.model import Record
+    from connector.validation import Limits
 
 Headers = Iterable[tuple[str, bytes | None]]
 
@@ -26,6 +40,9 @@ numbers; rounded up.
 """
 
 HEADER_OVERHEAD_BYTES: Final = 10
+
+LOOK_EVERY_S: Final = 60.0
+RETRY_S: Final = 2.0
 
 
 def outside_session(record: Record) -> InvalidChangeError:
@@ -52,15 +69,13 @@ class RecordBytes:
         self,
         facts: TopicFacts,
         registry: RegistryConfig | None,
-        max_record_bytes: int,
-        min_commit_timestamp: int = 0,
+        limits: Limits,
         schema_id: int | None = None,
     ) -> None:
         """Look up the schema if there is a registry, unless `schema_id` is given. Raises
         `RegistryError`.
         """
-        self._facts, self._max_record_bytes = facts, max_record_bytes
-        self._min_commit_timestamp = min_commit_timestamp
+        self._facts, self._limits = facts, limits
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
         self.schema_id = schema_id
         if registry is not None and schema_id is None:
@@ -73,7 +88,7 @@ class RecordBytes:
 
     def check_age(self, record: Record) -> None:
         """Raises `InvalidChangeError` if the time of a record is too old (ING-6)."""
-        check_age(record, self._min_commit_timestamp)
+        check_age(record, self._limits.min_commit_timestamp)
 
     def checked(self, record: Record, key: bytes, headers: HeaderList) -> bytes:
         """Return the framed value of a record. Raises `InvalidChangeError` if it is too large or
@@ -88,12 +103,12 @@ class RecordBytes:
 
     def check_size(self, key: bytes, value: bytes, headers: HeaderList) -> None:
         """Raises `InvalidChangeError` if a framed record is too large."""
-        size = len(key) + len(value)
-        if size > self._max_record_bytes:
+        size, most = len(key) + len(value), self._limits.max_record_bytes
+        if size > most:
             raise InvalidChangeError(
                 "TOO_LARGE",
                 "record",
-                f"at most {self._max_record_bytes} bytes of key and value (max_record_bytes)",
+                f"at most {most} bytes of key and value (max_record_bytes)",
                 size,
             )
         for name, text in headers:
@@ -105,3 +120,53 @@ class RecordBytes:
                 f" (max.message.bytes of {self._facts.topic})"
             )
             raise InvalidChangeError("TOO_LARGE", "record", limit, size)
+
+
+class TopicWatch:
+    """Asks Kafka once a minute whether the topic is still the same, and how many Kafka partitions
+    it has. It never waits for the answer.
+
+    - `kafka_partitions` is the newest answer. A topic never loses Kafka partitions.
+    - `is_verified` is False until an answer has the same topic. Without `asks_again`, the topic is
+      not verified again after an error.
+    """
+
+    def __init__(self, kafka: KafkaConfig, facts: TopicFacts, *, asks_again: bool) -> None:
+        self._kafka, self._facts, self._asks_again = kafka, facts, asks_again
+        self._admin: AdminClient | None = None
+        self._answer: Future[TopicDescription] | None = None
+        self._ask_at = time.monotonic() + LOOK_EVERY_S
+        self.kafka_partitions, self.is_verified = facts.kafka_partitions, True
+
+    def ask_again(self) -> None:
+        """Verify the topic again. A question without an answer is dropped."""
+        if self._asks_again:
+            self._answer, self._ask_at, self.is_verified = None, 0.0, False
+
+    def look(self) -> bool:
+        """Ask if it is time, read the answer if it is there, and return `is_verified`.
+
+        Raises `TopicError` if the topic is missing, or was deleted and created again.
+        """
+        if self._answer is None:
+            now = time.monotonic()
+            if now >= self._ask_at:
+                self._ask_at = now + LOOK_EVERY_S
+                self._admin = client.new_admin(self._kafka)
+                self._answer = topics.ask_identity(self._admin, self._facts.topic)
+        elif self._answer.done():
+            answer, self._answer, self._admin = self._answer, None, None
+            if not self.is_verified:
+                self._ask_at = time.monotonic() + RETRY_S
+            with suppress(BrokerError):  # no broker answers now
+                self._use(answer)
+        return self.is_verified
+
+    def _use(self, answer: Future[TopicDescription]) -> None:
+        topic_id, partitions = topics.identity_of(answer, self._kafka, self._facts.topic)
+        count = max(self.kafka_partitions, len(partitions))
+        topics.check_identity(
+            self._facts.topic_id, replace(self._facts, topic_id=topic_id, kafka_partitions=count)
+        )
+        self.is_verified, self.kafka_partitions = True, count
+        self._ask_at = time.monotonic() + LOOK_EVERY_S

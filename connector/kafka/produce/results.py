@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from connector.errors import DeliveryError, ErrorCode
+from connector.kafka.sending import SendError, text_of
 from connector.records.model import DataChange, Record, time_of
 from connector.watermarks.delivery import Delivery
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
 
-    from connector.kafka.produce.send_queue import SendQueue
+    from connector.kafka.produce.outbox import OutboxQueue
+    from connector.kafka.sending import SendQueue
 
 OnDelivery = Callable[[Record, str | None], object]
 """Called with a record and None if it was acknowledged, or with the record and the error."""
+
+Queue: TypeAlias = "SendQueue[Sent] | OutboxQueue"
+"""The send queue of a producer."""
 
 MAX_FAILED: Final = 100_000
 
@@ -67,20 +72,22 @@ class Results:
     - `delivered` is the number of acknowledged records that the application sent.
     - `failed` is the number of records that are not delivered.
     - `transaction` is the open transaction.
-    - `due` are the calls that are not made yet. `is_telling` means that one of them runs.
+    - `refused` is the record at which an outbox waits, with the error of Kafka.
+    - `due` are the calls that are not made yet. `is_calling` means that one of them runs.
     """
 
     def __init__(self, topic: str) -> None:
-        self._topic = topic
-        self._queue: SendQueue[Sent] | None = None
+        self.topic = topic
+        self._queue: Queue | None = None
         self.delivered = 0
         self.failed = 0
         self.transaction: OpenTransaction | None = None
+        self.refused: tuple[Record, str] | None = None
         self.due: deque[tuple[OnDelivery, Record, str | None]] = deque()
-        self.is_telling = False
+        self.is_calling = False
         self._deliveries: dict[str, Delivery] = {}
 
-    def watch(self, queue: SendQueue[Sent]) -> None:
+    def watch(self, queue: Queue) -> None:
         """Use the queue that calls `answer`."""
         self._queue = queue
 
@@ -90,10 +97,11 @@ class Results:
             found = self._deliveries[stream_partition] = Delivery()
         return found
 
-    def answer(self, sent: Sent, error: str) -> None:
+    def answer(self, sent: Sent, error: SendError | None) -> None:
         """Register the result of one message of the record."""
         sent.copies -= 1
-        sent.error = sent.error or error
+        if error is not None:
+            sent.error = sent.error or text_of(error)
         if sent.copies:
             return
         if self.transaction is None:
@@ -116,50 +124,20 @@ class Results:
         if sent.on_delivery is not None:
             self.due.append((sent.on_delivery, sent.record, error or None))
 
-    def found_refused(self, record: Record, error: str) -> None:
-        """Register a record that Kafka refused from the spool of an earlier process."""
-        delivery = self.delivery(record.stream_partition)
-        delivery.under_way += isinstance(record, DataChange)
-        self.failed += delivery.spooled_lost(record, error)
-
-    def spooled_acknowledged(
-        self,
-        delivery: Delivery,
-        record: Record | None,
-        on_delivery: OnDelivery | None,
-        *,
-        is_change: bool,
-        counts: bool,
-    ) -> None:
-        """Register that a record of the spool is acknowledged. `counts`: the application sent it.
-        Only `on_delivery`, or failed records, need the record.
-        """
-        self.delivered += counts
-        self.failed += delivery.spooled_acknowledged(record, is_change=is_change)
-        if on_delivery is not None and record is not None:
-            self.due.append((on_delivery, record, None))
-
-    def spooled_lost(self, record: Record, error: str, on_delivery: OnDelivery | None) -> None:
-        """Register that Kafka refused a record of the spool."""
-        self.failed += self.delivery(record.stream_partition).spooled_lost(record, error)
-        if on_delivery is not None:
-            self.due.append((on_delivery, record, error))
-
-    def spool_settled_below(self, number: int) -> None:
-        """Register that all records of the spool with smaller numbers are settled."""
+    def stored_upto(self, number: int) -> None:
+        """Register that all records of the outbox with smaller numbers are settled."""
         for delivery in self._deliveries.values():
-            if delivery.spooled is not None:
-                delivery.spooled.settled_below(number)
+            delivery.outbox.settled_below(number)
 
-    def tell(self) -> int:
+    def call(self) -> int:
         """Make the due calls of `on_delivery`, and return their number.
 
         It does nothing inside such a call, or in an open transaction. Call it only in a consistent
         state, because `on_delivery` may send or raise.
         """
-        if self.is_telling or self.transaction is not None:
+        if self.is_calling or self.transaction is not None:
             return 0
-        self.is_telling = True
+        self.is_calling = True
         # Later calls are left for the next time, otherwise this loop might never end.
         due = len(self.due)
         try:
@@ -167,14 +145,14 @@ class Results:
                 on_delivery, record, error = self.due.popleft()
                 on_delivery(record, error)
         finally:
-            self.is_telling = False
+            self.is_calling = False
         return due
 
     def check_may_wait(self) -> None:
         assert self.transaction is None, (
             "what is sent in a transaction is delivered when it is committed"
         )
-        assert not self.is_telling, "on_delivery may send, and nothing else"
+        assert not self.is_calling, "on_delivery may send, and nothing else"
 
     def undelivered(self) -> dict[Record, str]:
         """Return the records that are not acknowledged, with the reason. Changes come first."""
@@ -183,6 +161,8 @@ class Results:
             for delivery in self._deliveries.values()
             for record, why in delivery.failed.items()
         }
+        if self.refused is not None:
+            found.setdefault(*self.refused)
         for sent in self._in_flight():
             found.setdefault(sent.record, "not acknowledged yet")
         for sent in self.transaction.settled if self.transaction is not None else ():
@@ -208,7 +188,18 @@ class Results:
     def knows(self, stream_partition: str) -> bool:
         return stream_partition in self._deliveries
 
+    def is_refused(self, record: Record) -> bool:
+        """Return whether an outbox waits at this record. Its estimate may have been lowered."""
+        refused = None if self.refused is None else self.refused[0]
+        if isinstance(refused, DataChange) and isinstance(record, DataChange):
+            return (
+                replace(refused, estimated_low_watermark=record.estimated_low_watermark) == record
+            )
+        return refused == record
+
     def why_failed(self, record: Record) -> str | None:
+        if self.refused is not None and self.is_refused(record):
+            return self.refused[1]
         return self.delivery(record.stream_partition).failed.get(record)
 
     def set_aside(self, change: DataChange) -> None:
@@ -222,31 +213,27 @@ class Results:
 
     def not_delivered(self) -> DeliveryError:
         """Return the error for the records that are not delivered."""
-        records = self.undelivered()
-        backlog = self._queue.backlog if self._queue is not None else 0
+        assert self._queue is not None
+        records, last_error = self.undelivered(), self._queue.last_error
         if not records:
-            return self._in_spool(backlog)
+            return DeliveryError(
+                ErrorCode.RECORDS_IN_OUTBOX,
+                f"{self._queue.backlog} records for {self.topic} are in the outbox, and Kafka does"
+                " not have them yet",
+                last_error.removesuffix("."),
+                "Check the brokers. This producer, or the next one with the outbox, sends the"
+                " records",
+                undelivered=self._queue.backlog,
+            )
         reasons = Counter(records.values()).most_common(3)
         cause = "; ".join(f"{count} times: {why}" for why, count in reasons)
-        complaint = self._queue.complaint if self._queue is not None else ""
         return DeliveryError(
             ErrorCode.RECORDS_UNDELIVERED,
-            f"{len(records)} records were not delivered to {self._topic}",
-            f"{cause}. {complaint}".strip().removesuffix("."),
+            f"{len(records)} records were not delivered to {self.topic}",
+            f"{cause}. {last_error}".strip().removesuffix("."),
             "Remove the cause, then send the records of undelivered() again. Sending a record"
             " twice does no harm",
             undelivered=len(records),
-        )
-
-    def _in_spool(self, backlog: int) -> DeliveryError:
-        complaint = self._queue.complaint if self._queue is not None else ""
-        return DeliveryError(
-            ErrorCode.RECORDS_IN_SPOOL,
-            f"{backlog} records for {self._topic} are in the spool, and Kafka does not have them"
-            " yet",
-            complaint.removesuffix("."),
-            "Check the brokers. This producer, or the next one with the spool, sends the records",
-            undelivered=backlog,
         )
 
 

@@ -20,7 +20,7 @@ from connector.errors import (
     argument_invalid,
 )
 from connector.kafka import topics
-from connector.kafka.produce.release_holds import HeldRelease
+from connector.kafka.produce.control_records import HeldRelease
 from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams.encoding import Encoding
 from connector.kafka.write_streams.transaction import Failure, Message, TransactionClient

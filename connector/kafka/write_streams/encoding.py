@@ -12,10 +12,11 @@ from connector.kafka.write_streams.transaction import Message
 from connector.records.avro_encoder import encode_row, version_of
 from connector.records.codec import VERSIONS, encode, frame
 from connector.records.model import CONTROL_KEY
+from connector.validation import Limits
 
 if TYPE_CHECKING:
     from connector.config.settings import RegistryConfig
-    from connector.kafka.produce.send_queue import HeaderList
+    from connector.kafka.sending import HeaderList
     from connector.kafka.topics import TopicFacts
     from connector.records.model import DataChange, Record
 
@@ -40,9 +41,10 @@ class Encoding:
                 self._ids = {
                     version: schemas.schema_id(facts.topic, VERSIONS[version]) for version in (1, 2)
                 }
-        self._bytes = RecordBytes(
-            facts, None, max_record_bytes, min_commit_timestamp, schema_id=self._ids[1]
+        limits = Limits(
+            max_record_bytes=max_record_bytes, min_commit_timestamp=min_commit_timestamp
         )
+        self._bytes = RecordBytes(facts, None, limits, self._ids[1])
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
 
     def row(self, change: DataChange, offset: int, server_time: int) -> tuple[Message, bytes]:

@@ -14,7 +14,7 @@ from connector.errors import ErrorCode, QueueFullError
 from connector.kafka.write_streams.results import AppendResult, Pending
 
 if TYPE_CHECKING:
-    from connector.kafka.produce.release_holds import HeldRelease
+    from connector.kafka.produce.control_records import HeldRelease
     from connector.kafka.write_streams.transaction import Message
     from connector.records.model import OffsetRange
     from connector.write_streams.model import StreamEntry

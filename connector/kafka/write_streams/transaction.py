@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Producer
 
     from connector.config.settings import KafkaConfig
-    from connector.kafka.produce.send_queue import HeaderList
+    from connector.kafka.sending import HeaderList
 
 _QUEUE_TIMEOUT_S: Final = 60.0
 _POLL_EVERY: Final = 1_000

@@ -20,7 +20,6 @@ FIELDS = {
     "group": "index",
     "ingest_batch": 7,
     "port": 9092,
-    "spool": "orders.spool",
     "stream": "orders",
     "table": "orders",
     "topic": "orders",

@@ -11,8 +11,9 @@ import pytest
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, InvalidChangeError
 from connector.kafka import ChangeConsumer
-from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.records.model import DataChange, SetCell
+from connector.validation import Limits
 from tests.unit.mock_cluster import DEAD, FACTS
 
 CHANGE = DataChange(
@@ -38,16 +39,12 @@ def argument(act: Callable[[], object]) -> str:
         ("kafka", "localhost:9092"),
         ("topic", None),
         ("registry", "http://localhost"),
-        ("max_record_bytes", "10"),
-        ("max_record_bytes", 0),
-        ("max_clock_skew_s", None),
-        ("max_clock_skew_s", True),
-        ("min_commit_timestamp", 1.5),
-        ("queue_timeout_s", "60"),
-        ("queue_timeout_s", float("nan")),
+        ("limits", {}),
+        ("limits", None),
+        ("outbox", 5),
+        ("outbox", "a\0b"),
         ("settings", [("linger.ms", "5")]),
         ("settings", {1: "5"}),
-        ("announce", 1),
         ("transactional_id", ""),
         ("transactional_id", 7),
     ],
@@ -95,7 +92,7 @@ def test_a_consumer_names_a_wrong_argument(name: str, value: object) -> None:
 
 @pytest.fixture
 def producer(kafka: KafkaConfig) -> Iterator[ChangeProducer]:
-    with ChangeProducer(kafka, FACTS, announce=False) as opened:
+    with CopyingProducer(kafka, FACTS) as opened:
         yield opened
 
 
@@ -131,7 +128,7 @@ def test_reached_names_a_wrong_argument(producer: ChangeProducer) -> None:
 
 def test_a_position_in_the_future_is_refused(kafka: KafkaConfig) -> None:
     """PUB-1: readers would reject the heartbeat, and `send` all changes up to it."""
-    with ChangeProducer(kafka, FACTS, announce=False, max_clock_skew_s=100) as producer:
+    with CopyingProducer(kafka, FACTS, limits=Limits(max_clock_skew_s=100)) as producer:
         now = time.time_ns() // 1000
         with pytest.raises(InvalidChangeError, match="at most 100 s after the clock") as caught:
             producer.reached("p", now + 120_000_000)

@@ -1,13 +1,10 @@
 """The heartbeats that a producer sends by itself, on librdkafka's mock cluster (PUB-1, PUB-2,
-REC-18). The timer is moved by hand, but for the tests of the thread.
+REC-18). The clock is moved by hand.
 """
 
 from __future__ import annotations
 
-import gc
-import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -18,12 +15,11 @@ from connector.errors import (
     ConfigError,
     DeliveryError,
     InvalidChangeError,
+    TopicError,
     WriterConflictError,
 )
-from connector.kafka.produce import producer
-from connector.kafka.produce.heartbeats import Timer
-from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.produce.turns import Turns
+from connector.kafka.produce import heartbeats
+from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     CONTROL_KEY,
@@ -50,40 +46,27 @@ def change(at: int, name: str = "p", estimate: int = 0) -> DataChange:
     )
 
 
-class HandTimer(Timer):
-    """Ticks when the test says so."""
+class HandClock:
+    """A clock that goes on when the test says so."""
 
-    now = 1000.0
-    made: list[HandTimer]
+    def __init__(self) -> None:
+        self.now = 1000.0
 
-    def __init__(self, tick: Callable[[float], float]) -> None:
-        super().__init__(tick)
-        self.is_started = self.is_stopped = False
-        self.made.append(self)
+    def __call__(self) -> float:
+        return self.now
 
-    @staticmethod
-    def clock() -> float:
-        return HandTimer.now
-
-    def start(self) -> None:
-        self.is_started = True
-
-    def stop(self, timeout_s: float) -> None:
-        self.is_stopped = True
-
-    def tick(self, after_s: float = 5.0) -> float:
-        HandTimer.now += after_s
-        tick = self._tick()
-        assert tick is not None
-        return tick(HandTimer.now)
+    def tick(self, sender: ChangeProducer, after_s: float = 5.0) -> None:
+        """The next call of the application, after this time."""
+        self.now += after_s
+        sender._heartbeats.send_due()
 
 
 @pytest.fixture
-def timers(monkeypatch: pytest.MonkeyPatch) -> list[HandTimer]:
-    """The timers of the producers, in the order in which the producers are made."""
-    monkeypatch.setattr(HandTimer, "made", [], raising=False)
-    monkeypatch.setattr(producer, "Timer", HandTimer)
-    return HandTimer.made
+def hand(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    """The clock of the heartbeats."""
+    found = HandClock()
+    monkeypatch.setattr(heartbeats, "clock", found)
+    return found
 
 
 def read_messages(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Message]:
@@ -131,32 +114,25 @@ def test_an_interval_that_is_not_allowed_is_refused(bad: float) -> None:
     assert caught.value.code == "SETTING_INVALID"
 
 
-def test_without_a_reported_position_nothing_is_sent(
-    kafka: KafkaConfig, timers: list[HandTimer]
-) -> None:
+def test_without_a_reported_position_nothing_is_sent(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-1: a program that sends its own heartbeats goes on as before."""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(1))
         sender.send(Heartbeat("p", 1))
-        assert not timers[0].is_started
     assert read_heartbeats(kafka) == [Heartbeat("p", 1)]
 
 
-def test_a_source_that_stops_still_has_heartbeats(
-    kafka: KafkaConfig, timers: list[HandTimer]
-) -> None:
+def test_a_source_that_stops_still_has_heartbeats(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-1: at the newest position, once per interval, in every Kafka partition, behind an
     announcement.
     """
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.reached("p", 5, b"five")
-        assert timers[0].is_started
-        timers[0].tick()
         sender.reached("p", 6)
-        timers[0].tick(1.0)
+        hand.tick(sender, 1.0)
         sender.reached("p", 7, b"seven")
-        timers[0].tick(4.0)
-        timers[0].tick()
+        hand.tick(sender, 4.0)
+        hand.tick(sender)
         assert sender.delivered == 0
         assert sender.undelivered() == {}
     for kafka_partition in range(2):
@@ -166,10 +142,10 @@ def test_a_source_that_stops_still_has_heartbeats(
 
 
 def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
-    kafka: KafkaConfig, timers: list[HandTimer]
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
-    """PUB-4: announcements, heartbeats of the application and of the timer, and child partitions. A
-    producer that is made later has a newer epoch, and a given epoch is replaced.
+    """PUB-4: announcements, both kinds of heartbeats, and child partitions. A producer that is
+    made later has a newer epoch, and a given epoch is replaced.
     """
     copied = [("trace", b"1"), (EPOCH_HEADER, b"999999999999999999")]
     epochs = []
@@ -178,7 +154,7 @@ def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
             sender.send(change(10 * number), headers=[("trace", b"1")])
             sender.send(Heartbeat("p", 10 * number), copied)
             sender.reached("p", 10 * number + 1)
-            timers[-1].tick()
+            hand.tick(sender)
             sender.send(ChildPartitions("p", 10 * number + 5, 0, ()))
             epochs.append(sender._control.epoch.value)
     assert epochs[0] < epochs[1]
@@ -199,20 +175,19 @@ def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
 
 
 def test_a_heartbeat_that_is_not_true_yet_is_skipped_without_waiting(
-    timers: list[HandTimer],
+    hand: HandClock,
 ) -> None:
     """PUB-1, REC-18: with a broker that does not answer."""
-    sender = ChangeProducer(DEAD, FACTS, announce=False)
+    sender = CopyingProducer(DEAD, FACTS)
     sender.send(change(4, "q"))
     sender.send(change(5))
-    sender.reached("p", 5)
     began = time.monotonic()
-    timers[0].tick()
-    timers[0].tick()
+    sender.reached("p", 5)
+    hand.tick(sender)
     assert time.monotonic() - began < 1
     assert len(sender._queue.items) == 2
     sender.reached("q", 3)
-    timers[0].tick()
+    hand.tick(sender)
     assert {sent.record for sent in sender._queue.items} == {
         change(4, "q"),
         change(5),
@@ -224,7 +199,7 @@ def test_a_heartbeat_that_is_not_true_yet_is_skipped_without_waiting(
 
 
 def test_a_failed_change_holds_the_heartbeat_until_it_is_delivered(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1, REC-18"""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
@@ -235,15 +210,15 @@ def test_a_failed_change_holds_the_heartbeat_until_it_is_delivered(
         sender.reached("p", 7)
         with pytest.raises(DeliveryError, match="1 records were not delivered"):
             sender.flush()
-        timers[0].tick()
+        hand.tick(sender)
         assert not sender._queue.items
         sender.send(change(5))  # it failed, so it may be sent again
         sender.flush()
-        timers[0].tick()
+        hand.tick(sender)
     assert read_heartbeats(kafka) == [Heartbeat("p", 7)]
 
 
-def test_a_reported_position_closes_at_once(kafka: KafkaConfig, timers: list[HandTimer]) -> None:
+def test_a_reported_position_closes_at_once(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-1: before any heartbeat was sent."""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(5))
@@ -257,11 +232,10 @@ def test_a_reported_position_closes_at_once(kafka: KafkaConfig, timers: list[Han
         sender.send(change(6))
         sender.send(change(4, "q"))
     assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
-    assert timers[0].is_stopped
 
 
 def test_a_position_that_goes_back_or_is_of_no_live_stream_partition_is_refused(
-    kafka: KafkaConfig, timers: list[HandTimer]
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1, WMK-7"""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
@@ -288,42 +262,40 @@ def test_a_position_that_goes_back_or_is_of_no_live_stream_partition_is_refused(
             sender.reached("A", 8)
         assert "Check the name" in caught.value.remedy
         sender.reached("a", 8)
-        timers[0].tick()
-    assert read_heartbeats(kafka) == [Heartbeat("q", 9), Heartbeat("a", 8)]
+        hand.tick(sender)
+    assert read_heartbeats(kafka) == [Heartbeat("p", 5), Heartbeat("q", 9), Heartbeat("a", 8)]
 
 
 def test_who_announces_nothing_may_report_only_what_it_has_sent(
-    kafka: KafkaConfig, timers: list[HandTimer]
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
-    with ChangeProducer(kafka, FACTS, announce=False) as sender:
+    with CopyingProducer(kafka, FACTS) as sender:
         with pytest.raises(InvalidChangeError, match="must be announced"):
             sender.reached("p", 5)
         sender.send(change(5))
         sender.reached("p", 5)
         sender.flush()
-        timers[0].tick()
+        hand.tick(sender)
     assert [type(record) for record in read(kafka) if not isinstance(record, DataChange)] == [
         Heartbeat
     ]
 
 
-def test_announcements_are_repeated_within_a_minute(
-    kafka: KafkaConfig, timers: list[HandTimer]
-) -> None:
+def test_announcements_are_repeated_within_a_minute(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-1, WMK-6"""
     with ChangeProducer(kafka, FACTS, heartbeat_s=300) as sender:
         sender.send(change(5))
         sender.reached("p", 5)
         sender.flush()
-        assert timers[0].tick(0.0) <= HandTimer.now + 60
-        timers[0].tick(60.0)
-        timers[0].tick(60.0)
+        assert sender._heartbeats._schedule.next_at <= hand.now + 60
+        hand.tick(sender, 60.0)
+        hand.tick(sender, 60.0)
     assert len([r for r in read(kafka, 1) if isinstance(r, ChildPartitions)]) >= 3
     assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
 
 
 def test_a_heartbeat_that_failed_is_raised_once_and_sent_again(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1, nothing_lost: the record of the call that raises is queued all the same."""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
@@ -331,21 +303,19 @@ def test_a_heartbeat_that_failed_is_raised_once_and_sent_again(
         sender.flush()
         sender.reached("p", 1)
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
-        timers[0].tick()
+        hand.tick(sender)
         settle(sender)
         with pytest.raises(DeliveryError, match="heartbeat of stream partition p at 1") as caught:
             sender.send(change(2))
         assert caught.value.code == "HEARTBEAT_UNDELIVERED"
         sender.flush()
         assert sender.undelivered() == {}
-        timers[0].tick()
+        hand.tick(sender)
     assert read_heartbeats(kafka) == [Heartbeat("p", 1)]
     assert replace(change(2), estimated_low_watermark=2) in [*read(kafka, 0), *read(kafka, 1)]
 
 
-def test_a_change_carries_the_reported_position(
-    kafka: KafkaConfig, timers: list[HandTimer]
-) -> None:
+def test_a_change_carries_the_reported_position(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-1, REC-18: the newest one. An
     estimate of the application, also a smaller one, stays.
     """
@@ -367,7 +337,7 @@ def test_a_change_carries_the_reported_position(
 
 
 def test_a_heartbeat_that_failed_is_not_raised_once_a_later_one_was_delivered(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(change(1))
@@ -375,13 +345,13 @@ def test_a_heartbeat_that_failed_is_not_raised_once_a_later_one_was_delivered(
         sender.reached("p", 1)
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
         for _ in range(2):
-            timers[0].tick()
+            hand.tick(sender)
             settle(sender)
         sender.flush()
 
 
-def test_an_announcement_of_the_timer_that_failed_is_sent_again(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+def test_an_automatic_announcement_that_failed_is_sent_again(
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1, WMK-6: it is never undelivered, and the next record repeats it."""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
@@ -389,31 +359,29 @@ def test_an_announcement_of_the_timer_that_failed_is_sent_again(
         sender.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.MESSAGE_TOO_LARGE] * 2)
         sender.reached("p", 1)
-        timers[0].tick()
+        hand.tick(sender)
         settle(sender)
         assert (sender.announced, sender.undelivered()) == (2, {})
         with pytest.raises(DeliveryError, match="heartbeat of stream partition p"):
-            sender.flush()
-        timers[0].tick()
+            sender.send(change(2, "q"))
+        hand.tick(sender)
         assert sender.announced == 4
     for kafka_partition in range(2):
         found = [r for r in read(kafka, kafka_partition) if r.stream_partition == "p"]
         assert found == [ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 1)]
 
 
-def test_a_full_queue_skips_the_heartbeat(timers: list[HandTimer]) -> None:
-    """PUB-1: the timer does not wait for room, and the application is not told."""
-    sender = ChangeProducer(
+def test_a_full_queue_skips_the_heartbeat(hand: HandClock) -> None:
+    """PUB-1: it does not wait for room, and that is no error of the application."""
+    sender = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=30,
         settings={"queue.buffering.max.messages": "2"},
-        announce=False,
     )
     sender.send(change(5))
     sender.reached("p", 4)
     began = time.monotonic()
-    timers[0].tick()
+    hand.tick(sender)
     assert time.monotonic() - began < 1
     assert len(sender._queue.items) == 2, "the first Kafka partition has it"
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
@@ -421,59 +389,44 @@ def test_a_full_queue_skips_the_heartbeat(timers: list[HandTimer]) -> None:
     assert not sender._heartbeats.has_failed
 
 
-def test_an_exception_in_the_timer_is_raised_by_the_application(
-    kafka: KafkaConfig, timers: list[HandTimer], monkeypatch: pytest.MonkeyPatch
+def test_an_error_of_a_heartbeat_is_raised_by_the_next_send_or_flush(
+    kafka: KafkaConfig, hand: HandClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PUB-1: and the next tick comes."""
+    """PUB-1: not by `reached`, and the heartbeat is sent later."""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
-        sender.reached("p", 5)
         with monkeypatch.context() as patched:
-            patched.setattr(sender._control, "send_automatic", lambda *_: 1 / 0)
-            assert timers[0].tick() > HandTimer.now
-        with pytest.raises(ZeroDivisionError):
+
+            def fail() -> None:
+                raise TopicError("TOPIC_MISSING", "gone")
+
+            patched.setattr(sender._control, "look", fail)
+            sender.reached("p", 5)
+        with pytest.raises(TopicError, match="gone"):
             sender.flush()
         sender.flush()
-        timers[0].tick()
     assert read_heartbeats(kafka) == [Heartbeat("p", 5)]
 
 
-def test_an_old_answer_does_not_take_kafka_partitions_away(timers: list[HandTimer]) -> None:
-    """WMK-4: the timer asks before its turn, and the application may have asked meanwhile."""
-    sender = ChangeProducer(DEAD, FACTS)
-    sender._control.use(replace(FACTS, kafka_partitions=1))
-    assert sender.kafka_partitions == 2
-    sender._control.use(replace(FACTS, kafka_partitions=3))
-    assert sender.kafka_partitions == 3
-    sender.close()
-    assert timers[0].is_stopped
-
-
-def test_callbacks_run_in_the_thread_of_the_application_only(
-    kafka: KafkaConfig, timers: list[HandTimer]
+def test_more_kafka_partitions_get_control_records_and_are_never_fewer(
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
-    """PUB-1, PUB-5: although the timer reads the acknowledgements."""
-    threads: list[int] = []
-    with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
-        sender.send(change(5), on_delivery=lambda *_: threads.append(threading.get_ident()))
-        sender.reached("p", 5)
-        for _ in range(50):  # the application does nothing
-            if sender._results.due:
-                break
-            time.sleep(0.1)
-            ticking = threading.Thread(target=timers[0].tick, args=(0.1,))
-            ticking.start()
-            ticking.join()
-        assert sender._results.due
-        assert threads == []
-        assert sender.poll() == 1
-    assert threads == [threading.get_ident()]
+    """WMK-4"""
+    with ChangeProducer(kafka, FACTS) as sender:
+        watch = sender._control._watch
+        watch.kafka_partitions = 1
+        sender._control.look()
+        assert sender.kafka_partitions == 2
+        watch.kafka_partitions = 3
+        sender._control.look()
+        assert sender.kafka_partitions == 3
+        sender._bytes.kafka_partitions = 2  # the mock cluster has no third one
 
 
 # ── close ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_close_sends_the_last_heartbeat_where_it_is_true(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1: not for a stream partition with a failed change."""
     sender = ChangeProducer(kafka, FACTS, heartbeat_s=5)
@@ -488,11 +441,10 @@ def test_close_sends_the_last_heartbeat_where_it_is_true(
     sender.reached("p", 3, b"last")
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         sender.close()
-    assert timers[0].is_stopped
     assert read_heartbeats(kafka) == [Heartbeat("p", 3, b"last")]
 
 
-def test_close_says_that_the_last_heartbeat_was_not_delivered(timers: list[HandTimer]) -> None:
+def test_close_says_that_the_last_heartbeat_was_not_delivered(hand: HandClock) -> None:
     sender = ChangeProducer(DEAD, FACTS)
     sender.reached("p", 3)
     began = time.monotonic()
@@ -500,192 +452,107 @@ def test_close_says_that_the_last_heartbeat_was_not_delivered(timers: list[HandT
         sender.close(0.5)
     assert time.monotonic() - began < 4
     sender.close()
-    assert timers[0].is_stopped
 
 
 # ── transactions ──────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_transactional_producer_sends_it_in_a_transaction_of_its_own(
-    kafka: KafkaConfig, timers: list[HandTimer]
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1: also for changes that were acknowledged in a transaction."""
     with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         with sender.transaction():
             sender.send(change(5))
             sender.reached("p", 5)
-        timers[0].tick()
+        hand.tick(sender)
         assert not sender._queue.items, "committed"
         sender.send(change(6))
         sender.reached("p", 6)
     assert read_heartbeats(kafka) == [Heartbeat("p", 5), Heartbeat("p", 6)]
 
 
-def test_the_timer_waits_for_the_end_of_an_open_transaction(
-    kafka: KafkaConfig, timers: list[HandTimer]
+def test_heartbeats_wait_for_the_end_of_an_open_transaction(
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
-    """PUB-1: sends inside the transaction do not wait for the timer."""
+    """PUB-1: the end of the block sends what is due."""
     with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
-        sender.reached("p", 4)
-        ticking = threading.Thread(target=timers[0].tick)
         with sender.transaction():
-            ticking.start()
+            sender.reached("p", 4)
             sender.send(change(5))
-            ticking.join(0.3)
-            assert ticking.is_alive()
-            began = time.monotonic()
-            sender.send(change(6))
-            assert time.monotonic() - began < 0.5
-        ticking.join(20)
-        assert not ticking.is_alive()
+            hand.tick(sender)
+            assert sender._results.delivery("p").promised == 0
         assert sender._results.delivery("p").promised == 4
     assert read_heartbeats(kafka) == [Heartbeat("p", 4)]
 
 
-def test_an_aborted_transaction_holds_the_heartbeat(
-    kafka: KafkaConfig, timers: list[HandTimer]
-) -> None:
+def test_an_aborted_transaction_holds_the_heartbeat(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-1, REC-18: its changes are not acknowledged, though they were handed over."""
     with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         with pytest.raises(ZeroDivisionError), sender.transaction():
             sender.send(change(5))
             sender.reached("p", 5)
             raise ZeroDivisionError
-        timers[0].tick()
+        hand.tick(sender)
         assert sender._results.delivery("p").promised == 0
         with sender.transaction():
             sender.send(change(5))
-        timers[0].tick()
+        hand.tick(sender)
         assert sender._results.delivery("p").promised == 5
 
 
 def test_a_transaction_of_a_heartbeat_that_fails_is_raised_before_the_next_one(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1"""
     with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         sender.send(change(5))
-        sender.reached("p", 5)
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
-        timers[0].tick()
+        sender.reached("p", 5)
         with (
             pytest.raises(DeliveryError, match="heartbeat of stream partition p at 5"),
             sender.transaction(),
         ):
             pytest.fail("the block does not begin")
         assert sender.undelivered() == {}
-        timers[0].tick()
+        hand.tick(sender)
         with sender.transaction():
             sender.send(change(6))
     assert Heartbeat("p", 5) in read_heartbeats(kafka)
 
 
 def test_a_heartbeat_that_failed_does_not_end_a_transaction(
-    kafka: KafkaConfig, timers: list[HandTimer]
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """PUB-1: its error waits for the end of the block, and is not raised in `on_delivery`."""
     with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5) as sender:
         with sender.transaction():
             sender.send(change(5), on_delivery=lambda *_: sender.send(change(7)))
             sender.reached("p", 4)
-            sender._heartbeats._failures["p"] = 4, DeliveryError("HEARTBEAT_UNDELIVERED", "late")
+            sender._heartbeats._failures["q"] = 4, DeliveryError("HEARTBEAT_UNDELIVERED", "late")
             sender.send(change(6))
         with pytest.raises(DeliveryError, match="late"):
             sender.flush()
         sender.flush()
         assert sender.delivered == 3
-        assert not timers[0].is_stopped
 
 
-def test_a_timer_that_is_shut_out_says_so_in_the_application(
-    cluster: MockCluster, kafka: KafkaConfig, timers: list[HandTimer]
+def test_a_fenced_heartbeat_is_an_error_of_the_next_call(
+    cluster: MockCluster, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     sender = ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=5)
-    sender.reached("p", 5)
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
-    timers[0].tick()
+    sender.reached("p", 5)
     with pytest.raises(WriterConflictError, match="Another producer uses the transactional id"):
         sender.flush()
     with pytest.raises(WriterConflictError):
         sender.close()
 
 
-# ── the thread ────────────────────────────────────────────────────────────────────────────────────
-
-
-def heartbeat_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "connector-heartbeats"]
-
-
-def test_the_thread_starts_at_the_first_position_and_close_stops_it(kafka: KafkaConfig) -> None:
-    """PUB-1: with the real timer."""
-    with ChangeProducer(kafka, FACTS, heartbeat_s=1) as sender:
-        sender.send(change(5))
-        sender.flush()
-        assert heartbeat_threads() == []
-        sender.reached("p", 5)
-        sender.reached("p", 6)
-        assert [thread.daemon for thread in heartbeat_threads()] == [True]
-        deadline = time.monotonic() + 20
-        while sender._results.delivery("p").promised < 6 and time.monotonic() < deadline:
-            sender.poll(10.0)
-    assert heartbeat_threads() == []
-    assert read_heartbeats(kafka)[-1] == Heartbeat("p", 6)
-
-
-def test_a_busy_application_does_not_starve_the_timer(kafka: KafkaConfig) -> None:
-    """PUB-1: neither by `send` nor by transactions without a pause."""
-    with ChangeProducer(kafka, FACTS, transactional_id="x", heartbeat_s=1) as sender:
-        deadline, at = time.monotonic() + 20, 1
-        while not sender._results.delivery("p").promised:
-            assert time.monotonic() < deadline
-            with sender.transaction():
-                sender.send(change(at))
-            sender.reached("p", at)
-            at += 1
-
-
-def test_a_producer_that_is_dropped_ends_its_thread() -> None:
-    class Owner:
-        def __init__(self) -> None:
-            self.timer = Timer(self.tick)
-
-        def tick(self, now: float) -> float:
-            return now + 0.01
-
-    owner = Owner()
-    owner.timer.start()
-    owner.timer.start()
-    (thread,) = heartbeat_threads()
-    del owner
-    gc.collect()
-    thread.join(20)
-    assert not thread.is_alive()
-
-
-def test_the_timer_is_served_while_calls_follow_each_other() -> None:
-    turns, served = Turns(lambda: True), threading.Event()
-
-    def timer() -> None:
-        with turns.of_timer():
-            served.set()
-
-    with turns:
-        waiting = threading.Thread(target=timer)
-        waiting.start()
-        while not turns._is_wanted:
-            time.sleep(0.01)
-        with turns:  # a turn inside a turn does not give way
-            assert not served.is_set()
-    with turns:
-        assert served.is_set()
-    waiting.join(20)
-
-
 # ── warnings ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_forgotten_heartbeat_is_a_warning(kafka: KafkaConfig, timers: list[HandTimer]) -> None:
+def test_a_forgotten_heartbeat_is_a_warning(kafka: KafkaConfig, hand: HandClock) -> None:
     """PUB-2, REC-23: not with an estimate, a heartbeat, a reported position, or in a backfill."""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         for at in (1, 2):
@@ -696,10 +563,10 @@ def test_a_forgotten_heartbeat_is_a_warning(kafka: KafkaConfig, timers: list[Han
         assert sender.warnings == []
         sender.flush()
         sender.reached("reports", 2)
-        timers[0].tick()
+        hand.tick(sender)
         sender.send(Heartbeat("by hand", 2))
         sender.send(ChildPartitions("ended", 3, 0, ()))
-        HandTimer.now += 60
+        hand.now += 60
         (warning,) = sender.warnings
         assert "Stream partition forgotten has sent changes for 60 s without a heart" in warning
         assert "Call reached, or send heartbeats" in warning
@@ -711,16 +578,16 @@ def announced(at: int, *names: str, sequence: int = 0) -> ChildPartitions:
     return ChildPartitions("root", at, sequence, tuple(ChildPartition(name) for name in names))
 
 
-def test_the_timer_ends_nobody_between_two_parts_of_an_announcement(
-    kafka: KafkaConfig, timers: list[HandTimer]
+def test_an_automatic_heartbeat_ends_nobody_between_two_parts_of_an_announcement(
+    kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """WMK-6, PUB-1"""
     with ChangeProducer(kafka, FACTS, heartbeat_s=5) as sender:
         sender.send(announced(10, "p", "q"))
         sender.send(announced(20, "p"))
         sender.reached("p", 30)
-        timers[0].tick()
-        timers[0].tick(60.0)
+        hand.tick(sender)
+        hand.tick(sender, 60.0)
         sender.send(announced(20, "q", sequence=1))
         sender.reached("q", 30)
     assert {one.stream_partition for one in read_heartbeats(kafka)} == {"p", "q"}
@@ -731,7 +598,7 @@ def test_the_timer_ends_nobody_between_two_parts_of_an_announcement(
 @pytest.mark.parametrize("how", ["flush", "close"])
 @pytest.mark.parametrize("transactional_id", [None, "x"])
 def test_a_name_that_the_last_announcement_omits_ends_at_the_flush_or_close(
-    how: str, transactional_id: str | None, kafka: KafkaConfig, timers: list[HandTimer]
+    how: str, transactional_id: str | None, kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """WMK-6: the producer announces the others once more, with a later start timestamp."""
     sender = ChangeProducer(kafka, FACTS, transactional_id=transactional_id, heartbeat_s=5)

@@ -12,8 +12,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
-from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.produce.send_queue import SendQueue
+from connector.kafka import sending
+from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
+from connector.kafka.sending import SendQueue
 from connector.records.model import (
     DataChange,
     Heartbeat,
@@ -23,6 +24,7 @@ from connector.records.model import (
     SetCell,
     WriteStreamOffset,
 )
+from connector.validation import Limits
 from tests.unit import mock_cluster
 from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
 
@@ -222,15 +224,16 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
     producer.close()
 
 
-def test_what_is_open_when_a_producer_closes_is_told_as_failed() -> None:
+def test_what_is_open_when_a_producer_closes_is_told_as_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """PUB-5: as that which finds no room."""
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
     told = Told()
-    producer = ChangeProducer(
+    producer = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=0.1,
         settings={"queue.buffering.max.messages": "2"},
-        announce=False,
     )
     producer.send(change(0), on_delivery=told)
     producer.send(change(1), on_delivery=told)
@@ -257,7 +260,7 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
             entries=(SetCell("f", b"q", b"v" * 2000),),
         ),
     )
-    with ChangeProducer(cluster.kafka, FACTS, max_record_bytes=1000) as producer:
+    with ChangeProducer(cluster.kafka, FACTS, limits=Limits(max_record_bytes=1000)) as producer:
         producer.send(Heartbeat("p", 5))
         producer.flush()
         for bad, field_name in ((too_late, "commit_timestamp"), (too_large, "record")):
@@ -276,17 +279,18 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
         assert told.errors == dict.fromkeys(map(change, range(5, 8)))
 
 
-def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole() -> None:
+def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for
     them.
     """
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
     told = Told()
-    producer = ChangeProducer(
+    producer = CopyingProducer(
         DEAD,
         FACTS,
-        queue_timeout_s=0.1,
         settings={"queue.buffering.max.messages": "2"},
-        announce=False,
     )
     with pytest.raises(DeliveryError, match="was not accepted"):
         producer.send_many(map(change, range(5)), on_delivery=told)
@@ -348,18 +352,12 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
 
 def test_what_was_given_up_is_answered_once() -> None:
     """REC-17: its report may come later."""
-    answers: list[tuple[str, str]] = []
-    outbox = SendQueue[str](
-        DEAD,
-        FACTS,
-        lambda *answer: answers.append(answer),
-        queue_timeout_s=1,
-        transactional_id=None,
-    )
-    outbox.put("item", b"k", b"v", 0, [])
-    outbox.give_up("no answer")
-    assert not outbox.items
-    outbox.let_go(1, "closed")
+    answers: list[tuple[str, object]] = []
+    queue = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer))
+    queue.put("item", b"k", b"v", 0, [])
+    queue.give_up("no answer")
+    assert not queue.items
+    queue.close(1, "closed")
     assert answers == [("item", "no answer")]
 
 
@@ -467,7 +465,7 @@ def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster)
 def test_a_time_in_another_unit_is_refused_before_it_is_sent() -> None:
     """ING-6: of a change and of a heartbeat; without the setting, the producer takes it."""
     in_ms, year_2000 = 1_714_475_984_123, 946_684_800_000_000
-    with ChangeProducer(DEAD, FACTS, announce=False, min_commit_timestamp=year_2000) as producer:
+    with CopyingProducer(DEAD, FACTS, limits=Limits(min_commit_timestamp=year_2000)) as producer:
         for record in (change(in_ms), Heartbeat("p", in_ms)):
             with pytest.raises(InvalidChangeError, match="it fits milliseconds") as caught:
                 producer.send(record)

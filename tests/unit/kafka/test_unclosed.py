@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from connector.kafka import ChangeProducer, unclosed
+from connector.kafka.produce.producer import CopyingProducer
 from connector.kafka.topics import TopicFacts
 from connector.kafka.unclosed import EXIT_TIMEOUT_S
 from tests.changes import part
@@ -28,7 +29,7 @@ def end(servers: str, what: str, how: str, tmp_path: Path) -> tuple[int, str, fl
     """Run the program, and return its exit code, its standard error, and its duration."""
     began = time.monotonic()
     program = [sys.executable, "-m", "tests.unit.kafka.unclosed_process", servers, what, how]
-    environment = {**os.environ, "SPOOL": str(tmp_path / "spool")}
+    environment = {**os.environ, "OUTBOX": str(tmp_path / "outbox")}
     ended = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60)
     return ended.returncode, ended.stderr, time.monotonic() - began
 
@@ -125,13 +126,13 @@ def test_threads_may_open_close_and_drop_while_the_program_ends(
     ("what", "how", "lost"),
     [
         ("producer", "last line", "50 records were not delivered to t"),
-        ("producer with a spool", "last line", "50 records for t are in the spool"),
+        ("producer with an outbox", "last line", "50 records for t are in the outbox"),
     ],
 )
 def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
     tmp_path: Path, what: str, how: str, lost: str
 ) -> None:
-    """PUB-8, PUB-3: no broker answers. What a spool takes is not lost."""
+    """PUB-8, PUB-3: no broker answers. What is in an outbox is not lost."""
     code, said, duration = end(DEAD, what, how, tmp_path)
     assert lost in said, said
     assert code == 1
@@ -172,7 +173,7 @@ def test_a_forked_process_finishes_nothing_of_its_parent(
 def test_a_producer_is_not_kept_alive_nor_what_it_has_delivered(cluster: MockCluster) -> None:
     """PUB-8: a program that makes many producers and closes none does not grow."""
     for _ in range(3):
-        producer = ChangeProducer(cluster.kafka, FACTS, announce=False)
+        producer = CopyingProducer(cluster.kafka, FACTS)
         producer.send(part(1))
         found = weakref.ref(producer)
         del producer

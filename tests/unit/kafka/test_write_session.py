@@ -41,6 +41,7 @@ from connector.kafka import (
     WriteStream,
     commit_streams,
     discard_streams,
+    sending,
     topics,
     transactions,
 )
@@ -246,13 +247,12 @@ def test_a_commit_is_discarded_or_dated_back(session_kafka: KafkaConfig) -> None
 
 @pytest.mark.parametrize("transactional_id", [None, "app"])
 def test_no_heartbeat_passes_a_release_that_is_held(
-    transactional_id: str | None, kafka: KafkaConfig
+    transactional_id: str | None, kafka: KafkaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WRS-15: not one of the application, not one in its transaction, not one of the timer."""
+    """WRS-15: not one of the application, not one in its transaction, no automatic one."""
+    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.2)
     ahead = now_us() + 60_000_000
-    with ChangeProducer(
-        kafka, FACTS, transactional_id=transactional_id, queue_timeout_s=0.2, heartbeat_s=1
-    ) as producer:
+    with ChangeProducer(kafka, FACTS, transactional_id=transactional_id, heartbeat_s=1) as producer:
         with pytest.raises(WriteStreamError) as nothing_live, producer.hold_release():
             pass
         assert nothing_live.value.code == ErrorCode.PRODUCER_WITHOUT_PARTITION

@@ -23,6 +23,7 @@ from connector.kafka import (
     DeadLetterPublisher,
     WriteSession,
 )
+from connector.kafka.produce.producer import CopyingProducer
 from connector.records.model import DataChange, SetCell
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord
@@ -36,21 +37,21 @@ LETTERS = replace(FACTS, topic=dead_letter_topic("t"), max_message_bytes=2_000_0
 
 
 def producer(kafka: KafkaConfig) -> ChangeProducer:
-    made = ChangeProducer(kafka, FACTS, announce=False)
+    made = CopyingProducer(kafka, FACTS)
     for number in range(ROWS):
         made.send(part(number + 1))
     return made
 
 
-def producer_with_spool(kafka: KafkaConfig) -> ChangeProducer:
-    made = ChangeProducer(kafka, FACTS, announce=False, spool=os.environ["SPOOL"])
+def producer_with_outbox(kafka: KafkaConfig) -> ChangeProducer:
+    made = CopyingProducer(kafka, FACTS, outbox=os.environ["OUTBOX"])
     for number in range(ROWS):
         made.send(part(number + 1))
     return made
 
 
 def transaction(kafka: KafkaConfig) -> Any:
-    made = ChangeProducer(kafka, FACTS, announce=False, transactional_id="job")
+    made = CopyingProducer(kafka, FACTS, transactional_id="job")
     block = made.transaction()
     block.__enter__()
     for number in range(ROWS):
@@ -108,7 +109,7 @@ def reader(kafka: KafkaConfig) -> ChangeConsumer[Any]:
 
 OPENED: dict[str, Callable[[KafkaConfig], Any]] = {
     "producer": producer,
-    "producer with a spool": producer_with_spool,
+    "producer with an outbox": producer_with_outbox,
     "transaction": transaction,
     "closed producer": closed_producer,
     "session": session,

@@ -153,16 +153,16 @@ def test_records_of_one_start_timestamp_are_one_announcement(is_repeated: bool) 
     assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 89, "p", "q", "r")]
 
 
-@pytest.mark.parametrize("by_timer", [True, False])
+@pytest.mark.parametrize("is_automatic", [True, False])
 @pytest.mark.parametrize("between", [Heartbeat("p", 75), change("p", 75), Heartbeat("r", 75)])
-def test_a_record_between_two_parts_ends_nobody(between: Record, by_timer: bool) -> None:
+def test_a_record_between_two_parts_ends_nobody(between: Record, is_automatic: bool) -> None:
     """WMK-6, PUB-1: also a heartbeat of the timer, however long the second part waits for it."""
     announcements = Announcements(RETENTION)
     sends(announcements, announcement("root", 40, "p", "q", "r"))
     sends(announcements, announcement("root", 70, "p", "q"))
-    now = NOW + (10 * COMPLETE_AFTER if by_timer else COMPLETE_AFTER - 1)
+    now = NOW + (10 * COMPLETE_AFTER if is_automatic else COMPLETE_AFTER - 1)
     announcements.again_soon()
-    assert announcements.due(between, now, by_timer=by_timer) == [
+    assert announcements.due(between, now, is_automatic=is_automatic) == [
         announcement("root", 70, "p", "q")
     ]
     sends(announcements, announcement("root", 70, "r", sequence=1), now=now)
@@ -208,7 +208,7 @@ def test_a_reader_ends_whom_one_announcement_omits(how: str) -> None:
         announcements.complete(later)
     elif how == "reached":
         announcements.complete(later, COMPLETE_AFTER)
-    due = announcements.due(Heartbeat("p", NOW + 90), later, by_timer=how != "sends")
+    due = announcements.due(Heartbeat("p", NOW + 90), later, is_automatic=how != "sends")
     assert due == [announcement("root", NOW + 51, "p", "q")]
     heard = BatchClaims(
         1,

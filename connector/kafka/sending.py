@@ -1,15 +1,18 @@
 """The messages in flight to Kafka, their client, and the handling of client failures (REC-17).
 
-Every message gets exactly one result: acknowledged, failed, or unknown. Unknown counts as failed.
-Memory is bounded: a full queue first blocks, and then refuses. A client with a fatal error cannot
-send any more. It is replaced by a new client, and the results of its remaining messages are
-unknown.
+    queue full         `put` waits for space, and then refuses
+    fatal error        the client is replaced by a new one (`renew`)
+    fenced             another client has the same transactional id: `WriterConflictError`
+    outcome unknown    the messages of a replaced or closed client count as failed
+
+Every message gets exactly one result: None if it was acknowledged, or else the error of Kafka, or a
+text if the outcome is unknown.
 """
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -25,42 +28,72 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig
     from connector.kafka.topics import TopicFacts
-    from connector.records.model import Heartbeat
 
 HeaderList = list[tuple[str, str | bytes | None]]
+SendError = KafkaError | str
 _Item = TypeVar("_Item")
 
 POLL_EVERY: Final = 100
+QUEUE_TIMEOUT_S: Final = 60.0
+"""How long a full queue blocks, and how long a heartbeat of the application waits for the
+acknowledgements of its changes.
+"""
+
+
+REFUSALS: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+        KafkaError.INVALID_TIMESTAMP,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    }
+)
+"""The errors that come again if the record is sent again, until somebody removes the cause."""
+
+
+def text_of(error: SendError) -> str:
+    return error if isinstance(error, str) else error.str()
+
+
+def is_unknown(error: SendError) -> bool:
+    """Return whether a message with this error may be in the topic, because its client was replaced
+    or closed.
+    """
+    return isinstance(error, str) or error.code() in (
+        KafkaError._PURGE_QUEUE,
+        KafkaError._PURGE_INFLIGHT,
+        KafkaError._FATAL,
+    )
 
 
 class SendQueue(Generic[_Item]):
-    """The send queue of one topic.
+    """The send queue of one topic. `client` is the current client.
 
-    `answer` is called for each message, with its item and the error. The error is empty if the
-    message was acknowledged. It is called while `put`, `serve`, `renew` or `let_go` runs. `client`
-    is the current client.
-
-    With a spool, `has_spool`, `is_spooling`, `backlog` and `may_claim` have other values (PUB-3).
+    `answer` is called for each message, with its item and the error, or None if the message was
+    acknowledged. It is called while `put`, `serve`, `renew` or `close` runs.
     """
 
-    has_spool = False
-    is_spooling = False
+    stores = False
+    """Whether records are stored on disk before they are sent."""
+    may_claim = True
+    """Whether a change may have an estimated low watermark."""
 
     def __init__(
         self,
         kafka: KafkaConfig,
         facts: TopicFacts,
-        answer: Callable[[_Item, str], None],
-        *,
-        queue_timeout_s: float,
-        transactional_id: str | None,
+        answer: Callable[[_Item, SendError | None], None],
+        transactional_id: str | None = None,
     ) -> None:
         self._kafka, self._facts, self._answer = kafka, facts, answer
-        self._queue_timeout_s, self._transactional_id = queue_timeout_s, transactional_id
+        self._transactional_id = transactional_id
         self._outstanding: dict[int, _Item] = {}
         self._reports: list[tuple[int, KafkaError | None]] = []
         self._next_number = 0
-        self._shut_out = ""
+        self._fenced = ""
         self._errors = client.LastError()
         self.client = self._connect()
 
@@ -70,7 +103,20 @@ class SendQueue(Generic[_Item]):
         return self._outstanding.values()
 
     @property
-    def complaint(self) -> str:
+    def backlog(self) -> int:
+        """The number of messages without a result."""
+        return len(self._outstanding)
+
+    def together(self) -> AbstractContextManager[None]:
+        """A block whose messages are stored together, if they are stored."""
+        return nullcontext()
+
+    def forget_error(self) -> None:
+        """Clear `last_error`."""
+        self._errors.clear()
+
+    @property
+    def last_error(self) -> str:
         """The last error of the client, as text."""
         return self._errors.text
 
@@ -111,10 +157,10 @@ class SendQueue(Generic[_Item]):
                     del self._outstanding[number]
                     raise
                 now = time.monotonic()
-                deadline = deadline or now + self._queue_timeout_s
+                deadline = deadline or now + QUEUE_TIMEOUT_S
                 if now > deadline:
-                    waited = f"the queue stayed full for {self._queue_timeout_s:g} s"
-                    cause = f"{waited}. {self.complaint}".strip()
+                    waited = f"the queue stayed full for {QUEUE_TIMEOUT_S:g} s"
+                    cause = f"{waited}. {self.last_error}".strip()
                     raise self._refused(
                         number, cause, "Check the brokers, then send the record again"
                     ) from None
@@ -127,31 +173,11 @@ class SendQueue(Generic[_Item]):
                         self.renew(error.args[0])
                 raise self._refused(
                     number,
-                    error.args[0].str(),
+                    error.args[0],
                     "Send the record again. If the error stays, remove the cause",
                 ) from error
         if number % POLL_EVERY == 0:
             self.serve(0)
-
-    @property
-    def backlog(self) -> int:
-        """The number of records in the file of the spool that are not settled."""
-        return 0
-
-    @property
-    def may_claim(self) -> bool:
-        """Whether claims may be sent. It is False while a spool has losses."""
-        return True
-
-    def put_everywhere(self, item: _Item, key: bytes, value: bytes, headers: HeaderList) -> bool:  # noqa: ARG002
-        """Queue a record for all Kafka partitions, if there is a spool. Otherwise return False."""
-        return False
-
-    def reached(self, position: Heartbeat) -> None:
-        """Keep a position of the application in the spool."""
-
-    def check_may_claim(self) -> None:
-        """Raises `SpoolError` if the spool has losses, and without a spool nothing."""
 
     def serve(self, timeout_s: float, *, push: bool = False) -> None:
         """Read the reports of the client. `push` sends waiting batches at once. Raises as `renew`
@@ -176,9 +202,9 @@ class SendQueue(Generic[_Item]):
         Raises `WriterConflictError` if another producer with the same transactional id has taken
         over.
         """
-        cause = error.str() if isinstance(error, KafkaError) else str(error)
+        cause = text_of(error)
         client.log.error("producer for %s rebuilt: %s", self._facts.topic, cause)
-        self.let_go(0, f"outcome unknown: {cause}")
+        self.close(0, f"outcome unknown: {cause}")
         error = (
             self._errors.fatal or error
         )  # if a call failed without a reason, the next call has the reason
@@ -187,23 +213,23 @@ class SendQueue(Generic[_Item]):
             and isinstance(error, KafkaError)
             and transactions.is_shut_out(error)
         ):
-            self._shut_out = error.str()
-            self.check_not_shut_out()  # a new client would take over from the other producer
+            self._fenced = error.str()
+            self.check_not_fenced()  # a new client would take over from the other producer
         self._errors = client.LastError()
         self.client = self._connect()
 
-    def check_not_shut_out(self) -> None:
+    def check_not_fenced(self) -> None:
         """Raises `WriterConflictError` if another producer with the same transactional id has taken
         over.
         """
-        if self._shut_out:
+        if self._fenced:
             raise transactions.shut_out(
-                self._facts.topic, self._transactional_id or "", self._shut_out
+                self._facts.topic, self._transactional_id or "", self._fenced
             )
 
-    def let_go(self, timeout_s: float, why: str) -> None:
-        """Close the client and drop its messages. Without the purge, it would wait for the
-        messages' time-out.
+    def close(self, timeout_s: float, why: str) -> None:
+        """Close the client. The results of its remaining messages are unknown. Without the purge,
+        the client would wait for their time-out.
         """
         with suppress(KafkaException, SystemError):
             self.client.purge()
@@ -223,7 +249,7 @@ class SendQueue(Generic[_Item]):
         for number, error in reports:
             item = outstanding.pop(number, None)
             if item is not None:  # else it is from a replaced client, and already counts as unknown
-                answer(item, "" if error is None else error.str())
+                answer(item, error)
 
     def _on_delivery(self, number: int, error: KafkaError | None, _message: Message) -> None:
         """Store the report of one message. The client calls it inside poll and flush. It must not
@@ -234,14 +260,14 @@ class SendQueue(Generic[_Item]):
         """
         self._reports.append((number, error))
 
-    def _refused(self, number: int, cause: str, remedy: str) -> DeliveryError:
+    def _refused(self, number: int, error: SendError, remedy: str) -> DeliveryError:
         """Report that this message did not enter the queue, and return the error."""
         if (item := self._outstanding.pop(number, None)) is not None:
-            self._answer(item, cause)
+            self._answer(item, error)
         return DeliveryError(
             ErrorCode.RECORD_REFUSED,
             f"A record for {self._facts.topic} was not accepted",
-            cause,
+            text_of(error),
             remedy,
             undelivered=1,
         )
