@@ -30,12 +30,13 @@ from connector.services import dead_letters, load_config, read, status
 from examples.demo import compare
 from examples.demo.history import TABLE, Commit, CommitId, list_commits, read_commits
 from examples.demo.pipeline import CONNECTOR, DemoError, Pipeline, own_environment
-from examples.demo.publish import BadRecord, publish, report_complete, send_bad_records
+from examples.demo.publish import BadRecord, publish_commits, report_complete, send_bad_records
 
 ROOT: Final = Path(__file__).parents[2]
 STREAM: Final = "demo"
 DIFFERENCES_SHOWN: Final = 20
 KILLED_WITHIN_S: Final = 0.5
+"""Seconds after a batch of the second half, of which a random part is waited."""
 SMALL_BATCH: Final = 1000
 """The first run reads so few records at a time that it can be killed between two batches."""
 WIDTH: Final = 100
@@ -93,20 +94,20 @@ class Demo:
             ChangeProducer(self.config.kafka, topic) as producer,
         ):
             with self._scene("publish"):
-                self.publish(run, producer, first_half)
+                self.publish_first_half(run, producer, first_half)
             with self._scene("kill"):
-                self.kill(run, producer, history)
+                self.kill_pipeline(run, producer, history)
         with self._scene("resume"):
-            self.resume()
+            self.resume_pipeline()
         with self._scene("compare"):
-            self.compare()
+            self.compare_result()
 
-    def publish(
+    def publish_first_half(
         self, run: Pipeline, producer: ChangeProducer, first_half: Iterator[Commit]
     ) -> None:
         """Publish while the pipeline works, and wait until a snapshot shows the last commit."""
         say("started: connector run")
-        published = publish(producer, first_half, self.rng)
+        published = publish_commits(producer, first_half, self.rng)
         commit = published.last
         if commit is None:
             raise DemoError(f"No commit of {self.repository} changes a file")
@@ -119,12 +120,12 @@ class Demo:
             compare.row_differences(compare.tree(self.repository, commit.id), rows),
         )
 
-    def kill(
+    def kill_pipeline(
         self, run: Pipeline, producer: ChangeProducer, second_half: Iterator[Commit]
     ) -> None:
         """Publish the rest, and kill the pipeline while it is at work on it."""
         batch = self._ingest_batch()
-        say(f"published {publish(producer, second_half, self.rng)}")
+        say(f"published {publish_commits(producer, second_half, self.rng)}")
         # The source has no further change up to this moment.
         report_complete(producer, time.time_ns() // 1000)
         run.wait_for(lambda: self._ingest_batch() > batch or None, "another batch")
@@ -140,7 +141,7 @@ class Demo:
             f" {self.records:,} records"
         )
 
-    def resume(self) -> None:
+    def resume_pipeline(self) -> None:
         """Run the pipeline again, to the end of the topic."""
         say("started: connector run --once")
         log = self.folder / "run-2.log"
@@ -148,7 +149,7 @@ class Demo:
             run.finish()
         say("it has ingested and applied the rest")
 
-    def compare(self) -> None:
+    def compare_result(self) -> None:
         """Compare the table, the dead letters and the changelog with what was published."""
         head = self.commits[-1].id
         rows = self._snapshot(0) or []
@@ -185,12 +186,12 @@ class Demo:
         """Commands for the result, as you can type them in this folder."""
         heading("next steps")
         connector = shlex.join([_shown(CONNECTOR), "--config", _shown(self.config_file)])
-        broker = f"{shlex.quote(_shown(CONNECTOR))} broker"
-        folder = shlex.quote(_shown(self.folder / "broker"))
+        broker = shlex.quote(_shown(CONNECTOR)) + " broker"
+        folder = "--folder " + shlex.quote(_shown(self.folder / "broker"))
         say("# the table, without a broker and without Java:")
         say(f"{connector} read {TABLE} --limit 10")
         say("# the stream and the dead letters, with the broker:")
-        say(f"{broker} start --folder {folder}")
+        say(f"{broker} start {folder}")
         say(f"{connector} tail --limit 5")
         say(f"{connector} dead-letters list")
         say(f"{broker} stop {folder}")
@@ -260,7 +261,7 @@ def new_folder(output: Path | None, jars: JarStore) -> Path:
 def run_demo(repository: Path, output: Path | None, warehouse: str) -> bool:
     """Run all scenes. Returns whether the result equals the truth."""
     commits = list_commits(repository)
-    say(f"the source: {len(commits):,} commits of {repository}, up to {commits[-1].id[:12]}")
+    say(f"the source: {len(commits):,} commits, up to {commits[-1].id[:12]}")
     jars = JarStore.from_environment(os.environ)
     folder = new_folder(output, jars)
     fetch("spark", jars, say)
@@ -300,7 +301,13 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         is_equal = run_demo(arguments.repository, arguments.output, arguments.warehouse)
-    except (ConnectorError, DemoError, KafkaException, OSError, subprocess.SubprocessError) as error:
+    except (
+        ConnectorError,
+        DemoError,
+        KafkaException,
+        OSError,
+        subprocess.SubprocessError,
+    ) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0 if is_equal else 1

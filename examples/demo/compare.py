@@ -21,9 +21,9 @@ Row = dict[str, object]
 
 def tree(folder: Path, commit_id: str) -> dict[bytes, Row]:
     """The files of a commit by path: mode, blob, and size (None for submodules)."""
+    git = ("git", "--no-replace-objects", "-C", str(folder))
     listed = subprocess.run(
-        ["git", "--no-replace-objects", "-C", str(folder)]
-        + ["ls-tree", "-r", "-l", "-z", "--full-tree", commit_id],
+        [*git, "ls-tree", "-r", "-l", "-z", "--full-tree", commit_id],
         stdout=subprocess.PIPE,
         check=True,
     )
@@ -42,9 +42,7 @@ def rows_of(table: TableRead) -> Iterator[tuple[bytes, Row]]:
         yield row.pop("path"), row
 
 
-def row_differences(
-    expected: Mapping[bytes, Row], rows: Iterable[tuple[bytes, Row]]
-) -> list[str]:
+def row_differences(expected: Mapping[bytes, Row], rows: Iterable[tuple[bytes, Row]]) -> list[str]:
     """The rows that are wrong, missing, invented or in the table twice. A cell that no column shows
     is in `_unmapped`. There must be none.
     """

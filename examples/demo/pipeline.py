@@ -12,13 +12,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-PATIENCE_S: Final = 300.0
+PATIENCE_S: Final = 600.0
 _POLL_S: Final = 0.1
 CONNECTOR: Final = Path(sys.executable).with_name("connector")
 """The command of the environment that runs this program."""
-QUICK_JAVA: Final = {
-    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-}
+QUICK_JAVA: Final = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"}
 """In a run of a minute, the optimising compiler of the JVM costs more time than it saves."""
 
 _Value = TypeVar("_Value")
@@ -42,9 +40,7 @@ def own_environment() -> dict[str, str]:
 class Pipeline:
     """One `connector run`. Its output goes to `log`. The end of a `with` block kills it."""
 
-    def __init__(
-        self, config: Path, log: Path, *options: str, settings: Mapping[str, str]
-    ) -> None:
+    def __init__(self, config: Path, log: Path, *options: str, settings: Mapping[str, str]) -> None:
         """`settings` are environment variables. They outrank the configuration file."""
         self._log = log
         with log.open("wb") as output:
@@ -60,7 +56,7 @@ class Pipeline:
 
     def wait_for(self, look: Callable[[], _Value | None], what: str) -> _Value:
         """Call `look` until it returns a value, and return this value. Raises `DemoError` if the
-        process ends before, or after five minutes.
+        process ends before, or after ten minutes.
         """
         deadline = time.monotonic() + PATIENCE_S
         while (value := look()) is None:

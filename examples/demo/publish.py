@@ -29,7 +29,7 @@ COPIES: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What `publish` has sent. `last` is the newest commit, or None if there was none."""
+    """What `publish_commits` has sent. `last` is the newest commit, or None if there was none."""
 
     commits: int = 0
     changes: int = 0
@@ -43,7 +43,7 @@ class Published:
         )
 
 
-def publish(
+def publish_commits(
     producer: ChangeProducer, commits: Iterable[Commit], rng: random.Random
 ) -> Published:
     """Publish commits in windows. After each window, the stream partitions are reported as complete
@@ -133,10 +133,10 @@ def send_bad_records(kafka: KafkaConfig, topic: str) -> list[BadRecord]:
             def acknowledged(
                 error: KafkaError | None, message: Message, reason: Reason = reason
             ) -> None:
-                if error is not None:
+                partition, offset = message.partition(), message.offset()
+                if error is not None or partition is None or offset is None:
                     raise KafkaException(error)
-                coordinates = message.partition(), message.offset()
-                sent.append(BadRecord(*coordinates, reason, message.key(), message.value()))
+                sent.append(BadRecord(partition, offset, reason, message.key(), message.value()))
 
             producer.produce(topic, value, key, on_delivery=acknowledged)
     if undelivered := producer.flush(60):

@@ -37,9 +37,9 @@ def test_the_result_is_the_truth_and_a_difference_is_seen(tmp_path: Path, seed: 
     submodules(repository)
     output = tmp_path / "output"
 
+    options = ("--repository", str(repository.folder), "--output", str(output))
     ended = subprocess.run(
-        [sys.executable, "-m", "examples.demo"]
-        + ["--repository", str(repository.folder), "--output", str(output)],
+        [sys.executable, "-m", "examples.demo", *options],
         cwd=ROOT,
         env=os.environ | QUICK_PROCESS,
         capture_output=True,
@@ -68,7 +68,9 @@ def test_the_result_is_the_truth_and_a_difference_is_seen(tmp_path: Path, seed: 
     assert difference.startswith("b'a' is ")
 
 
-def check_explanations(output: Path, rows: list[tuple[bytes, dict[str, object]]], rng: Random) -> None:
+def check_explanations(
+    output: Path, rows: list[tuple[bytes, dict[str, object]]], rng: Random
+) -> None:
     """The entries that won make the row of the table."""
     config = load_config(output / "connector.toml", {})
     definition = config.tables[TABLE]

@@ -348,9 +348,7 @@ def _with_a_ghost(versions: Sequence[Version]) -> list[Version]:
 # The data at the end.
 
 
-def collected(
-    folder: Folder, config: ConnectorConfig, changes: Sequence[DataChange]
-) -> Evidence:
+def collected(folder: Folder, config: ConnectorConfig, changes: Sequence[DataChange]) -> Evidence:
     """Read all data. The system must not be running."""
     kafka = config.kafka
     return Evidence(

@@ -75,7 +75,7 @@ def test_new_content_writes_the_whole_row_and_a_mode_only_itself(repository: Rep
         b"blob",
         b"size",
     ]
-    assert mode.changes[0].entries == (SetCell("f", b"mode", b"100755"),)
+    assert mode.changes[0].entries == (SetCell("f", b"mode", b"100755", mode.timestamp),)
 
 
 def test_a_commit_is_a_transaction_with_right_numbers(repository: Repository) -> None:
