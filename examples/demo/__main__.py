@@ -261,7 +261,7 @@ def new_folder(output: Path | None, jars: JarStore) -> Path:
 def run_demo(repository: Path, output: Path | None, warehouse: str) -> bool:
     """Run all scenes. Returns whether the result equals the truth."""
     commits = list_commits(repository)
-    say(f"the source: {len(commits):,} commits of {repository}, up to {commits[-1].id[:12]}")
+    say(f"the source: {len(commits):,} commits, up to {commits[-1].id[:12]}")
     jars = JarStore.from_environment(os.environ)
     folder = new_folder(output, jars)
     fetch("spark", jars, say)
