@@ -101,7 +101,7 @@ def headers_of(row: Row) -> HeaderList:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What an outbox says of itself: the facts of its topic, and the id of the schema in the
+    """The facts of the topic of an outbox, and the id of the schema in the
     registry.
     """
 
