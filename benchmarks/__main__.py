@@ -40,6 +40,13 @@ WHY = {
     "freshness_bound_2000_table_p95_s": _FRESH,
     "freshness_bound_2000_jvm_cores": _FRESH,
     "freshness_bound_2000_read_p95_s": _FRESH,
+    "freshness_bound_20_tables_2000_oldest_table_p95_s": _FRESH,
+    "freshness_default_loaded_s": _FRESH,
+    "once_new_s": _FRESH,
+    "once_nothing_s": _FRESH,
+    "idle_silent_cores": _FRESH,
+    "idle_heartbeats_commits_per_minute": _FRESH,
+    "idle_heartbeats_cores": _FRESH,
 }
 """The page that explains why a figure misses its bar."""
 

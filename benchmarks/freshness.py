@@ -560,7 +560,9 @@ def main() -> int:
                 settings += f"_{chosen.tables}_tables" * (chosen.tables > 1)
                 loaded = Figure(f"freshness_{settings}_loaded_s", scene.loaded_s, "<40")
             show(settings, values)
-            figures.append(loaded if plan.rows == ROWS else replace(loaded, bar="-"))
+            figures.append(
+                loaded if (plan.rows, chosen.tables) == (ROWS, 1) else replace(loaded, bar="-")
+            )
             for rate, each in values.items():
                 bars = BARS.get((settings, rate), {})
                 figures += [
