@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.from-lock
-SOURCES := connector tests $(wildcard benchmarks)
+SOURCES := connector examples tests $(wildcard benchmarks)
 # Two at a time, each with a broker and a JVM of its own: one waits for Kafka while the other computes.
 DIVIDED := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 QUICK := tests/unit tests/property tests/golden tests/architecture
@@ -31,8 +31,8 @@ $(STAMP): requirements.lock pyproject.toml
 	$(PIP) --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: $(STAMP) ## Real changes through a real broker into a table, killed half way, compared with the truth
-	$(BIN)/connector demo
+demo: $(STAMP) ## A git history through Kafka and Spark into a table, killed half way, compared with git; ARGS="--repository PATH"
+	$(BIN)/python -m examples.demo $(ARGS)
 
 # The same random choices each time, so that a red run tells something about the commit and not about its luck.
 test: lint types contracts ## Everything that this machine can run; says what it leaves out and why. SEED (1)
@@ -88,4 +88,4 @@ lock: $(STAMP) ## Resolve the newest allowed versions into requirements.lock
 
 clean: ## Remove what was built; .venv too
 	rm -rf $(VENV) build dist .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
-	find connector tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find connector examples tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Time and size of `connector demo`, the first time on a machine and again (OPS-2).
+"""Time and size of `make demo`, the first time on a machine and again (OPS-2).
 
     python -m benchmarks demo [--quick]
 
@@ -21,16 +21,17 @@ from benchmarks import machine
 from benchmarks.report import Figure, finish
 
 MIB = 2**20
+ROOT = Path(__file__).parents[1]
 
 
 def run(cache: Path, output: Path) -> float:
     """The seconds of one demo."""
-    connector = str(Path(sys.executable).with_name("connector"))
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     began = perf_counter()
     subprocess.run(
-        [connector, "demo", "--output", str(output)],
+        [sys.executable, "-m", "examples.demo", "--output", str(output)],
         check=True,
+        cwd=ROOT,
         env=environment,
         stdout=subprocess.DEVNULL,
     )

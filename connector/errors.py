@@ -301,17 +301,9 @@ class ErrorCode(StrEnum):
     EDITOR_UNSUITABLE = auto()
     FILE_EXISTS = auto()
 
-    # processes and the demo
+    # processes
     SYSTEM_ERROR = auto()
     CHILD_PROCESS_FAILED = auto()
-    DEMO_FOLDER_NOT_EMPTY = auto()
-    DEMO_FOLDER_UNUSABLE = auto()
-    DEMO_TIMED_OUT = auto()
-    GIT_MISSING = auto()
-    REPOSITORY_MISSING = auto()
-    HISTORY_EMPTY = auto()
-    HISTORY_INCOMPLETE = auto()
-    HISTORY_UNREADABLE = auto()
 
 
 class ConnectorError(Exception):

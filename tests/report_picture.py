@@ -1,7 +1,7 @@
-"""Makes the picture of the demo's report from its text.
+"""Makes the picture of the demo from what it prints.
 
-    connector demo > build/report.txt
-    python -m tests.report_picture build/report.txt
+    python -m examples.demo > build/demo.txt
+    python -m tests.report_picture build/demo.txt
 
 This writes docs/pictures/demo.svg. Without a file, the text comes from standard input. The picture
 loads no fonts from another host.
@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.text import Text
 
 PICTURE = Path(__file__).parents[1] / "docs/pictures/demo.svg"
-TITLE = "connector demo"
+TITLE = "make demo"
 _RULE = re.compile(r"^─+ (.*) ─+$")
 _NEXT = " next steps "
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)

@@ -32,7 +32,6 @@ COMMANDS: Final = {
         "connector.cli.dead_letters",
         "List, explain, repair and replay rejected records.",
     ),
-    "demo": ("connector.demo", "Run the pipeline on sample data and check the result."),
     "explain": ("connector.cli.explain", "Explain why a row is as it is."),
     "load": ("connector.cli.load", "Load existing rows into a table, all at once."),
     "partitions": (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,6 @@ WITH_INPUT_AND_OUTPUT = {
     "__init__",
     "cli",
     "clock",
-    "demo",
     "jars",
     "kafka",
     "lake",
@@ -55,6 +55,25 @@ def test_every_package_without_a_client_is_held_to_purity() -> None:
     assert {
         name.removeprefix("connector.") for name in pure["source_modules"]
     } == places - WITH_INPUT_AND_OUTPUT
+
+
+def test_examples_use_only_the_public_packages() -> None:
+    """OPS-2"""
+    imported = {
+        node.module
+        for path in (ROOT / "examples").rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("connector")
+    }
+    assert {"connector", "connector.kafka", "connector.services"} <= imported
+    assert imported <= {
+        "connector",
+        "connector.errors",
+        "connector.jars",
+        "connector.kafka",
+        "connector.services",
+        "connector.spark",
+    }
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.demo.folder import DemoFolder
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
 from connector.services.load_config import load_config
 from tests.broker import jar_store
 from tests.faults.applying import PATIENCE_S, POINTS, Applying
 from tests.faults.history import History
+from tests.faults.process import Folder
 from tests.faults.system import KAFKA_PARTITIONS
 from tests.faults.write_stream_programs import TAKEN_OVER, TOPIC, WORKERS
 
@@ -107,7 +107,7 @@ class Load:
     rng: Random
     history: History
     broker: LocalBroker
-    folder: DemoFolder
+    folder: Folder
     applying: Applying
     rows: int
     size: int
@@ -332,7 +332,7 @@ def loading(spark: SparkSession, rng: Random, history: History, rows: int) -> It
         topics.create_topic(
             KafkaConfig(broker.bootstrap_servers), TOPIC, kafka_partitions=KAFKA_PARTITIONS
         )
-        folder = DemoFolder(history.folder)
+        folder = Folder(history.folder)
         folder.config.write_text(
             CONFIG.format(servers=broker.bootstrap_servers, max_offsets=max(1_000, rows // 5))
         )

@@ -29,9 +29,6 @@ from pyspark.sql import SparkSession
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.dead_letters.envelope import DeadLetter
-from connector.demo.folder import DemoFolder
-from connector.demo.pipeline import Pipeline as Process
-from connector.demo.pipeline import running
 from connector.errors import ConnectorError, WriterConflictError
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
@@ -49,6 +46,7 @@ from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord, Job
 from tests.broker import jar_store
 from tests.faults.history import History
+from tests.faults.process import Folder, Process, ProcessFailedError, running
 from tests.faults.proxy import HOST, Proxy
 from tests.faults.traffic import Traffic
 from tests.spark.conftest import QUICK_PROCESS
@@ -171,7 +169,7 @@ class System:
     broker: LocalBroker
     proxy: Proxy
     traffic: Traffic
-    folder: DemoFolder
+    folder: Folder
     crashes: int = 0
     kills: int = 0
     lives: int = 0
@@ -277,12 +275,12 @@ class System:
         commits, for_s = self._commits(), self.rng.uniform(0, 6)
         try:
             # Not before its first commit, because an earlier death tests little.
-            process.wait(lambda: self._commits() > commits, lambda _: None)
+            process.wait(lambda: self._commits() > commits)
             if trouble is Trouble.RIVAL:
                 self._live(Failpoints(), trouble)
             until = time.monotonic() + for_s
-            process.wait(lambda: time.monotonic() > until, lambda _: None)
-        except ConnectorError as error:
+            process.wait(lambda: time.monotonic() > until)
+        except ProcessFailedError as error:
             self.history.note("stopped", by=str(error)[:500])
             if not self._explains(trouble, error, "checkpoint" in str(error)):
                 raise
@@ -300,7 +298,7 @@ class System:
             shutil.rmtree(self.checkpoint, ignore_errors=True)
             was_suspect, self._suspects_checkpoint = self._suspects_checkpoint, False
             return was_suspect or trouble is Trouble.RIVAL
-        return isinstance(error, ConnectorError) and trouble in (
+        return isinstance(error, ConnectorError | ProcessFailedError) and trouble in (
             *OF_THE_NETWORK,
             Trouble.DISK,
             Trouble.RIVAL,
@@ -483,7 +481,7 @@ def system(spark: SparkSession, rng: Random, history: History) -> Iterator[Syste
         )
         kafka = KafkaConfig(f"{HOST}:{proxy.port}")
         topics.create_topic(kafka, "t", kafka_partitions=KAFKA_PARTITIONS)
-        folder = DemoFolder(history.folder)
+        folder = Folder(history.folder)
         folder.config.write_text(CONFIG.format(servers=kafka.bootstrap_servers))
         traffic = Traffic(kafka, "t", Random(rng.random()), history)
         stack.callback(traffic.close)

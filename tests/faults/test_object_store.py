@@ -19,14 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.demo.folder import DemoFolder
-from connector.demo.pipeline import Pipeline, outcome, running
 from connector.errors import ConnectorError, ErrorCode
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of
 from connector.services import audit, load_config
 from connector.services.warehouses import warehouse_of
 from tests.broker import NewTopic
+from tests.faults.process import Folder, Process, ProcessFailedError, outcome, running
 from tests.object_store import FAULTY, ObjectStore
 from tests.spark.conftest import QUICK_PROCESS
 from tests.spark.live import Live
@@ -124,7 +123,7 @@ def changes_of(rng: Random, number: int) -> list:  # type: ignore[type-arg]
 class Rivals:
     """A warehouse with a configuration file, and the processes that tests start on it."""
 
-    folder: DemoFolder
+    folder: Folder
     config: ConnectorConfig
     environment: dict[str, str]
     live: Live
@@ -136,7 +135,7 @@ class Rivals:
         self.live.publish(*changes_of(self.rng, len(self.live.published)))
 
     @contextmanager
-    def process(self, *arguments: str) -> Iterator[Pipeline]:
+    def process(self, *arguments: str) -> Iterator[Process]:
         self.started += 1
         words = ("--cores", "1", "--memory", "1g", *arguments)
         settings = {**QUICK_PROCESS, **self.environment}
@@ -150,7 +149,7 @@ class Rivals:
         """All work is completed, nothing is lost, and the table is the truth."""
         self.publish()
         with self.process("--once") as process:
-            process.finish(lambda _: None)
+            process.finish()
         assert [one.is_proved for one in audit(self.config)] == [True]
         (table,) = self.config.tables
         found = open_table(f"{self.config.warehouse}/tables/{table}/data")
@@ -165,7 +164,7 @@ def rivals(
     object_store: ObjectStore, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path, seed: int
 ) -> Iterator[Rivals]:
     topic = new_topic(kafka_partitions=2).topic
-    folder = DemoFolder(tmp_path, object_store.warehouse())
+    folder = Folder(tmp_path, object_store.warehouse())
     text = CONFIG.format(warehouse=folder.uri, servers=kafka.bootstrap_servers, topic=topic)
     folder.config.write_text(text)
     storage = object_store.storage()
@@ -189,10 +188,10 @@ def test_resumable_after_each_kill(rivals: Rivals) -> None:
         rivals.publish()
         before = rivals.batches()
         with rivals.process() as process:
-            process.wait(lambda before=before: rivals.batches() > before, lambda _: None)  # type: ignore[misc]
+            process.wait(lambda before=before: rivals.batches() > before)  # type: ignore[misc]
             rivals.publish()
             until = time.monotonic() + rivals.rng.uniform(0, 6)
-            process.wait(lambda until=until: time.monotonic() > until, lambda _: None)  # type: ignore[misc]
+            process.wait(lambda until=until: time.monotonic() > until)  # type: ignore[misc]
     rivals.judge()
 
 
@@ -229,6 +228,6 @@ def try_rebuild(rivals: Rivals) -> None:
     words = ("table", "rebuild", "accounts", "--memory", "1g")
     settings = {**QUICK_PROCESS, **rivals.environment}
     try:
-        outcome(rivals.folder, lambda _: None, *words, settings=settings)
-    except ConnectorError as error:  # another process committed meanwhile
+        outcome(rivals.folder, *words, settings=settings)
+    except ProcessFailedError as error:  # another process committed meanwhile
         rivals.ended.append(str(error))

@@ -20,8 +20,6 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
-from connector.demo.folder import DemoFolder
-from connector.demo.pipeline import outcome, running
 from connector.errors import ConnectorError
 from connector.kafka import ChangeProducer, create_topic
 from connector.records import codec
@@ -29,6 +27,7 @@ from connector.records.model import DataChange, SetCell
 from connector.services import dead_letters, load_config, read
 from tests.cluster import Cluster, cluster
 from tests.faults.history import History, kept_on_failure
+from tests.faults.process import Folder, outcome, running
 from tests.spark.conftest import QUICK_PROCESS
 
 TOPICS = ("t", "t.dead-letters", "t.dead-letters.ledger", "t.write-streams")
@@ -100,7 +99,7 @@ class Work:
     itself, `replayed` counts letters, `failed` replays that stopped.
     """
 
-    folder: DemoFolder
+    folder: Folder
     history: History
     ends: list[str] = field(default_factory=list)
     runs: int = 0
@@ -208,7 +207,7 @@ def test_nothing_is_lost_with_a_leader_or_with_two_of_three_brokers(seed: int) -
     with kept_on_failure(seed) as history, ExitStack() as stack:
         three = stack.enter_context(cluster(history.folder / "cluster"))
         create_topic(three.kafka, "t", kafka_partitions=KAFKA_PARTITIONS)
-        folder = DemoFolder(history.folder)
+        folder = Folder(history.folder)
         folder.config.write_text(CONFIG.format(servers=three.kafka.bootstrap_servers))
         work, load = Work(folder, history), Load(three.kafka)
         with ChangeProducer(three.kafka, "t", heartbeat_s=1) as producer:
@@ -225,8 +224,8 @@ def test_nothing_is_lost_with_a_leader_or_with_two_of_three_brokers(seed: int) -
         assert set(codes) <= LOSABLE
 
         def complete() -> list[str]:
-            outcome(folder, lambda _: None, "run", "--once", *ARGUMENTS, settings=QUICK_PROCESS)
-            return outcome(folder, lambda _: None, "audit")[1]
+            outcome(folder, "run", "--once", *ARGUMENTS, settings=QUICK_PROCESS)
+            return outcome(folder, "audit")[1]
 
         complete()
         while work.replay_once() != 0:

@@ -19,7 +19,6 @@ from typing import Any
 from deltalake import DeltaTable
 
 from connector.config.settings import ConnectorConfig
-from connector.demo.folder import DemoFolder
 from connector.kafka import topics
 from connector.lake.jobs import History as Jobs
 from connector.lake.plain_table import open_table, stored_in
@@ -31,6 +30,7 @@ from connector.state.jobs import CutRecord
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.row import read_change, row_of
+from tests.faults.process import Folder
 from tests.faults.traffic import ACCOUNTS, TOTAL
 from tests.property import model
 from tests.property.histories import Delivery
@@ -348,9 +348,7 @@ def _with_a_ghost(versions: Sequence[Version]) -> list[Version]:
 # The data at the end.
 
 
-def collected(
-    folder: DemoFolder, config: ConnectorConfig, changes: Sequence[DataChange]
-) -> Evidence:
+def collected(folder: Folder, config: ConnectorConfig, changes: Sequence[DataChange]) -> Evidence:
     """Read all data. The system must not be running."""
     kafka = config.kafka
     return Evidence(
@@ -368,7 +366,7 @@ def collected(
     )
 
 
-def _versions(folder: DemoFolder, wanted: TableDefinition) -> list[Version]:
+def _versions(folder: Folder, wanted: TableDefinition) -> list[Version]:
     commits = _commits(folder.table(wanted.name))
     return [
         Version(number, TableState.from_json(said), _rows(folder, wanted, number))
@@ -430,7 +428,7 @@ def _letter(message: Any) -> Letter:
     return Letter(id_.decode(), message.key(), message.value(), headers)
 
 
-def _rows(folder: DemoFolder, wanted: TableDefinition, version: int) -> Rows:
+def _rows(folder: Folder, wanted: TableDefinition, version: int) -> Rows:
     table = open_table(folder.table(wanted.name), version)
     found = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
     for row in found:

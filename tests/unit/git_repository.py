@@ -1,27 +1,21 @@
-"""Tiny real git repositories for tests, and a model of what their changes amount to."""
+"""Small real git repositories for tests, and a model of the rows that their changes make."""
 
 from __future__ import annotations
 
 import os
-import struct
 import subprocess
 from collections import defaultdict
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from pathlib import Path
 
-from connector.demo.capture import GitCapture
-from connector.demo.repository import find_history
-from connector.records.model import DataChange, DeleteCells, DeleteFamily, SetCell
+from connector import DataChange, DeleteFamily, SetCell
+from examples.demo.history import Commit, list_commits, read_commits
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
-
-NOW = 1_800_000_000_000_000
 START = 1_600_000_000
 
 
 class Repository:
-    """A work tree. Commits are a minute apart from `START` on, unless told otherwise."""
+    """A work tree. Commits are a minute apart from `START` on, unless `date` is given."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,33 +75,12 @@ class Repository:
         )
         return self.git("rev-parse", "HEAD")
 
-    def raw_commit(self, headers: bytes, message: bytes = b"raw\n") -> str:
-        """A commit object as it comes, on top of HEAD with the same files; `headers` after tree and
-        parent.
-        """
-        self.write("touched-by", headers + message)
-        self.git("add", "--all")
-        parent = self.git("rev-parse", "HEAD")
-        content = (
-            f"tree {self.git('write-tree')}\nparent {parent}\n".encode() + headers + b"\n" + message
-        )
-        commit = self.git(
-            "hash-object", "-t", "commit", "-w", "--stdin", "--literally", stdin=content
-        )
-        self.git("reset", "--quiet", "--hard", commit)
-        return commit
-
-    def capture(self, now: int = NOW) -> GitCapture:
-        return capture_of(self.folder, now)
-
-
-def capture_of(folder: Path, now: int = NOW) -> GitCapture:
-    history = find_history(folder)
-    return GitCapture(history.folder, history.head, history.commits, now)
+    def history(self) -> list[Commit]:
+        return list(read_commits(self.folder, list_commits(self.folder)))
 
 
 def rows_of(changes: Iterable[DataChange]) -> dict[bytes, dict[str, object]]:
-    """The sequential model: what a table holds once the changes were applied one after another."""
+    """The sequential model: the rows of a table after the changes, one after another."""
     cells: dict[bytes, dict[bytes, bytes]] = defaultdict(dict)
     for change in changes:
         row = cells[change.row_key]
@@ -115,19 +88,14 @@ def rows_of(changes: Iterable[DataChange]) -> dict[bytes, dict[str, object]]:
             match entry:
                 case DeleteFamily():
                     row.clear()
-                case DeleteCells(qualifier=qualifier):
-                    row.pop(qualifier, None)
                 case SetCell(qualifier=qualifier, value=value):
                     row[qualifier] = value
-    return {key: _typed(row) for key, row in cells.items() if row}
-
-
-def _typed(row: dict[bytes, bytes]) -> dict[str, object]:
     return {
-        "mode": row[b"mode"].decode(),
-        "blob": row[b"blob"].decode(),
-        "size": int(row[b"size"]) if b"size" in row else None,
-        "author": row[b"author"].decode(),
-        "time": struct.unpack(">q", row[b"time"])[0] if b"time" in row else None,
-        "subject": row[b"subject"].decode(),
+        key: {
+            "mode": row[b"mode"].decode(),
+            "blob": row[b"blob"].decode(),
+            "size": int(row[b"size"]) if b"size" in row else None,
+        }
+        for key, row in cells.items()
+        if row
     }

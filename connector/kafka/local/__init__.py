@@ -1,1 +1,1 @@
-"""A Kafka broker on this machine for the demo, the tests and first steps."""
+"""A Kafka broker on this machine for first steps, examples and tests."""

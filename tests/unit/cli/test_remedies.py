@@ -27,7 +27,7 @@ FIELDS = {
 }
 WITHOUT_COMMANDS = {
     path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists()
-} - {"cli", "demo"}
+} - {"cli"}
 """The packages whose texts name no command: all below `cli`."""
 
 

@@ -1,159 +1,97 @@
-"""What the demo publishes, through the real producer on librdkafka's mock cluster, and what a
-reader's frontier makes of it.
-"""
+"""What the demo publishes, through the real producer on librdkafka's mock cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from random import Random
+import random
+import time
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from connector.config.settings import KafkaConfig
-from connector.demo import bank
-from connector.demo.lineage import FILES_LAYOUTS
-from connector.demo.publish import Publisher
-from connector.demo.source import Source
-from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.topics import TopicFacts
-from connector.records.codec import ChangeRecord, Schemas, decode
-from connector.records.model import ChildPartitions, DataChange, Heartbeat, SetCell
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance
-from tests.unit.demo.test_lineage import history
-from tests.unit.mock_cluster import running_cluster
+from connector import DataChange, Heartbeat, Rejection
+from connector.kafka import ChangeProducer
+from connector.records.codec import ChangeRecord, Schemas, decode, framed
+from connector.records.rejection import Position
+from connector.validation import KafkaRecord, Limits, validate_record
+from examples.demo.history import STREAM_PARTITIONS
+from examples.demo.publish import KINDS, publish_commits, report_complete
+from tests.unit.git_repository import Repository
+from tests.unit.mock_cluster import FACTS, MockCluster, running_cluster
 
-FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
-COMMITS = 40
-OPENS = 1_000_000
-
-
-class Reader:
-    """Reads all that there is in the topic, and keeps the frontier."""
-
-    def __init__(self, kafka: KafkaConfig) -> None:
-        self._consumer = Consumer(
-            {
-                "bootstrap.servers": kafka.bootstrap_servers,
-                "group.id": "g",
-                "enable.auto.commit": False,
-            }
-        )
-        self._consumer.assign([TopicPartition("t", k, 0) for k in range(FACTS.kafka_partitions)])
-        self.changes: list[DataChange] = []
-        self.rejected = 0
-        self.records = 0
-        self.frontier: Frontier = UNKNOWN
-
-    def read(self, records: int) -> None:
-        """Read on until so many were read in all, record by record; no change may lie behind the
-        low watermark.
-        """
-        while self.records < records:
-            message = self._consumer.poll(10)
-            assert message is not None, f"{self.records} of {records} records are in the topic"
-            self.records += 1
-            read, k = decode(message.value(), Schemas()), message.partition()
-            assert k is not None
-            match read.record if isinstance(read, ChangeRecord) else None:
-                case DataChange() as change if "poisoned" not in str(change.entries):
-                    assert change.commit_timestamp >= (self.frontier.low_watermark or 0)
-                    self.changes.append(change)
-                case Heartbeat(name, at) if at < 2 * OPENS:
-                    self._hear(BatchClaims(FACTS.kafka_partitions, {name: {k: at + 1}}))
-                case ChildPartitions() as lineage:
-                    self._hear(
-                        BatchClaims(
-                            FACTS.kafka_partitions,
-                            lineage=(LineageRecord(k, FACTS.kafka_partitions, lineage),),
-                        )
-                    )
-
-    def _hear(self, heard: BatchClaims) -> None:
-        self.frontier = advance(self.frontier, heard, now=1, roots=frozenset(["files", "accounts"]))
-        assert self.frontier.uncovered() is None
-        assert not self.frontier.undeclared
-
-    def low(self) -> int:
-        assert self.frontier.low_watermark is not None
-        return self.frontier.low_watermark
+NOW = 1_800_000_000_000_000
 
 
 @pytest.fixture
-def kafka() -> Iterator[KafkaConfig]:
-    with running_cluster() as running:
-        running.create_topic("t", FACTS.kafka_partitions)
-        yield KafkaConfig(running.bootstrap_servers)
+def repository(tmp_path: Path) -> Repository:
+    made = Repository(tmp_path / "repository")
+    for number in range(3):
+        for path in range(250):
+            made.write(f"{chr(ord('a') + path % 26)}/{path}", str(number))
+        made.commit()
+    return made
 
 
-def sources(seed: int) -> list[Source]:
-    operations = bank.operations(accounts=5, transfers=50, seed=seed)
-    transfers = bank.transactions(operations, first=OPENS, last=2 * OPENS - 2)
-    return [
-        Source(
-            "files",
-            COMMITS,
-            1,
-            FILES_LAYOUTS,
-            history(Random(seed), COMMITS),
-            SetCell("f", b"size", b"many"),
-        ),
-        Source(
-            "accounts",
-            len(operations),
-            OPENS,
-            bank.LAYOUTS,
-            transfers,
-            SetCell("a", b"balance", b"7 bytes"),
-        ),
-    ]
+def records_in(cluster: MockCluster, count: int) -> list[ChangeRecord]:
+    """The first records of the topic."""
+    consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g"})
+    consumer.assign([TopicPartition(FACTS.topic, k, 0) for k in range(FACTS.kafka_partitions)])
+    found = []
+    for _ in range(count):
+        message = consumer.poll(10)
+        assert message is not None, f"the topic has only {len(found)} of {count} records"
+        record = decode(message.value(), Schemas())
+        assert isinstance(record, ChangeRecord)
+        found.append(record)
+    consumer.close()
+    return found
 
 
-def test_low_watermark_stands_at_each_mark_and_all_records_are_counted(
-    kafka: KafkaConfig, seed: int
+def test_every_change_is_sent_out_of_order_and_some_twice(
+    repository: Repository, seed: int
 ) -> None:
-    """WMK-3, WMK-7, REC-18: also while one is silent, until it speaks again; and nothing_lost can
-    be counted
-    """
-    said: list[str] = []
-    files, accounts = sources(seed)
-    with ChangeProducer(kafka, FACTS) as producer:
-        publisher = Publisher(
-            *(producer, kafka, FACTS, [files, accounts]),
-            seed=seed,
-            told=files,
-            parts=(32, 36),
-            window=4,
-            say=said.append,
-        )
-        reader = Reader(kafka)
-        publisher.begin()
-        for mark in publisher.windows("files"):
-            reader.read(publisher.done.records)
-            assert reader.low() == mark.timestamp + 1
-            if mark.is_all and len(publisher.done.commits["files"]) > 32:
-                break
-        assert len(reader.frontier.live) == len(FILES_LAYOUTS[-1]) + len(bank.STREAM_PARTITIONS)
-        assert [line.split()[2] for line in said] == ["files-1", "files-0", "files-2", "files-4"]
-
-        before, silence = reader.low(), publisher.fall_silent("files")
-        mark = next(mark for mark in publisher.windows("files", silence) if mark.is_all)
-        reader.read(publisher.done.records)
-        assert reader.low() == before, "who is silent holds it"
-        publisher.speak_again("files", silence)
-        reader.read(publisher.done.records)
-        assert reader.low() == mark.timestamp + 1
-
-        publisher.rest(lambda _: None)
-    publisher.finish()
-    reader.read(publisher.done.records)
-    assert producer.heartbeats >= len(reader.frontier.live)
-    written = {(change.table, change.row_key, change.commit_timestamp) for change in reader.changes}
-    assert written == {
-        (change.table, change.row_key, change.commit_timestamp)
-        for source in sources(seed)
-        for transaction in source.transactions
-        for change in transaction
+    """REC-18: the producer refuses a change that is not after a reported time, so there is none"""
+    commits, now = repository.history(), time.time_ns() // 1000
+    with running_cluster() as cluster:
+        cluster.create_topic(FACTS.topic, FACTS.kafka_partitions)
+        with ChangeProducer(cluster.kafka, FACTS) as producer:
+            done = publish_commits(producer, commits, random.Random(seed))
+            report_complete(producer, now)
+        control_records = (producer.announced + producer.heartbeats) * FACTS.kafka_partitions
+        records = [
+            each.record for each in records_in(cluster, producer.delivered + control_records)
+        ]
+    changes = [record for record in records if isinstance(record, DataChange)]
+    sent = [change for commit in commits for change in commit.changes]
+    assert {(change.row_key, change.commit_timestamp) for change in changes} == {
+        (change.row_key, change.commit_timestamp) for change in sent
     }
-    assert publisher.done.changes.total() == len(written)
-    assert publisher.done.poison
+    assert (done.commits, done.changes, done.last) == (3, 750, commits[-1])
+    assert len(changes) == 750 + done.repeated > 750
+    assert any(
+        before.commit_timestamp > after.commit_timestamp for before, after in pairwise(changes)
+    )
+    heartbeats = {r.stream_partition: r.timestamp for r in records if isinstance(r, Heartbeat)}
+    assert heartbeats == dict.fromkeys(STREAM_PARTITIONS, now)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_bad_record_is_rejected_for_its_reason(
+    repository: Repository, kind: str
+) -> None:
+    """REC-11, REC-13, DLQ-2"""
+    change = repository.history()[0].changes[0]
+    reason, damage = KINDS[kind]
+
+    def verdict(key: bytes | None, value: bytes | None) -> ChangeRecord | Rejection:
+        record = KafkaRecord(Position("t", "id", 0, 0), NOW, key, value, ())
+        return validate_record(
+            record, schemas=Schemas(), limits=Limits(), kafka_partitions=3, tables=None
+        )
+
+    good = framed(change, 3)
+    assert isinstance(verdict(change.row_key, good), ChangeRecord)
+    rejection = verdict(*damage(change.row_key, good))
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is reason

@@ -12,7 +12,6 @@ import pytest
 from connector.clock import now_us
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.storage import LAKE_DEFAULTS, StorageConfig, look_every_s
-from connector.demo.pipeline import storage_settings
 from connector.lake.overrides import Overrides
 from connector.lake.stores import options_of, warehouse_with
 from connector.services import store_requests
@@ -128,9 +127,3 @@ def test_options_belong_to_a_warehouse() -> None:
     assert warehouse_with("s3a://lake/ab/tables") is None
     assert options_of("/a/tables") is None
     assert look_every_s("s3a://lake/a") > look_every_s("/a")
-
-
-def test_the_demo_passes_on_how_the_store_is_reached() -> None:
-    """STO-2: and no other setting of the shell."""
-    given = {"CONNECTOR__STORAGE__ENDPOINT": "e", "CONNECTOR__WAREHOUSE": "w", "HOME": "h"}
-    assert storage_settings(given) == {"CONNECTOR__STORAGE__ENDPOINT": "e"}
