@@ -31,7 +31,7 @@ def test_the_result_is_the_truth_and_a_difference_is_seen(tmp_path: Path, seed: 
     """
     repository = Repository(tmp_path / "repository")
     for number in range(60):
-        repository.write(f"{chr(ord('a') + number % 26)}/{number}", str(number))
+        repository.write(f"{chr(ord('a') + number % 26)}{number}", str(number))
     renames_and_returns(repository)
     odd_paths(repository)
     submodules(repository)
