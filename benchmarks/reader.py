@@ -36,7 +36,15 @@ from benchmarks.producer import change, rows
 from benchmarks.report import Figure, finish, spread
 from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
-from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, WholeTransaction, topics
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    LocalBroker,
+    TransactionConsumer,
+    WatermarkConsumer,
+    WholeTransaction,
+    topics,
+)
 from connector.records.codec import Schemas, decode
 from connector.records.model import Heartbeat, Transaction
 
@@ -98,7 +106,7 @@ def plain(kafka: KafkaConfig, _records: int) -> int:
 
 def watermarks(kafka: KafkaConfig, _records: int) -> int:
     found = 0
-    with ChangeConsumer(kafka, TOPIC, watermarks=True, bounded=True) as consumer:
+    with WatermarkConsumer(kafka, TOPIC, bounded=True) as consumer:
         for _ in consumer:
             found += 1
     return found
@@ -106,7 +114,7 @@ def watermarks(kafka: KafkaConfig, _records: int) -> int:
 
 def transactions(kafka: KafkaConfig, _records: int) -> int:
     found = 0
-    with ChangeConsumer(kafka, TOPIC, transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(kafka, TOPIC, bounded=True) as consumer:
         for item in consumer:
             if isinstance(item, WholeTransaction):
                 found += len(item.changes)

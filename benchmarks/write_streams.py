@@ -42,13 +42,14 @@ from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import (
     AppendResult,
+    Batching,
     ChangeProducer,
     LocalBroker,
     WriteSession,
     WriteStream,
-    commit_streams,
     topics,
 )
+from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange, DeleteFamily, Entry, SetCell
 from connector.spark import read_table
 from connector.spark.reader import table_path
@@ -92,7 +93,11 @@ def rate_of_committed(kafka: KafkaConfig, made: list[DataChange], transaction_ro
     """The rate of a committed write stream, until all results are known."""
     # A transaction waits until it is full.
     with WriteSession(
-        kafka, TOPIC, "rate", transaction_rows=transaction_rows, linger_s=5, heartbeat_s=60
+        kafka,
+        TOPIC,
+        "rate",
+        batching=Batching(linger_s=5, transaction_rows=transaction_rows),
+        heartbeat_s=60,
     ) as session:
         stream = session.stream(f"of-{transaction_rows}", kind="committed")
         ready, before = [row_of(stream, one) for one in made], catalog_end(kafka)
@@ -175,7 +180,9 @@ def latencies(kafka: KafkaConfig, count: int) -> list[Figure]:
         ("ten_in_flight", DEFAULT_LINGER_S, IN_FLIGHT),
         ("no_linger_ten_in_flight", 0.0, IN_FLIGHT),
     ):
-        with WriteSession(kafka, TOPIC, "latency", linger_s=linger_s, heartbeat_s=60) as session:
+        with WriteSession(
+            kafka, TOPIC, "latency", batching=Batching(linger_s=linger_s), heartbeat_s=60
+        ) as session:
             stream = session.stream("one-row", kind="committed")
             taken_s = [1000 * one for one in append_one_by_one(stream, made, in_flight)]
         print(spread(name, taken_s, "ms"))

@@ -8,10 +8,10 @@ were read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -19,9 +19,14 @@ from connector.clock import now_us
 from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.consume import group as group_events
-from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.places import check_numbers, first_places, records_gone
-from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord, Start
+from connector.kafka.consume.decode import ConsumerRecord, Decoder
+from connector.kafka.consume.options import Group, Start
+from connector.kafka.consume.start_offsets import (
+    ARRIVAL_MARGIN_S,
+    check_numbers,
+    first_offsets,
+    records_gone,
+)
 from connector.records.codec import ChangeRecord
 from connector.records.model import MAX_INT, Rule
 from connector.records.rejection import Position, Reason, Rejection
@@ -35,15 +40,29 @@ if TYPE_CHECKING:
     from connector.kafka.topics import TopicFacts
 
 UNREACHABLE_AFTER_S: Final = 30.0
+REFRESH_S: Final = 10.0
+"""How often the reader checks whether the topic was replaced or has new Kafka partitions."""
 
 _NO_GROUP: Final = "lowmark.reader"
+
+
+class Replays(NamedTuple):
+    """The topic with the replays of a group, which is read beside the change topic (SUB-4).
+
+    - `ends` are the offsets to stop at, by Kafka partition. None: it is read for ever.
+    - `next_offsets` are the first offsets to read, for a reader that is no member of the group.
+    """
+
+    facts: TopicFacts
+    ends: Mapping[int, int] | None = None
+    next_offsets: Mapping[int, int] | None = None
 
 
 class RecordReader:
     """Reads a topic record by record. Not thread-safe.
 
     - `facts` are those of the topic. They change if the topic gets more Kafka partitions.
-    - `replays` are those of the topic with the replays of the group, if it is read beside (SUB-4).
+    - `replay_facts` are those of the topic with the replays of the group, or None.
     - `is_whole_topic`: it reads all Kafka partitions of the topic, also new ones.
     - `finished` is True when all Kafka partitions have reached their end.
     - `warnings` are sentences about records that the group leaves out.
@@ -57,18 +76,15 @@ class RecordReader:
         admin: AdminClient,
         decoder: Decoder,
         *,
-        start: Start = "beginning",
-        group: str | None = None,
-        kafka_partitions: Iterable[int] | None = None,
+        start: Start | Group,
+        kafka_partitions: Collection[int] | None = None,
         ends: Mapping[int, int] | None = None,
-        metadata_refresh_s: float = 10.0,
-        replays: TopicFacts | None = None,
-        replay_ends: Mapping[int, int] | None = None,
-        replayed: Mapping[int, int] | None = None,
+        replays: Replays | None = None,
     ) -> None:
-        """Find the start position. `ends` are the offsets to stop at, by Kafka partition. Without a
-        group, `replayed` are the first offsets of `replays`.
+        """Find the start position, or join the group. `ends` are the offsets to stop at, by Kafka
+        partition.
         """
+        group = start.name if isinstance(start, Group) else None
         self._kafka = (
             kafka
             if group is None
@@ -76,9 +92,11 @@ class RecordReader:
         )
         self._admin, self._decoder = admin, decoder
         self.facts, self.finished, self.assignments = facts, False, 0
-        self._start, self._group, self.replays = start, group, replays
+        self._start: Start = start.start if isinstance(start, Group) else start
+        self._group, self.replay_facts = group, None if replays is None else replays.facts
         # Below, a Kafka partition n of the replays is the number -1 - n.
-        self._ends = None if ends is None else {**ends, **_as_replays(replay_ends or {})}
+        replay_ends = _as_replays((replays and replays.ends) or {})
+        self._ends = None if ends is None else {**ends, **replay_ends}
         self._committed: dict[int, int] = {}
         self.is_whole_topic = group is None and kafka_partitions is None
         self._next: dict[int, int] = {}
@@ -89,26 +107,25 @@ class RecordReader:
         self._is_fatal = False
         self.warnings: list[str] = []
         self._errors = client.LastError()
-        self._look_again_s = metadata_refresh_s
         self._heard_at = self._looked_at = time.monotonic()
         self._looked_at_us = now_us()
-        mine = (
-            sorted(set(kafka_partitions))
-            if kafka_partitions is not None
-            else list(range(facts.kafka_partitions))
-        )
-        check_numbers(facts, mine)
-        places = first_places(kafka, facts, start, mine) if group is None else {}
-        if group is None and replays is not None:
-            every = range(replays.kafka_partitions)
-            places |= _as_replays(first_places(kafka, replays, "beginning", every, replayed))
+        numbers = range(facts.kafka_partitions) if kafka_partitions is None else kafka_partitions
+        check_numbers(facts, numbers)
+        first: dict[int, int] = {}
+        if group is None:
+            first = first_offsets(kafka, facts, self._start, sorted(set(numbers)))
+            if replays is not None:
+                every, stored = range(replays.facts.kafka_partitions), replays.next_offsets
+                first |= _as_replays(
+                    first_offsets(kafka, replays.facts, "beginning", every, stored)
+                )
         self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
         if group is None:
-            self._take(places)
-            self._client.assign([self._place(number) for number in places])
+            self._take(first)
+            self._client.assign([self._place(number) for number in first])
         else:
             self._client.subscribe(
-                [facts.topic] if replays is None else [facts.topic, replays.topic],
+                [facts.topic] if replays is None else [facts.topic, replays.facts.topic],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_revoke,
@@ -133,7 +150,7 @@ class RecordReader:
         """
         if self.finished:
             return None
-        if time.monotonic() - self._looked_at > self._look_again_s:
+        if time.monotonic() - self._looked_at > REFRESH_S:
             with suppress(BrokerError):  # _check_reachable decides how long this may last
                 self._look_again()
         # Do not use "or": a message with an empty value is false.
@@ -168,7 +185,7 @@ class RecordReader:
     @property
     def next_offsets(self) -> Mapping[int, int]:
         """The next offset to read of each Kafka partition of the topic that is assigned."""
-        if self.replays is None:
+        if self.replay_facts is None:
             return self._next
         return {number: offset for number, offset in self._next.items() if number >= 0}
 
@@ -239,7 +256,7 @@ class RecordReader:
         return kafka_partition if topic == self.facts.topic else -1 - kafka_partition
 
     def _facts_of(self, number: int) -> TopicFacts:
-        return self.facts if number >= 0 or self.replays is None else self.replays
+        return self.facts if number >= 0 or self.replay_facts is None else self.replay_facts
 
     def _place(self, number: int) -> TopicPartition:
         return TopicPartition(
@@ -270,20 +287,20 @@ class RecordReader:
                     ErrorCode.READER_OPTION_INVALID,
                     f"The group {self._group} stores the state of a reader of whole transactions",
                     "A reader of records would replace it",
-                    "Use another group, or read with transactions=True",
+                    "Use another group, or a TransactionConsumer",
                 )
             if place.metadata:
                 topics.check_identity(place.metadata, self._facts_of(number))
             committed[number] = place.offset
         if any(number >= self.facts.kafka_partitions for number in numbers):
             self.facts = topics.describe(self._kafka, self.facts.topic, self._admin)
-        if self.replays is not None and any(
-            number < -self.replays.kafka_partitions for number in numbers
+        if self.replay_facts is not None and any(
+            number < -self.replay_facts.kafka_partitions for number in numbers
         ):
-            self.replays = topics.describe(self._kafka, self.replays.topic, self._admin)
+            self.replay_facts = topics.describe(self._kafka, self.replay_facts.topic, self._admin)
         changes = [number for number in numbers if number >= 0]
         places = (
-            first_places(self._kafka, self.facts, self._start, changes, committed)
+            first_offsets(self._kafka, self.facts, self._start, changes, committed)
             if changes
             else {}
         )
@@ -320,10 +337,10 @@ class RecordReader:
         self, numbers: Iterable[int], committed: Mapping[int, int]
     ) -> dict[int, int]:
         mine = [_kafka_partition(number) for number in numbers if number < 0]
-        if not mine or self.replays is None:
+        if not mine or self.replay_facts is None:
             return {}
         stored = {_kafka_partition(n): offset for n, offset in committed.items() if n < 0}
-        return _as_replays(first_places(self._kafka, self.replays, "beginning", mine, stored))
+        return _as_replays(first_offsets(self._kafka, self.replay_facts, "beginning", mine, stored))
 
     def _on_revoke(self, _consumer: object, taken: list[TopicPartition]) -> None:
         self.assignments += 1
@@ -440,10 +457,10 @@ class RecordReader:
         self._looked_at, self._looked_at_us = time.monotonic(), now_us()
         facts = topics.describe(self._kafka, self.facts.topic, self._admin)
         topics.check_identity(self.facts.topic_id, facts)
-        if self.replays is not None:
-            replays = topics.describe(self._kafka, self.replays.topic, self._admin)
-            topics.check_identity(self.replays.topic_id, replays)
-            self.replays = replays
+        if self.replay_facts is not None:
+            replays = topics.describe(self._kafka, self.replay_facts.topic, self._admin)
+            topics.check_identity(self.replay_facts.topic_id, replays)
+            self.replay_facts = replays
         added = range(self.facts.kafka_partitions, facts.kafka_partitions)
         self.facts = facts
         if added and self.is_whole_topic and self._ends is None:

@@ -65,7 +65,7 @@ def load(
         max_changes_per_s: The limit of rows a second, without bursts.
         skip_rejected: Whether to commit without the rows that cannot be published.
         commit: False: finalize the write stream only. Commit it with others later
-            (`commit_streams`, with the same `as_of`).
+            (`commit_write_streams`, with the same `as_of`).
         wait: Whether to return only when the table contains the rows.
         on_event: Receives events.
         on_progress: Is called after each append.
@@ -80,7 +80,7 @@ def load(
             changed, `as_of` is below the horizon, or the table is not empty. Nothing is committed.
         WriterConflictError: Another session of this name was opened.
         WriteStreamError, DeliveryError, TopicError, BrokerError, RegistryError, TableError: As for
-            `WriteSession` and `commit_streams`.
+            `WriteSession` and `commit_write_streams`.
     """
     definition = find_table(config, table)
     paths = _checked(files, as_of, file_format, null, max_changes_per_s)
