@@ -1,4 +1,4 @@
-"""How many records a `ChangeConsumer` reads on one core, beside a bare consumer of confluent_kafka
+"""How many records a consumer reads on one core, beside a bare consumer of confluent_kafka
 over the same topic in the same run (SUB-1 to SUB-3).
 
     python -m benchmarks reader [--quick]
@@ -10,9 +10,9 @@ its beginning to its end and take turns:
 - bare: `Consumer.poll`, and the key, the value and the headers of each message.
 - bare and decode: the same, and each value becomes a record with lowmark's decoder, without checks.
 - plain: `ChangeConsumer`.
-- watermarks: `ChangeConsumer(watermarks=True)`.
-- transactions: `ChangeConsumer(transactions=True)`, each item is acknowledged. Its rate counts
-  records, too, not transactions.
+- watermarks: `WatermarkConsumer`.
+- transactions: `TransactionConsumer`, each item is acknowledged. Its rate counts records, too, not
+  transactions.
 
 The processor time of this process is measured, including the threads of the client library, so the
 result is a rate per core. The best round of each counts. Ratios are those of the best rounds.

@@ -14,10 +14,9 @@ take turns, and the best round of each counts.
 Latency: the time from `append` of one row to its result, one after another and with ten in flight.
 
 Commit: a pending write stream gets new rows of a table that has others, and they are ingested. Then
-`commit_streams` is called while ingest runs, a fresh read reads the whole table, and one apply
-brings the rows into the table. The same rows go into another warehouse as ordinary changes. The
-memory is the peak of the JVM since the start of that part, so it includes the heap that an earlier
-part took.
+they are committed while ingest runs, a fresh read reads the whole table, and one apply brings the
+rows into the table. The same rows go into another warehouse as ordinary changes. The memory is the
+peak of the JVM since the start of that part, so it includes the heap that an earlier part took.
 """
 
 from __future__ import annotations

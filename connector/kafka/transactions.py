@@ -88,10 +88,12 @@ def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None
 
 
 def send_offsets(
-    producer: Producer, places: list[TopicPartition], group: object
+    producer: Producer, partitions: list[TopicPartition], group: object
 ) -> KafkaError | None:
     """Store offsets and their metadata for a group with the open transaction."""
-    return _call(lambda left: producer.send_offsets_to_transaction(places, group, left), TIMEOUT_S)
+    return _call(
+        lambda left: producer.send_offsets_to_transaction(partitions, group, left), TIMEOUT_S
+    )
 
 
 def commit(producer: Producer) -> KafkaError | None:
@@ -149,7 +151,7 @@ class TransactionMessage(NamedTuple):
 class Offsets(NamedTuple):
     """The offsets that a transaction stores for a group. `group` is the client's metadata of it."""
 
-    places: list[TopicPartition]
+    partitions: list[TopicPartition]
     group: object
 
 

@@ -18,8 +18,8 @@ from connector.kafka import (
     WriteStream,
     create_group_topics,
 )
-from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange, Heartbeat, OffsetRange, SetCell
+from connector.services import commit_write_streams
 from connector.services.dead_letters.service import dead_letters
 from connector.watermarks.transactions import Item
 from tests.broker import NewTopic
@@ -50,6 +50,7 @@ def test_a_group_reads_releases_and_changes_in_order_of_commit(
     one transaction, after its rows.
     """
     topic, group = new_topic(kafka_partitions=3).topic, f"g-{uuid.uuid4().hex[:8]}"
+    config = ConnectorConfig("w", kafka, streams={"s": StreamConfig(name="s", topic=topic)})
     with ChangeProducer(kafka, topic) as producer:
         producer.send(change(1))
         producer.send(Heartbeat("p", 1_000_001))
@@ -61,7 +62,7 @@ def test_a_group_reads_releases_and_changes_in_order_of_commit(
             flushed = session.stream("buffer", kind="buffered")
             flushed.append(rows(flushed, 10)).result(30)
             flushed.flush_rows(4, through=producer)
-            committed = commit_streams(kafka, topic, ["job/rows"], through=producer)
+            committed = commit_write_streams(config, "s", ["job/rows"], through=producer)
         producer.send(change(2, timestamp=committed + 1))
         producer.send(Heartbeat("p", committed + 1))
         producer.flush()

@@ -207,7 +207,7 @@ ACTIONS: dict[str, Callable[[Try], object]] = {
     "a reader with a group": lambda of: read(of, Group(of.group)),
     "a reader that sets records aside": set_aside,
     "a reader with `replays=True`": lambda of: read(of, Group(of.group, replays=True)),
-    "a reader with `transactions=True` and a group": read_transactions,
+    "a `TransactionConsumer` with a group": read_transactions,
     "`dead-letters list`, `show`, `export`, a dry run": look_at_letters,
     "`dead-letters replay`": replay,
     "`dead-letters park`, `discard`, `reopen`": act_on_letters,

@@ -87,18 +87,18 @@ class GroupState:
                 "Acknowledge earlier. Or read without a group, and store the state yourself",
                 topic=self._topic,
             )
-        places = [
+        partitions = [
             TopicPartition(self._topic, k, oldest.get(k, 0), pieces[k] if k < len(pieces) else "")
             for k in range(count)
         ]
         if self._replays is not None:
-            places += [
+            partitions += [
                 TopicPartition(self._replays.topic, k, offset, self._replays.topic_id)
                 for k, offset in replayed.items()
             ]
         if not self._client.is_open:
             raise self._not_stored("An earlier commit of this consumer has failed")
-        offsets = Offsets(places, self._consumer.consumer_group_metadata())
+        offsets = Offsets(partitions, self._consumer.consumer_group_metadata())
         failure = self._client.commit((), offsets=offsets)
         if failure is not None:
             # The state that the group has is unknown, so no further one is stored.
@@ -114,7 +114,7 @@ class GroupState:
         if not found:
             return None
         try:
-            pieces = {place.partition: place.metadata or "" for place in found}
+            pieces = {partition.partition: partition.metadata or "" for partition in found}
             return ReaderState.from_bytes(from_pieces(pieces))
         except (ValueError, ConfigError) as error:
             raise ConfigError(
@@ -127,10 +127,10 @@ class GroupState:
 
     def _load_replayed(self, replays: TopicFacts) -> dict[int, int]:
         found = self._committed(replays)
-        for place in found:
-            if place.metadata:
-                topics.check_identity(place.metadata, replays)
-        return {place.partition: place.offset for place in found}
+        for partition in found:
+            if partition.metadata:
+                topics.check_identity(partition.metadata, replays)
+        return {partition.partition: partition.offset for partition in found}
 
     def _committed(self, facts: TopicFacts) -> list[TopicPartition]:
         asked = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]

@@ -469,7 +469,7 @@ class ChangeProducer:
     @contextmanager
     def hold_release(self, stream_partition: str | None = None) -> Iterator[HeldRelease]:
         """Choose the commit timestamp of a release. Until the block ends, no heartbeat of this
-        producer is at or above it (WRS-15). `commit_streams(…, through=producer)` uses it.
+        producer is at or above it (WRS-15). `commit_write_streams(…, through=producer)` uses it.
 
         The block may be in another thread than the producer's.
 

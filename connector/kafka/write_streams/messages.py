@@ -80,8 +80,8 @@ class Encoding:
         value = frame(body, self._ids[2], 2)
         self._bytes.check_age(change)
         self._bytes.check_size(change.row_key, value, [])
-        place = murmur2(change.row_key, self.kafka_partitions)
-        return TransactionMessage(self.topic, change.row_key, value, place), row
+        number = murmur2(change.row_key, self.kafka_partitions)
+        return TransactionMessage(self.topic, change.row_key, value, number), row
 
     def everywhere(self, record: Record, headers: HeaderList) -> list[TransactionMessage]:
         """Return a control record for every Kafka partition. Raises as `row` does."""

@@ -98,8 +98,8 @@ class Job:
 
     - `after` is the record of the write stream once it is done. None: nothing changes.
     - `oldest` and `newest` are the least and the greatest commit timestamp of committed rows, or 0.
-    - `release` is a range to release. `held` is the place of its commit timestamp. None: the
-      session chooses one.
+    - `release` is a range to release. `held` has its commit timestamp. None: the session
+      chooses one.
     """
 
     result: Pending[Any]
