@@ -61,7 +61,7 @@ _POLL_S: Final = 0.5
 
 
 class _Consumer(Generic[Yielded]):
-    """What the consumers have in common."""
+    """The common part of the three consumers."""
 
     _reader: RecordReader
 
@@ -271,7 +271,7 @@ class ChangeConsumer(_RecordConsumer[ConsumerRecord | Released | Staged]):
             staged: Yield the rows of write streams that wait for a release, too, as `Staged`. They
                 come as soon as they are read. Those in other Kafka partitions may come after their
                 `Released`.
-            stream: What you know of the stream. None: the default values of `StreamSettings`.
+            stream: The settings of the stream. None: the default values of `StreamSettings`.
 
         Raises:
             TopicError: There is no such topic, it is compacted or was replaced, or records were

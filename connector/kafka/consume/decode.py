@@ -1,4 +1,4 @@
-"""What a reader makes of a Kafka record: the decoded record, or a row or release of write streams.
+"""Turns a Kafka record into a decoded record, or into a row or release of write streams.
 
 Theory of releases (WRS-22). Each Kafka partition has a copy of a release, and a reader hands one of
 them out. Which one must not depend on what was read before, because a reader that continues does

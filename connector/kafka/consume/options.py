@@ -1,4 +1,4 @@
-"""The arguments of readers that are values: a group, a range of commit time, and what is known of
+"""The arguments of readers that are values: a group, a range of commit time, and the settings of
 the stream.
 """
 
@@ -69,7 +69,7 @@ class CommitRange:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What a reader knows of the stream.
+    """The settings of the stream, as far as a reader needs them.
 
     - `registry` is the schema registry.
     - `limits` are those of the stream.
