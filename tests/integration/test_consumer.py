@@ -18,6 +18,7 @@ from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
     CommitRange,
+    ConsumerRecord,
     Group,
     Late,
     Rejected,
@@ -489,9 +490,9 @@ def test_whole_transactions_of_a_real_topic_go_on_from_a_state(
     transaction(kafka, topic, range(900, 903), commit=False)
     send_raw(kafka, topic, [(b"row-1", b"bad")])
     found: list[object] = []
-    state: bytes | None = None
+    state = b""
     for round_ in range(4):
-        with TransactionConsumer(kafka, topic, start=state) as consumer:
+        with TransactionConsumer(kafka, topic, start=state or "beginning") as consumer:
             deadline = time.monotonic() + 30
             last, count = None, 0
             while count < 13 and time.monotonic() < deadline:
@@ -534,7 +535,8 @@ def test_a_range_of_commit_time_begins_near_its_first_change(
         stream=StreamSettings(limits=Limits(max_clock_skew_s=1), roots=["p"]),
     ) as consumer:
         assert sum(position.offset + 1 for position in consumer.positions) > 0
-        found = [r.record for r in consumer if isinstance(r.record, DataChange)]
+        records = [item.record for item in consumer if isinstance(item, ConsumerRecord)]
+    found = [record for record in records if isinstance(record, DataChange)]
     assert sorted(one.commit_timestamp for one in found) == marks[2:5]
 
 
