@@ -1,4 +1,4 @@
-"""How many records a `ChangeConsumer` reads on one core, beside a bare consumer of confluent_kafka
+"""How many records a consumer reads on one core, beside a bare consumer of confluent_kafka
 over the same topic in the same run (SUB-1 to SUB-3).
 
     python -m benchmarks reader [--quick]
@@ -10,9 +10,9 @@ its beginning to its end and take turns:
 - bare: `Consumer.poll`, and the key, the value and the headers of each message.
 - bare and decode: the same, and each value becomes a record with lowmark's decoder, without checks.
 - plain: `ChangeConsumer`.
-- watermarks: `ChangeConsumer(watermarks=True)`.
-- transactions: `ChangeConsumer(transactions=True)`, each item is acknowledged. Its rate counts
-  records, too, not transactions.
+- watermarks: `WatermarkConsumer`.
+- transactions: `TransactionConsumer`, each item is acknowledged. Its rate counts records, too, not
+  transactions.
 
 The processor time of this process is measured, including the threads of the client library, so the
 result is a rate per core. The best round of each counts. Ratios are those of the best rounds.
@@ -36,7 +36,15 @@ from benchmarks.producer import change, rows
 from benchmarks.report import Figure, finish, spread
 from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
-from connector.kafka import ChangeConsumer, ChangeProducer, LocalBroker, WholeTransaction, topics
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    LocalBroker,
+    TransactionConsumer,
+    WatermarkConsumer,
+    WholeTransaction,
+    topics,
+)
 from connector.records.codec import Schemas, decode
 from connector.records.model import Heartbeat, Transaction
 
@@ -98,7 +106,7 @@ def plain(kafka: KafkaConfig, _records: int) -> int:
 
 def watermarks(kafka: KafkaConfig, _records: int) -> int:
     found = 0
-    with ChangeConsumer(kafka, TOPIC, watermarks=True, bounded=True) as consumer:
+    with WatermarkConsumer(kafka, TOPIC, bounded=True) as consumer:
         for _ in consumer:
             found += 1
     return found
@@ -106,7 +114,7 @@ def watermarks(kafka: KafkaConfig, _records: int) -> int:
 
 def transactions(kafka: KafkaConfig, _records: int) -> int:
     found = 0
-    with ChangeConsumer(kafka, TOPIC, transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(kafka, TOPIC, bounded=True) as consumer:
         for item in consumer:
             if isinstance(item, WholeTransaction):
                 found += len(item.changes)

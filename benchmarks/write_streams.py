@@ -14,10 +14,9 @@ take turns, and the best round of each counts.
 Latency: the time from `append` of one row to its result, one after another and with ten in flight.
 
 Commit: a pending write stream gets new rows of a table that has others, and they are ingested. Then
-`commit_streams` is called while ingest runs, a fresh read reads the whole table, and one apply
-brings the rows into the table. The same rows go into another warehouse as ordinary changes. The
-memory is the peak of the JVM since the start of that part, so it includes the heap that an earlier
-part took.
+they are committed while ingest runs, a fresh read reads the whole table, and one apply brings the
+rows into the table. The same rows go into another warehouse as ordinary changes. The memory is the
+peak of the JVM since the start of that part, so it includes the heap that an earlier part took.
 """
 
 from __future__ import annotations
@@ -42,13 +41,14 @@ from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import (
     AppendResult,
+    Batching,
     ChangeProducer,
     LocalBroker,
     WriteSession,
     WriteStream,
-    commit_streams,
     topics,
 )
+from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange, DeleteFamily, Entry, SetCell
 from connector.spark import read_table
 from connector.spark.reader import table_path
@@ -92,7 +92,11 @@ def rate_of_committed(kafka: KafkaConfig, made: list[DataChange], transaction_ro
     """The rate of a committed write stream, until all results are known."""
     # A transaction waits until it is full.
     with WriteSession(
-        kafka, TOPIC, "rate", transaction_rows=transaction_rows, linger_s=5, heartbeat_s=60
+        kafka,
+        TOPIC,
+        "rate",
+        batching=Batching(linger_s=5, transaction_rows=transaction_rows),
+        heartbeat_s=60,
     ) as session:
         stream = session.stream(f"of-{transaction_rows}", kind="committed")
         ready, before = [row_of(stream, one) for one in made], catalog_end(kafka)
@@ -175,7 +179,9 @@ def latencies(kafka: KafkaConfig, count: int) -> list[Figure]:
         ("ten_in_flight", DEFAULT_LINGER_S, IN_FLIGHT),
         ("no_linger_ten_in_flight", 0.0, IN_FLIGHT),
     ):
-        with WriteSession(kafka, TOPIC, "latency", linger_s=linger_s, heartbeat_s=60) as session:
+        with WriteSession(
+            kafka, TOPIC, "latency", batching=Batching(linger_s=linger_s), heartbeat_s=60
+        ) as session:
             stream = session.stream("one-row", kind="committed")
             taken_s = [1000 * one for one in append_one_by_one(stream, made, in_flight)]
         print(spread(name, taken_s, "ms"))

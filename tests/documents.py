@@ -207,8 +207,14 @@ def _entry(name: str, one: Any) -> list[str]:
     if isinstance(one, type) and issubclass(one, Enum):
         return [*lines, "", "Values: " + ", ".join(f"`{member.name}`" for member in one) + "."]
     if isinstance(one, type) and not issubclass(one, tuple):
-        inherited = vars(Viewed) if issubclass(one, Viewed) else {}
-        for method, function in {**inherited, **vars(one)}.items():
+        # What a private class, or `Viewed`, defines belongs to the public classes below it.
+        shared = [
+            base for base in one.__mro__[1:] if base is Viewed or base.__name__.startswith("_")
+        ]
+        members = {
+            name: each for base in reversed([one, *shared]) for name, each in vars(base).items()
+        }
+        for method, function in members.items():
             if not method.startswith("_") and (
                 callable(function) or isinstance(function, staticmethod)
             ):

@@ -16,7 +16,7 @@ from connector.records.rejection import Rejection
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.kafka.consume.stages import Received
+    from connector.kafka import ConsumerRecord, Late, Released, Staged
 
 
 @click.command()
@@ -72,23 +72,34 @@ def command(
     With --end-commit, the command ends when the low watermark is above this time. For example,
     `--start-commit 2h --end-commit 1h` prints the changes that were committed in this hour.
     """
-    from connector.kafka.consume.consumer import ChangeConsumer
+    from connector.kafka import (
+        ChangeConsumer,
+        CommitRange,
+        StreamSettings,
+        Watermark,
+        WatermarkConsumer,
+    )
 
     config = settings.load(ctx)
     of = find_stream(config, stream)
-    consumer = ChangeConsumer(
-        config.kafka,
-        of.topic,
-        start=start,
-        bounded=not follow and end_commit is None,
-        registry=config.registry,
-        limits=of.limits,
-        tables=declared_tables(config, of),
-        start_commit=start_commit,
-        end_commit=end_commit,
-        staged=staged,
-        roots=of.partitions if start_commit is not None or end_commit is not None else (),
+    known = StreamSettings(
+        config.registry, of.limits, declared_tables(config, of), frozenset(of.partitions)
     )
+    consumer: ChangeConsumer | WatermarkConsumer
+    if start_commit is None and end_commit is None:
+        consumer = ChangeConsumer(
+            config.kafka, of.topic, start=start, bounded=not follow, staged=staged, stream=known
+        )
+    else:
+        consumer = WatermarkConsumer(
+            config.kafka,
+            of.topic,
+            start=start,
+            commits=CommitRange(start_commit, end_commit),
+            bounded=not follow and end_commit is None,
+            staged=staged,
+            stream=known,
+        )
     records = rejections = 0
     with consumer:
         for warning in consumer.warnings:
@@ -97,6 +108,8 @@ def command(
             received = consumer.poll(0.2)
             if received is None:
                 sys.stdout.flush()
+            elif isinstance(received, Watermark):
+                continue
             elif _show(received):
                 records += 1
             else:
@@ -116,20 +129,14 @@ def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str]
     return frozenset(table.source for table in config.tables.values() if table.stream == of.name)
 
 
-def _show(received: Received) -> bool:
+def _show(received: ConsumerRecord | Late | Released | Staged) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
-    from connector.kafka.consume.record import ConsumerRecord
+    from connector.kafka import ConsumerRecord, Late
     from connector.records.json_view import to_json
-    from connector.watermarks.released import Released, Staged
-    from connector.watermarks.transactions import Late
 
-    if isinstance(received, Released):
-        out(to_json(received.record, None))
+    if not isinstance(received, ConsumerRecord):
+        out(to_json(received.change if isinstance(received, Late) else received.record, None))
         return True
-    if isinstance(received, Late | Staged):
-        out(to_json(received.change, None))
-        return True
-    assert isinstance(received, ConsumerRecord)
     if isinstance(received.record, Rejection):
         reason = f"{received.record.reason} {received.record.rule}".rstrip()
         say(

@@ -82,23 +82,6 @@ def headers_of(value: object) -> list[tuple[str, str | bytes | None]]:
     return cast("list[tuple[str, str | bytes | None]]", given)
 
 
-def names_of(name: str, value: object, allowed: str) -> frozenset[str]:
-    """The texts of an argument. Raises `ConfigError` if it is not a collection of texts."""
-    given = _collected(value)
-    check(name, value, given is not None and all(isinstance(one, str) for one in given), allowed)
-    return frozenset(cast("list[str]", given))
-
-
-def numbers_of(name: str, value: object, allowed: str) -> list[int]:
-    """The numbers of an argument, ascending. Raises `ConfigError` if it is not a collection of
-    whole numbers.
-    """
-    given = _collected(value)
-    is_allowed = given is not None and all(type(one) is int for one in given)
-    check(name, value, is_allowed, allowed)
-    return sorted(set(cast("list[int]", given)))
-
-
 def _collected(value: object) -> list[object] | None:
     is_text = isinstance(value, str | bytes)
     return list(value) if isinstance(value, Iterable) and not is_text else None

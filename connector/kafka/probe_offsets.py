@@ -1,5 +1,6 @@
-"""Reads given offsets as a reader of committed transactions: for the audit those without changelog
-rows (TBL-6), to check a configuration the newest ones (OPS-1).
+"""Which offsets a reader of committed transactions can see: for the audit those without changelog
+rows (TBL-6), to check a configuration the newest ones (OPS-1), and those that open transactions
+hide (OPS-5).
 """
 
 from __future__ import annotations
@@ -7,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
@@ -15,11 +16,14 @@ from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
+from connector.records.model import MAX_INT
 from connector.records.rejection import Rejection
 from connector.reports.audit import Range, Ranges, Seen, common, union_ranges, without
+from connector.state.open_transactions import OpenTransaction
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.topics import TopicFacts
 
 NEAR: Final = 10_000
 """Offsets that are not farther apart are read in one pass. For a larger distance, a new start is
@@ -70,6 +74,35 @@ def look(
         number: Seen(union_ranges(found[number]), without(ranges, there[number]))
         for number, ranges in places.items()
     }
+
+
+def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransaction]:
+    """Return the oldest open transaction of each Kafka partition that has one (OPS-5).
+
+    The client cannot list transactions or producers. But the last stable offset of a Kafka
+    partition is the offset of the first record of its oldest open transaction, and that record can
+    be read. Raises `BrokerError` and `TopicError`.
+    """
+    # The other way round, records that are committed between the two answers would look open.
+    ends = topics.high_watermarks(kafka, facts)
+    stable = topics.end_offsets(kafka, facts)
+    held = {k: (stable[k], stable[k] + 1) for k, end in ends.items() if stable[k] < end}
+    if not held:
+        return []
+    settings = {name: value for name, value in kafka.settings.items() if name != "isolation.level"}
+    errors = client.LastError()
+    further = {"group.id": "lowmark.reader", "isolation.level": "read_uncommitted"}
+    found = []
+    with closing(client.consumer(replace(kafka, settings=settings), errors, further)) as consumer:
+        for message in messages_between(consumer, kafka, errors, held, facts.topic):
+            number, offset = message.partition(), message.offset()
+            assert number is not None
+            assert offset is not None
+            _, value, _, since = client.contents(message)
+            decoded = decode(value, Schemas(), kafka_partitions=MAX_INT)
+            name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
+            found.append(OpenTransaction(number, offset, ends[number] - offset, since, name))
+    return found
 
 
 def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig
     from connector.kafka.topics import TopicFacts
+    from connector.kafka.transactions import HeaderList
 
-HeaderList = list[tuple[str, str | bytes | None]]
 SendError = KafkaError | str
 _Item = TypeVar("_Item")
 

@@ -1,4 +1,4 @@
-"""Kafka's transactions for `ChangeProducer`, and the meaning of their errors (REC-17, REC-18).
+"""Kafka's transactions, and the meaning of their errors (REC-17, REC-18).
 
 Each call is repeated while Kafka allows it. The remaining errors have three meanings:
 
@@ -9,12 +9,17 @@ Each call is repeated while Kafka allows it. The remaining errors have three mea
 
 In the first and the last case, the client is closed. The next client with the same id ends the open
 transaction. After that, late requests of the old client cannot end another transaction.
+
+`TransactionClient` sends whole transactions: those of write sessions and their commits, of the
+ledger of dead letters, and of groups that store a state (WRS-8, WRS-14, DLQ-11, SUB-3).
 """
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -22,11 +27,13 @@ from connector.errors import ErrorCode, WriterConflictError
 from connector.kafka import client
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from confluent_kafka import Producer, TopicPartition
+    from confluent_kafka import Message, Producer, TopicPartition
 
     from connector.config.settings import KafkaConfig
+
+    _Report = Callable[[KafkaError | None, Message], None]
 
 TIMEOUT_S: Final = 60.0
 """The maximum duration of a transaction. If it is abandoned, readers cannot read later records
@@ -37,11 +44,26 @@ START_TIMEOUT_S: Final = 30.0
 ABORT_TIMEOUT_S: Final = 5.0
 """If an abort takes longer, the next client with the same id aborts the transaction."""
 
+QUEUE_TIMEOUT_S: Final = 60.0
+"""How long a full queue of the client may stay full."""
+
+_POLL_EVERY: Final = 1_000
 _SHUT_OUT: Final = (
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
 )
+_PERMANENT: Final = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+)
+
+HeaderList = list[tuple[str, str | bytes | None]]
 
 
 def settings(transactional_id: str) -> dict[str, str]:
@@ -66,10 +88,12 @@ def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None
 
 
 def send_offsets(
-    producer: Producer, places: list[TopicPartition], group: object
+    producer: Producer, partitions: list[TopicPartition], group: object
 ) -> KafkaError | None:
     """Store offsets and their metadata for a group with the open transaction."""
-    return _call(lambda left: producer.send_offsets_to_transaction(places, group, left), TIMEOUT_S)
+    return _call(
+        lambda left: producer.send_offsets_to_transaction(partitions, group, left), TIMEOUT_S
+    )
 
 
 def commit(producer: Producer) -> KafkaError | None:
@@ -108,3 +132,202 @@ def _call(call: Callable[[float], object], timeout_s: float) -> KafkaError | Non
         if not error.retriable() or time.monotonic() > deadline:
             return error
         time.sleep(0.05)
+
+
+class TransactionMessage(NamedTuple):
+    """A message of a transaction."""
+
+    topic: str
+    key: bytes
+    value: bytes | None
+    kafka_partition: int
+    headers: HeaderList = []  # noqa: RUF012, it is never changed
+
+    @property
+    def size(self) -> int:
+        return len(self.key) + len(self.value or b"")
+
+
+class Offsets(NamedTuple):
+    """The offsets that a transaction stores for a group. `group` is the client's metadata of it."""
+
+    partitions: list[TopicPartition]
+    group: object
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A transaction without a commit that was acknowledged.
+
+    - `is_unknown`: it may have been committed. Otherwise it was not, and will not be.
+    - `is_fenced`: another client has the transactional id.
+    - `is_permanent`: another attempt fails, too.
+    - `code`: that of Kafka's error, or 0.
+    - `is_reading`: it is not the transaction that failed, but reading its outcome.
+    """
+
+    cause: str
+    is_unknown: bool
+    is_fenced: bool = False
+    is_permanent: bool = False
+    is_reading: bool = False
+    code: int = 0
+
+
+class TransactionClient:
+    """A client with a transactional id. After a failure it sends nothing any more: `start` again.
+
+    Use it in one thread. `on_step` is called before each step of a transaction, and after it.
+    """
+
+    def __init__(
+        self,
+        kafka: KafkaConfig,
+        transactional_id: str,
+        max_message_bytes: int,
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        self._kafka, self.transactional_id = kafka, transactional_id
+        self._settings = {
+            **settings(transactional_id),
+            **client.sizes(max_message_bytes),
+            "linger.ms": "5",
+        }
+        self._on_step = on_step
+        self._errors = client.LastError()
+        self._failed_deliveries: list[KafkaError] = []
+        self._producer: Producer | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `commit` can be called."""
+        return self._producer is not None
+
+    def start(self) -> None:
+        """Open a new client. It ends the open transaction of an earlier one, and shuts it out.
+
+        Raises `BrokerError` or `TopicError` if Kafka does not answer, or refuses.
+        """
+        self.close()
+        self._errors, self._failed_deliveries = client.LastError(), []
+        self._producer = client.producer(self._kafka, self._errors, self._settings)
+        try:
+            start(self._producer, self._kafka, self.transactional_id)
+        except BaseException:
+            self.close()
+            raise
+
+    def commit(
+        self,
+        messages: Iterable[TransactionMessage],
+        *,
+        offsets: Offsets | None = None,
+        on_delivered: Callable[[Message], None] | None = None,
+    ) -> Failure | None:
+        """Send messages in one transaction. Return None if it is committed.
+
+        `on_delivered` is called for each message, before the commit. It must only store what it
+        gets, because after a fatal error, Python calls may fail there.
+        """
+        assert self._producer is not None, "start it first"
+        producer, is_committing = self._producer, False
+        report = None if on_delivered is None else self._report_to(on_delivered)
+        error: KafkaError | str | None
+        try:
+            self._on_step("begin")
+            producer.begin_transaction()
+            for number, message in enumerate(messages):
+                self._put(producer, message, report)
+                if number % _POLL_EVERY == 0:
+                    producer.poll(0)
+            error = None if offsets is None else send_offsets(producer, *offsets)
+            if error is None and report is not None:
+                self._on_step("flush")
+                producer.flush(TIMEOUT_S)
+                error = next(iter(self._failed_deliveries), None)
+            if error is None:
+                self._on_step("commit")
+                is_committing = True
+                error = commit(producer)
+        except (KafkaException, SystemError) as caught:
+            error = client.cause_of(caught)
+        except BaseException:
+            self._abort()
+            raise
+        if error is not None:
+            return self._failed(error, is_committing)
+        self._on_step("committed")
+        return None
+
+    def close(self) -> None:
+        """Close the client. A transaction that is not committed has no effect. A second call does
+        nothing.
+        """
+        if (producer := self._producer) is None:
+            return
+        self._producer = None
+        with suppress(KafkaException, SystemError):
+            producer.purge()
+            producer.flush(0)
+
+    def _report_to(self, on_delivered: Callable[[Message], None]) -> _Report:
+        def report(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                on_delivered(message)
+            else:
+                self._failed_deliveries.append(error)
+
+        return report
+
+    def _put(self, producer: Producer, message: TransactionMessage, report: _Report | None) -> None:
+        deadline = 0.0
+        while True:
+            try:
+                producer.produce(
+                    message.topic,
+                    message.value,
+                    message.key,
+                    message.kafka_partition,
+                    report,
+                    headers=message.headers,
+                )
+                return
+            except BufferError:
+                deadline = deadline or time.monotonic() + QUEUE_TIMEOUT_S
+                if self._failed_deliveries:
+                    raise KafkaException(self._failed_deliveries[0]) from None
+                if time.monotonic() > deadline:
+                    raise KafkaException(
+                        KafkaError(KafkaError._QUEUE_FULL, "the queue stayed full")
+                    ) from None
+                producer.poll(0.05)
+
+    def _failed(self, error: KafkaError | str, is_committing: bool) -> Failure:
+        # Any of the calls may be the first one that reports another client.
+        heard = [
+            one
+            for one in (error, self._errors.fatal, self._abort(), *self._failed_deliveries)
+            if isinstance(one, KafkaError)
+        ]
+        fenced = next(filter(is_shut_out, heard), None)
+        must_abort = isinstance(error, KafkaError) and error.txn_requires_abort()
+        cause = error if fenced is None else fenced
+        text = cause if isinstance(cause, str) else cause.str()
+        codes = [one.code() for one in (self._errors.fatal, error) if isinstance(one, KafkaError)]
+        return Failure(
+            f"{text}. {self._errors.text}".strip().removesuffix("."),
+            is_unknown=is_committing and not must_abort,
+            is_fenced=fenced is not None,
+            is_permanent=any(one.code() in _PERMANENT for one in heard),
+            code=codes[0] if codes else 0,
+        )
+
+    def _abort(self) -> KafkaError | None:
+        """Abort the transaction if that is possible, and close the client."""
+        try:
+            return None if self._producer is None else abort(self._producer)
+        except SystemError as error:
+            cause = client.cause_of(error)
+            return cause if isinstance(cause, KafkaError) else None
+        finally:
+            self.close()

@@ -252,7 +252,7 @@ def _tell_what_is_hidden(config: ConnectorConfig, on_event: OnEvent) -> None:
     Kafka does not answer any more, there is no warning: the work is done.
     """
     from connector.kafka import topics
-    from connector.kafka.open_transactions import open_transactions
+    from connector.kafka.probe_offsets import open_transactions
 
     for name, stream in config.streams.items():
         hiding: list[OpenTransaction] = []
@@ -306,7 +306,7 @@ def ports_of(
     from connector.kafka.bounded_read import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
-    from connector.kafka.open_transactions import open_transactions
+    from connector.kafka.probe_offsets import open_transactions
     from connector.lake.batch_counts import count_rows
     from connector.spark.ingest.ingest import IngestPorts
 

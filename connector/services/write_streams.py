@@ -28,6 +28,7 @@ from connector.reports.write_stream_status import (
 )
 from connector.services.events import OnEvent, log_event
 from connector.services.load_config import who
+from connector.services.rows.load_checks import check_as_of
 from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
 from connector.text import nearest, one_of
@@ -43,6 +44,7 @@ from connector.write_streams.rules import Fault
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.kafka import ChangeProducer
     from connector.state.stream_progress import Progress
     from connector.write_streams.model import Catalog, StreamEntry
 
@@ -135,7 +137,7 @@ def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> in
     """
     from connector.kafka.write_streams.session import WriteSession
 
-    of, (name,) = find_stream(config, stream), _names(name)
+    of, (name,) = find_stream(config, stream), check_stream_names([name])
     catalog = _catalog(config, of, is_complete=True)
     entry = catalog.streams.get(name)
     if entry is None:
@@ -161,6 +163,7 @@ def commit_write_streams(
     stream: str,
     names: Iterable[str],
     *,
+    through: ChangeProducer | None = None,
     as_of: int | None = None,
     wait: bool = False,
     timeout_s: float | None = None,
@@ -173,9 +176,13 @@ def commit_write_streams(
     Args:
         config: It has the stream.
         stream: The name or topic of the stream.
-        names: 1 to 1,000 names of write streams, such as `job/rows`.
+        names: 1 to 1,000 names of write streams, such as `job/rows`. They may be of several
+            sessions.
+        through: A producer of this process. The commit timestamp is one of a live stream partition
+            of this producer, so the release is not late. Meanwhile, the producer sends no heartbeat
+            at or above it. None: the release may be late.
         as_of: The commit timestamp (µs) of a backfill, at most the time of its export. Changes that
-            are newer keep their values. None: now.
+            are newer keep their values. The release is late by design. None: now.
         wait: Whether to wait until every table of the stream shows the rows.
         timeout_s: How long to wait. None: for ever.
         on_event: Receives what is waited for.
@@ -188,23 +195,25 @@ def commit_write_streams(
         StreamStateError: A write stream cannot be committed, and nothing was committed. Or, with
             `wait`, the rows are committed, and their release is withheld (`RELEASE_WITHHELD`,
             `RELEASE_TOO_LATE`), or not shown after `timeout_s` (`ROWS_NOT_SHOWN`).
-        ConfigError: There is no such stream, or an argument is not allowed, for example an `as_of`
-            below the horizon.
-        TableError: The warehouse cannot be read.
-        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
-            `commit_streams`.
+        ConfigError: There is no such stream, or an argument is not allowed.
+        ConnectorError: `as_of` is below the horizon of the stream (`AS_OF_TOO_OLD`).
+        TableError: The warehouse cannot be read. It is read with `as_of` and `wait` only.
+        WriteStreamError: `through` has no live stream partition.
+        WriterConflictError: Other commits of the topic went on for five minutes.
+        DeliveryError: The outcome is unknown. Commit again.
+        TopicError, BrokerError, RegistryError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.commit import commit_streams
-    from connector.lake.state_reader import progress_of
 
     of, names = find_stream(config, stream), check_stream_names(names)
-    horizon = None if as_of is None else progress_of(warehouse_of(config), of.name).horizon
+    if as_of is not None:
+        check_as_of(config, of, as_of)
     commit_timestamp = commit_streams(
         config.kafka,
         of.topic,
         names,
+        through=through,
         as_of=as_of,
-        horizon=horizon,
         registry=config.registry,
         staging_retention_s=of.staging_retention_s,
     )
@@ -224,7 +233,7 @@ def discard_write_streams(config: ConnectorConfig, stream: str, names: Iterable[
     Raises:
         StreamStateError: A write stream cannot be discarded. Nothing was discarded.
         ConfigError: There is no such stream, or a name cannot be one.
-        WriterConflictError, DeliveryError, TopicError, BrokerError: As for `discard_streams`.
+        WriterConflictError, DeliveryError, TopicError, BrokerError: As for `commit_write_streams`.
     """
     from connector.kafka.write_streams.commit import discard_streams
 
@@ -269,7 +278,7 @@ def release_rows(
     from connector.lake.state_reader import progress_of
 
     by = who() if by is None else by
-    (name,) = _names(name)
+    (name,) = check_stream_names([name])
     _check_commit_timestamp(commit_timestamp)
     check_note("why", why)
     check_note("by", by)
@@ -308,12 +317,12 @@ def release_again(
             or several (`RELEASE_AMBIGUOUS`), or an argument is not allowed.
         TableError: The warehouse cannot be read.
         WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
-            `commit_streams`.
+            `commit_write_streams`.
     """
     from connector.kafka.write_streams import commit
     from connector.lake.state_reader import progress_of
 
-    (name,) = _names(name)
+    (name,) = check_stream_names([name])
     _check_commit_timestamp(commit_timestamp)
     of = find_stream(config, stream)
     progress = progress_of(warehouse_of(config), of.name)
@@ -429,20 +438,12 @@ def _catalog(config: ConnectorConfig, of: StreamConfig, *, is_complete: bool) ->
     return catalog.read(config.kafka, facts, is_complete=is_complete, topic_id=topic_id)
 
 
-def _names(name: str) -> list[str]:
-    if not isinstance(name, str):
-        raise argument_invalid("name", name, "the name of a write stream, such as job/rows")
-    return check_stream_names([name])
-
-
 def _retention(of: StreamConfig) -> int:
     return of.staging_retention_s * 1_000_000
 
 
-def _check_commit_timestamp(commit_timestamp: object) -> None:
-    if commit_timestamp is None:
-        return
-    if type(commit_timestamp) is not int or not 0 < commit_timestamp < 2**63:
+def _check_commit_timestamp(commit_timestamp: int | None) -> None:
+    if commit_timestamp is not None and not 0 < commit_timestamp < 2**63:
         raise argument_invalid(
             "commit_timestamp", commit_timestamp, "the commit timestamp of a release (µs)"
         )

@@ -49,6 +49,11 @@ class Staged:
     position: Position
     number: int = field(default=0, compare=False)
 
+    @property
+    def record(self) -> DataChange:
+        """The change, as that of a record which is not staged."""
+        return self.change
+
 
 def released_of(release: Release, position: Position) -> Released:
     """Return the item of a release that was read at a position."""

@@ -16,7 +16,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from connector import DataChange, KafkaConfig, Reason
-from connector.kafka import ChangeConsumer, ChangeProducer
+from connector.kafka import ChangeConsumer, ChangeProducer, ConsumerRecord
 from examples.demo.history import STREAM_PARTITIONS, Commit
 
 WINDOW: Final = 500
@@ -120,7 +120,11 @@ def send_bad_records(kafka: KafkaConfig, topic: str) -> list[BadRecord]:
     lowmark does.
     """
     with ChangeConsumer(kafka, topic, bounded=True) as consumer:
-        changes = (each.source for each in consumer if isinstance(each.record, DataChange))
+        changes = (
+            each.source
+            for each in consumer
+            if isinstance(each, ConsumerRecord) and isinstance(each.record, DataChange)
+        )
         originals = list(islice(changes, COPIES))
     sent: list[BadRecord] = []
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})

@@ -23,10 +23,10 @@ from connector.kafka import (
     LetterFilter,
     WriteSession,
     WriteStream,
-    commit_streams,
     create_group_topics,
 )
 from connector.kafka.topics import describe
+from connector.kafka.write_streams.commit import commit_streams
 from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import kafka_key

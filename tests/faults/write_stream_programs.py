@@ -37,7 +37,14 @@ from connector.errors import (
     TopicError,
     WriterConflictError,
 )
-from connector.kafka import Append, ChangeProducer, WriteSession, commit_streams, transactions
+from connector.kafka import (
+    Append,
+    Batching,
+    ChangeProducer,
+    WriteSession,
+    transactions,
+)
+from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import SERVER_TIME, DataChange, SetCell
 from tests.changes import change, delete_family, put
 from tests.integration.write_stream_process import kill_at
@@ -185,7 +192,9 @@ def load(
     # With a point of its death, each append is a transaction of its own, so that the point is met.
     in_flight = 0 if kill else rng.randint(0, 6)
     try:
-        with WriteSession(KafkaConfig(servers), TOPIC, session, linger_s=0) as opened:
+        with WriteSession(
+            KafkaConfig(servers), TOPIC, session, batching=Batching(linger_s=0)
+        ) as opened:
             loader = Loader(opened, start, size, log)
             try:
                 loader.load(rng, in_flight)

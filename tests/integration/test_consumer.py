@@ -17,12 +17,19 @@ from connector.errors import BrokerError, OutOfRangeError, RegistryError, TopicE
 from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
+    CommitRange,
+    ConsumerRecord,
+    Group,
     Late,
     Rejected,
+    StreamSettings,
+    TransactionConsumer,
     Watermark,
+    WatermarkConsumer,
     WholeTransaction,
     topics,
 )
+from connector.kafka.consume import reader
 from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import VERSIONS, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat
@@ -152,10 +159,13 @@ def recreate(kafka: KafkaConfig, name: str) -> None:
             return
 
 
-def test_a_topic_deleted_under_a_reader_is_an_error(admin: AdminClient, kafka: KafkaConfig) -> None:
+def test_a_topic_deleted_under_a_reader_is_an_error(
+    admin: AdminClient, kafka: KafkaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "REFRESH_S", 1.0)
     name = f"test.gone.{uuid.uuid4().hex[:12]}"
     topics.create_topic(kafka, name, kafka_partitions=1)
-    with ChangeConsumer(kafka, name, metadata_refresh_s=1) as consumer:
+    with ChangeConsumer(kafka, name) as consumer:
         fill(kafka, name, 1)
         assert timestamps(consumer, 1) == [0]
         admin.delete_topics([name])[name].result(30)
@@ -277,7 +287,7 @@ def test_bad_records_are_rejections_in_the_stream(kafka: KafkaConfig, new_topic:
     ]
     send_raw(kafka, topic, [(key, value) for key, value, _ in poison])
     with ChangeConsumer(
-        kafka, topic, bounded=True, limits=Limits(max_record_bytes=5000)
+        kafka, topic, bounded=True, stream=StreamSettings(limits=Limits(max_record_bytes=5000))
     ) as consumer:
         received = list(consumer)
     assert [r.record.reason if isinstance(r.record, Rejection) else None for r in received] == [
@@ -286,7 +296,9 @@ def test_bad_records_are_rejections_in_the_stream(kafka: KafkaConfig, new_topic:
     assert [(r.source.key, r.source.value) for r in received] == [
         (key, value) for key, value, _ in poison
     ]
-    with ChangeConsumer(kafka, topic, bounded=True, tables=frozenset({"other"})) as consumer:
+    with ChangeConsumer(
+        kafka, topic, bounded=True, stream=StreamSettings(tables=frozenset({"other"}))
+    ) as consumer:
         assert isinstance(first := next(iter(consumer)).record, Rejection)
         assert first.reason is Reason.UNKNOWN_TABLE
 
@@ -303,7 +315,7 @@ def test_a_registry_is_asked_and_an_unreachable_one_makes_no_rejection(
     with running_registry() as registry:
         registry.add(VERSIONS[1], 5)
         with ChangeConsumer(
-            kafka, topic, bounded=True, registry=RegistryConfig(registry.url)
+            kafka, topic, bounded=True, stream=StreamSettings(registry=RegistryConfig(registry.url))
         ) as consumer:
             registry.failures = [(500, "down")] * 3
             with pytest.raises(RegistryError):
@@ -318,16 +330,16 @@ def test_a_group_goes_on_from_what_it_committed(kafka: KafkaConfig, new_topic: N
     facts = new_topic(kafka_partitions=2)
     group = f"test.{facts.topic}"
     fill(kafka, facts.topic, 20)
-    with ChangeConsumer(kafka, facts.topic, group=group) as consumer:
+    with ChangeConsumer(kafka, facts.topic, start=Group(group)) as consumer:
         first = timestamps(consumer, 12)
         consumer.commit()
         not_committed = timestamps(consumer, 3)
-    with ChangeConsumer(kafka, facts.topic, group=group, bounded=True) as consumer:
+    with ChangeConsumer(kafka, facts.topic, start=Group(group), bounded=True) as consumer:
         second = timestamps(consumer)
         consumer.commit()
     assert sorted(first + second) == list(range(20))
     assert set(not_committed) <= set(second)
-    with ChangeConsumer(kafka, facts.topic, group=group, bounded=True) as consumer:
+    with ChangeConsumer(kafka, facts.topic, start=Group(group), bounded=True) as consumer:
         assert list(consumer) == []
 
 
@@ -348,8 +360,8 @@ def test_members_of_a_group_share_the_kafka_partitions(
     topic = new_topic(kafka_partitions=4).topic
     group = f"test.{topic}"
     with (
-        ChangeConsumer(kafka, topic, group=group) as one,
-        ChangeConsumer(kafka, topic, group=group) as other,
+        ChangeConsumer(kafka, topic, start=Group(group)) as one,
+        ChangeConsumer(kafka, topic, start=Group(group)) as other,
     ):
         deadline = time.monotonic() + 60
         while {p.kafka_partition for p in one.positions} | {
@@ -377,7 +389,7 @@ def test_a_group_notices_that_the_topic_was_created_again(
     name = f"test.group.{uuid.uuid4().hex[:12]}"
     facts = topics.create_topic(kafka, name, kafka_partitions=1)
     fill(kafka, name, 3)
-    with ChangeConsumer(kafka, name, group=name, bounded=True) as consumer:
+    with ChangeConsumer(kafka, name, start=Group(name), bounded=True) as consumer:
         list(consumer)
         consumer.commit()
         consumer._reader._client.commit(
@@ -385,18 +397,19 @@ def test_a_group_notices_that_the_topic_was_created_again(
         )
     assert facts.topic_id != "AAAAAAAAAAAAAAAAAAAAAA"
     with (
-        ChangeConsumer(kafka, name, group=name) as consumer,
+        ChangeConsumer(kafka, name, start=Group(name)) as consumer,
         pytest.raises(TopicError, match="not the topic that was read before"),
     ):
         next(iter(consumer))
 
 
 def test_a_kafka_partition_that_is_added_is_read_from_its_beginning(
-    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
+    admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REC-14: the records that name the new number are not rejected either."""
+    monkeypatch.setattr(reader, "REFRESH_S", 0.5)
     topic = new_topic(kafka_partitions=1).topic
-    with ChangeConsumer(kafka, topic, start="end", metadata_refresh_s=0.5) as consumer:
+    with ChangeConsumer(kafka, topic, start="end") as consumer:
         assert consumer.poll(0.1) is None
         admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
         fill(kafka, topic, 30)
@@ -457,7 +470,7 @@ def test_watermarks_of_a_real_producer(kafka: KafkaConfig, new_topic: NewTopic) 
     topic = new_topic(kafka_partitions=3).topic
     publish(kafka, topic, range(100))
     low = 0
-    with ChangeConsumer(kafka, topic, watermarks=True, bounded=True) as consumer:
+    with WatermarkConsumer(kafka, topic, bounded=True) as consumer:
         for item in consumer:
             if isinstance(item, Watermark):
                 assert item.low_watermark > low
@@ -478,9 +491,9 @@ def test_whole_transactions_of_a_real_topic_go_on_from_a_state(
     transaction(kafka, topic, range(900, 903), commit=False)
     send_raw(kafka, topic, [(b"row-1", b"bad")])
     found: list[object] = []
-    state: bytes | None = None
+    state = b""
     for round_ in range(4):
-        with ChangeConsumer(kafka, topic, transactions=True, state=state) as consumer:
+        with TransactionConsumer(kafka, topic, start=state or "beginning") as consumer:
             deadline = time.monotonic() + 30
             last, count = None, 0
             while count < 13 and time.monotonic() < deadline:
@@ -496,7 +509,7 @@ def test_whole_transactions_of_a_real_topic_go_on_from_a_state(
         if round_ == 1:
             admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
     publish(kafka, topic, range(50, 100))
-    with ChangeConsumer(kafka, topic, transactions=True, state=state, bounded=True) as consumer:
+    with TransactionConsumer(kafka, topic, start=state, bounded=True) as consumer:
         found += consumer
     whole = [item for item in found if isinstance(item, WholeTransaction)]
     assert [one.commit_timestamp - 1_000_000 for one in whole] == list(range(100))
@@ -516,16 +529,15 @@ def test_a_range_of_commit_time_begins_near_its_first_change(
             producer.send(change(number, timestamp=marks[-1]))
             producer.flush()
             producer.send(Heartbeat("p", marks[-1]))
-    with ChangeConsumer(
+    with WatermarkConsumer(
         kafka,
         topic,
-        start_commit=marks[2],
-        end_commit=marks[4],
-        roots=["p"],
-        limits=Limits(max_clock_skew_s=1),
+        commits=CommitRange(marks[2], marks[4]),
+        stream=StreamSettings(limits=Limits(max_clock_skew_s=1), roots=["p"]),
     ) as consumer:
         assert sum(position.offset + 1 for position in consumer.positions) > 0
-        found = [r.record for r in consumer if isinstance(r.record, DataChange)]
+        records = [item.record for item in consumer if isinstance(item, ConsumerRecord)]
+    found = [record for record in records if isinstance(record, DataChange)]
     assert sorted(one.commit_timestamp for one in found) == marks[2:5]
 
 
@@ -538,15 +550,18 @@ def test_a_range_that_retention_took_is_refused(
     for deleted in admin.delete_records([TopicPartition(facts.topic, 0, 6)]).values():
         deleted.result(30)
     with pytest.raises(OutOfRangeError, match="may not hold all changes") as caught:
-        ChangeConsumer(
-            kafka, facts.topic, start_commit=1_000_000, limits=Limits(max_clock_skew_s=0)
+        WatermarkConsumer(
+            kafka,
+            facts.topic,
+            commits=CommitRange(1_000_000),
+            stream=StreamSettings(limits=Limits(max_clock_skew_s=0)),
         )
     assert caught.value.code == "START_TOO_OLD"
     assert caught.value.oldest is not None
     time.sleep(0.01)
-    ChangeConsumer(
+    WatermarkConsumer(
         kafka,
         facts.topic,
-        start_commit=caught.value.oldest,
-        limits=Limits(max_clock_skew_s=0),
+        commits=CommitRange(caught.value.oldest),
+        stream=StreamSettings(limits=Limits(max_clock_skew_s=0)),
     ).close()

@@ -16,8 +16,10 @@ from connector.errors import ConfigError, ConnectorError, WriterConflictError
 from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
+    Group,
     Late,
     Rejected,
+    TransactionConsumer,
     WholeTransaction,
     client,
     create_group_topics,
@@ -25,11 +27,10 @@ from connector.kafka import (
 )
 from connector.kafka.topics import TopicFacts
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, Transaction
+from connector.watermarks.transactions import Item
 from tests.broker import NewTopic
 from tests.integration.changes import change, send_raw
 from tests.integration.test_set_aside import letters_of
-
-Transactions = ChangeConsumer[WholeTransaction | Late | Rejected]
 
 
 def publish(kafka: KafkaConfig, topic: str, numbers: range) -> None:
@@ -45,13 +46,13 @@ def publish(kafka: KafkaConfig, topic: str, numbers: range) -> None:
 
 def reader(
     kafka: KafkaConfig, facts: TopicFacts, group: str, *, replays: bool = False
-) -> Transactions:
-    return ChangeConsumer(
-        kafka, facts.topic, transactions=True, group=group, bounded=True, replays=replays
+) -> TransactionConsumer:
+    return TransactionConsumer(
+        kafka, facts.topic, start=Group(group, replays=replays), bounded=True
     )
 
 
-def numbers(found: list[WholeTransaction | Late | Rejected]) -> list[int]:
+def numbers(found: list[Item]) -> list[int]:
     return [one.commit_timestamp - 1_000_000 for one in found if isinstance(one, WholeTransaction)]
 
 
@@ -110,7 +111,7 @@ def test_positions_of_other_readers_are_no_state_and_no_reader_replaces_one(
     """SUB-3."""
     facts, group = new_topic(), uuid.uuid4().hex
     publish(kafka, facts.topic, range(4))
-    with ChangeConsumer(kafka, facts.topic, group=group, bounded=True) as plain:
+    with ChangeConsumer(kafka, facts.topic, start=Group(group), bounded=True) as plain:
         list(plain)
         plain.commit()
     with pytest.raises(ConfigError, match="are not a state of a reader"):
@@ -120,7 +121,7 @@ def test_positions_of_other_readers_are_no_state_and_no_reader_replaces_one(
         list(consumer)
         consumer.commit()
     with (
-        ChangeConsumer(kafka, facts.topic, group=other, bounded=True) as plain,
+        ChangeConsumer(kafka, facts.topic, start=Group(other), bounded=True) as plain,
         pytest.raises(ConfigError, match="stores the state of a reader of whole transactions"),
     ):
         list(plain)
@@ -220,8 +221,9 @@ def test_a_commit_that_is_cut_off_leaves_the_older_state(
         of_group = consumer._group_state
         assert of_group is not None
         places = [TopicPartition(facts.topic, k, 7, "half of a state") for k in (0, 1)]
-        of_group._producer.begin_transaction()
+        assert of_group._client._producer is not None
+        of_group._client._producer.begin_transaction()
         metadata = of_group._consumer.consumer_group_metadata()
-        of_group._producer.send_offsets_to_transaction(places, metadata, 30)
+        of_group._client._producer.send_offsets_to_transaction(places, metadata, 30)
         with reader(kafka, facts, group) as other:
             assert numbers(list(other)) == [1, 2, 3]

@@ -19,7 +19,8 @@ from connector import cli
 from connector.clock import now_us
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ConnectorError, ErrorCode
-from connector.kafka import ChangeProducer, commit_streams, discard_streams
+from connector.kafka import ChangeProducer
+from connector.kafka.write_streams.commit import commit_streams, discard_streams
 from connector.records.model import DataChange, OffsetRange, Release
 from connector.services import LoadOptions, LoadReport, load, load_config
 from connector.services.events import Event

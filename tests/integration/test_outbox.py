@@ -15,7 +15,13 @@ from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import KafkaConfig
 from connector.errors import ConnectorError, TopicError
-from connector.kafka import ChangeConsumer, ChangeProducer, ConsumerRecord, LocalBroker, topics
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    ConsumerRecord,
+    LocalBroker,
+    topics,
+)
 from connector.records.model import DataChange, Heartbeat
 from tests.broker import NewTopic, jar_store
 from tests.unit.kafka.outbox_process import change

@@ -32,6 +32,7 @@ from connector.kafka import (
     ChangeProducer,
     ConsumerRecord,
     LocalBroker,
+    StreamSettings,
     read_letters,
     sending,
     topics,
@@ -68,7 +69,9 @@ def announcement(name: str, at: int, *live: str) -> ChildPartitions:
 def read(
     kafka: KafkaConfig, topic: str, registry: RegistryConfig | None = None
 ) -> list[ConsumerRecord]:
-    with ChangeConsumer(kafka, topic, bounded=True, registry=registry) as consumer:
+    with ChangeConsumer(
+        kafka, topic, bounded=True, stream=StreamSettings(registry=registry)
+    ) as consumer:
         return list(consumer)
 
 

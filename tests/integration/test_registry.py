@@ -11,7 +11,13 @@ import pytest
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
 from connector.errors import ErrorCode, RegistryError
-from connector.kafka import ChangeConsumer, ChangeProducer, RegistryClient, WriteSession
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    RegistryClient,
+    StreamSettings,
+    WriteSession,
+)
 from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import VERSIONS
 from connector.records.model import DataChange
@@ -58,7 +64,9 @@ def test_records_are_framed_with_the_ids_of_the_registry(
     assert faults(kafka, topic, known, str(tmp_path)) == []
     with CopyingProducer(kafka, topic, registry=known) as producer:
         producer.send(change(2))
-    with ChangeConsumer(kafka, topic, registry=known, bounded=True) as consumer:
+    with ChangeConsumer(
+        kafka, topic, bounded=True, stream=StreamSettings(registry=known)
+    ) as consumer:
         found = list(consumer)
     sent = [one.record for one in found if isinstance(one.record, DataChange)]  # type: ignore[union-attr]
     assert sorted(one.commit_timestamp for one in sent) == [1_000_001, 1_000_002]
@@ -95,7 +103,9 @@ def test_the_second_version_is_compatible_with_the_first(
     with WriteSession(kafka, topic, "w", registry=registry) as session:
         stream = session.stream("rows", kind="committed")
         assert stream.append(rows(stream, 0, 3), 0).result(30).rows == 3
-    with ChangeConsumer(kafka, topic, registry=registry, bounded=True) as consumer:
+    with ChangeConsumer(
+        kafka, topic, bounded=True, stream=StreamSettings(registry=registry)
+    ) as consumer:
         found = [one for one in consumer if isinstance(getattr(one, "record", None), DataChange)]
     assert len(found) == 4
     assert len({one.source.value[:5] for one in found}) == 2  # type: ignore[union-attr,index]

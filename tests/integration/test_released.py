@@ -9,15 +9,17 @@ from connector.dead_letters.filter import LetterFilter
 from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
+    Group,
     Released,
     Staged,
+    TransactionConsumer,
     WholeTransaction,
     WriteSession,
     WriteStream,
-    commit_streams,
     create_group_topics,
 )
 from connector.records.model import DataChange, Heartbeat, OffsetRange, SetCell
+from connector.services import commit_write_streams
 from connector.services.dead_letters.service import dead_letters
 from connector.watermarks.transactions import Item
 from tests.broker import NewTopic
@@ -48,6 +50,7 @@ def test_a_group_reads_releases_and_changes_in_order_of_commit(
     one transaction, after its rows.
     """
     topic, group = new_topic(kafka_partitions=3).topic, f"g-{uuid.uuid4().hex[:8]}"
+    config = ConnectorConfig("w", kafka, streams={"s": StreamConfig(name="s", topic=topic)})
     with ChangeProducer(kafka, topic) as producer:
         producer.send(change(1))
         producer.send(Heartbeat("p", 1_000_001))
@@ -59,15 +62,15 @@ def test_a_group_reads_releases_and_changes_in_order_of_commit(
             flushed = session.stream("buffer", kind="buffered")
             flushed.append(rows(flushed, 10)).result(30)
             flushed.flush_rows(4, through=producer)
-            committed = commit_streams(kafka, topic, ["job/rows"], through=producer)
+            committed = commit_write_streams(config, "s", ["job/rows"], through=producer)
         producer.send(change(2, timestamp=committed + 1))
         producer.send(Heartbeat("p", committed + 1))
         producer.flush()
 
     found: list[Item] = []
     while True:
-        with ChangeConsumer(
-            kafka, topic, transactions=True, staged=True, group=group, bounded=True
+        with TransactionConsumer(
+            kafka, topic, start=Group(group), staged=True, bounded=True
         ) as consumer:
             items: list[Item] = []
             for item in consumer:
@@ -112,7 +115,7 @@ def test_a_staged_row_can_be_set_aside(kafka: KafkaConfig, new_topic: NewTopic) 
         stream = session.stream("rows", kind="buffered")
         stream.append(rows(stream, 2)).result(30)
         stream.flush_rows(2)
-    with ChangeConsumer(kafka, topic, group=group, staged=True, bounded=True) as consumer:
+    with ChangeConsumer(kafka, topic, start=Group(group), staged=True, bounded=True) as consumer:
         given = []
         for item in consumer:
             if isinstance(item, Staged | Released):
@@ -123,7 +126,7 @@ def test_a_staged_row_can_be_set_aside(kafka: KafkaConfig, new_topic: NewTopic) 
     config = ConnectorConfig("w", kafka, streams={"s": StreamConfig(name="s", topic=topic)})
     dead_letters(config, group=group, by="ada@desk").replay(LetterFilter(), why="again")
     with ChangeConsumer(
-        kafka, topic, group=group, staged=True, replays=True, bounded=True
+        kafka, topic, start=Group(group, replays=True), staged=True, bounded=True
     ) as consumer:
         again = [item for item in consumer if isinstance(item, Staged | Released)]
         consumer.commit()

@@ -19,15 +19,20 @@ from connector.config.settings import KafkaConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.errors import ConnectorError, DeliveryError
 from connector.kafka import (
+    Batching,
     ChangeConsumer,
     ChangeProducer,
     DeadLetterPublisher,
+    Group,
+    StreamSettings,
+    TransactionConsumer,
     WriteSession,
     client,
     create_group_topics,
     create_topic,
     topics,
 )
+from connector.kafka.consume.options import Start
 from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, SetCell
 from connector.services import dead_letters, load_config
@@ -68,7 +73,9 @@ class Try:
             with DeadLetterPublisher(self.root, self.topic) as publisher:
                 publisher.publish([letter(self.facts(), 0)])
             return
-        with ChangeConsumer(self.root, self.topic, group=f"{group}", bounded=True) as consumer:
+        with ChangeConsumer(
+            self.root, self.topic, start=Group(f"{group}"), bounded=True
+        ) as consumer:
             for received in consumer:
                 if isinstance(received.record, DataChange):
                     consumer.set_aside(received, "bad")
@@ -106,7 +113,7 @@ def resume(of: Try) -> None:
 
 def write(of: Try) -> None:
     pending(of, "w0")  # so that there is a catalog to read
-    with WriteSession(of.kafka, of.topic, "w1", max_retry_s=5) as session:
+    with WriteSession(of.kafka, of.topic, "w1", batching=Batching(max_retry_s=5)) as session:
         stream = session.stream("rows", kind="committed")
         assert stream.append(rows(stream, 0, 5), 0).result(30).rows == 5
 
@@ -130,23 +137,23 @@ def load(of: Try) -> None:
     of.call("load", "others", str(of.folder / "rows.csv"))
 
 
-def read(of: Try, **options: object) -> None:
-    with ChangeConsumer(of.kafka, of.topic, bounded=True, **options) as consumer:  # type: ignore[call-overload]
+def read(of: Try, start: Start | Group = "beginning") -> None:
+    with ChangeConsumer(of.kafka, of.topic, start=start, bounded=True) as consumer:
         assert sum(1 for _ in consumer) > 0
-        if "group" in options:
+        if isinstance(start, Group):
             consumer.commit()
 
 
 def set_aside(of: Try) -> None:
-    with ChangeConsumer(of.kafka, of.topic, bounded=True, group=of.group) as consumer:
+    with ChangeConsumer(of.kafka, of.topic, start=Group(of.group), bounded=True) as consumer:
         for received in consumer:
             consumer.set_aside(received, "bad")
         consumer.commit()
 
 
 def read_transactions(of: Try) -> None:
-    with ChangeConsumer(
-        of.kafka, of.topic, bounded=True, group=of.group, transactions=True, roots=("p",)
+    with TransactionConsumer(
+        of.kafka, of.topic, start=Group(of.group), bounded=True, stream=StreamSettings(roots=("p",))
     ) as consumer:
         for item in consumer:
             consumer.acknowledge(item)
@@ -197,10 +204,10 @@ ACTIONS: dict[str, Callable[[Try], object]] = {
     "`write-streams list`, `show`": lambda of: of.call("write-streams", "list"),
     "`load`": load,
     "a reader, `tail`": read,
-    "a reader with a group": lambda of: read(of, group=of.group),
+    "a reader with a group": lambda of: read(of, Group(of.group)),
     "a reader that sets records aside": set_aside,
-    "a reader with `replays=True`": lambda of: read(of, group=of.group, replays=True),
-    "a reader with `transactions=True` and a group": read_transactions,
+    "a reader with `replays=True`": lambda of: read(of, Group(of.group, replays=True)),
+    "a `TransactionConsumer` with a group": read_transactions,
     "`dead-letters list`, `show`, `export`, a dry run": look_at_letters,
     "`dead-letters replay`": replay,
     "`dead-letters park`, `discard`, `reopen`": act_on_letters,

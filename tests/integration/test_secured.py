@@ -21,12 +21,13 @@ from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
     DeadLetterPublisher,
+    Group,
     WriteSession,
     client,
-    commit_streams,
     create_topic,
     topics,
 )
+from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange
 from connector.services import dead_letters
 from tests.integration.changes import change
@@ -94,7 +95,7 @@ def test_every_part_works_with_every_login(secured: SecuredBroker, login: str) -
     config = ConnectorConfig("w", kafka, streams={"s": StreamConfig(name="s", topic=topic)})
     tally = dead_letters(config, by="me").replay(LetterFilter(), why="a test")
     assert tally.verdicts == {Verdict.REPLAY: 1}
-    with ChangeConsumer(kafka, topic, group=f"{topic}.g", bounded=True) as consumer:
+    with ChangeConsumer(kafka, topic, start=Group(f"{topic}.g"), bounded=True) as consumer:
         found = [one.record for one in consumer if hasattr(one, "record")]
         consumer.commit()
     times = [one.commit_timestamp for one in found if isinstance(one, DataChange)]

@@ -19,10 +19,13 @@ from connector.errors import ConfigError, ConnectorError, TopicError
 from connector.kafka import (
     ChangeConsumer,
     ConsumerRecord,
+    Group,
+    WatermarkConsumer,
     create_group_topics,
     read_letters,
     topics,
 )
+from connector.kafka.consume import reader
 from connector.kafka.dead_letters.ledger_topic import read_totals
 from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.produce.producer import CopyingProducer
@@ -59,9 +62,9 @@ def letters_of(kafka: KafkaConfig, facts: topics.TopicFacts, group: str | None) 
 
 def consumer_of(
     kafka: KafkaConfig, facts: topics.TopicFacts, group: str, *, replays: bool = False
-) -> ChangeConsumer[ConsumerRecord]:
+) -> ChangeConsumer:
     fast = replace(kafka, settings={**kafka.settings, "fetch.wait.max.ms": "10"})
-    return ChangeConsumer(fast, facts.topic, group=group, replays=replays, bounded=True)
+    return ChangeConsumer(fast, facts.topic, start=Group(group, replays=replays), bounded=True)
 
 
 def number_of(received: ConsumerRecord) -> int:
@@ -184,14 +187,15 @@ def test_what_cannot_be_set_aside_is_an_error_that_loses_nothing(
 
 
 def test_replays_come_between_the_records_of_a_running_consumer(
-    kafka: KafkaConfig, group: Callable[..., tuple[topics.TopicFacts, str]]
+    kafka: KafkaConfig,
+    group: Callable[..., tuple[topics.TopicFacts, str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """SUB-4: without a new start, and with watermarks beside."""
+    monkeypatch.setattr(reader, "REFRESH_S", 1.0)
     facts, name = group(3)
     found: list[tuple[int, bool]] = []
-    with ChangeConsumer(
-        kafka, facts.topic, group=name, replays=True, watermarks=True, metadata_refresh_s=1
-    ) as consumer:
+    with WatermarkConsumer(kafka, facts.topic, start=Group(name, replays=True)) as consumer:
         deadline = time.monotonic() + 60
         for step in count():
             assert time.monotonic() < deadline, found

@@ -14,7 +14,13 @@ from confluent_kafka.admin import AdminClient
 from connector import cli
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
-from connector.errors import ConfigError, ErrorCode, StreamStateError, WriterConflictError
+from connector.errors import (
+    ConfigError,
+    ConnectorError,
+    ErrorCode,
+    StreamStateError,
+    WriterConflictError,
+)
 from connector.kafka import WriteSession
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.services import (
@@ -161,7 +167,7 @@ def test_a_backfill_below_the_horizon_is_not_committed(
     lost(kafka, topic, "w1").stream("rows", kind="pending").finalize()
     as_of = now_us() - 1_000_000
     log_progress(tmp_path / "w", "s", Progress(ingest_batch=1, horizon=as_of + 1))
-    with pytest.raises(ConfigError):
+    with pytest.raises(ConnectorError, match="below the horizon"):
         commit_write_streams(load_config(), "s", ["w1/rows"], as_of=as_of)
     assert commit_write_streams(load_config(), "s", ["w1/rows"], as_of=as_of + 1) == as_of + 1
 

@@ -37,20 +37,21 @@ from connector.errors import (
 from connector.kafka import (
     Append,
     AppendResult,
+    Batching,
     ChangeProducer,
     LocalBroker,
     WriteSession,
     WriteStream,
     client,
-    commit_streams,
-    discard_streams,
     topics,
     transactions,
 )
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.local.folder import free_port
+from connector.kafka.transactions import TransactionClient
 from connector.kafka.write_streams import catalog as catalogs
-from connector.kafka.write_streams.transaction import TransactionClient
+from connector.kafka.write_streams import queue
+from connector.kafka.write_streams.commit import commit_streams, discard_streams
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     SERVER_TIME,
@@ -62,6 +63,7 @@ from connector.records.model import (
     Release,
     SetCell,
 )
+from connector.validation import Limits
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.write_streams.model import Catalog, catalog_topic, session_id
 from tests.broker import NewTopic, jar_store
@@ -152,7 +154,7 @@ def test_example_3_an_invalid_row_refuses_its_append(
 ) -> None:
     """WRS-5: nothing of the append is sent, and later offsets are out of range."""
     topic = new_topic().topic
-    with WriteSession(kafka, topic, "job", max_record_bytes=1_000) as session:
+    with WriteSession(kafka, topic, "job", limits=Limits(max_record_bytes=1_000)) as session:
         stream = session.stream("rows", kind="pending")
         first = stream.append(rows(stream, 0, 40), 0)
         second = rows(stream, 40, 40)
@@ -428,8 +430,6 @@ def test_a_backfill_is_released_at_the_time_of_its_export(
                 stream.append(rows(stream, 0, 3))
             stream.finalize()
     exported_at = now_us() - 3_600_000_000
-    with pytest.raises(ConfigError, match="horizon"):
-        commit_streams(kafka, topic, ["job/p"], as_of=exported_at, horizon=exported_at + 1)
     with pytest.raises(ConfigError, match="as_of"):
         commit_streams(kafka, topic, ["job/p"], as_of=now_us() + 10**9)
     names = ["job/p", "job/empty"]
@@ -521,11 +521,14 @@ def test_a_topic_without_a_catalog_is_an_error_with_a_remedy(
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_in_flight_is_bounded(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_what_is_in_flight_is_bounded(
+    kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """WRS-9: append blocks until there is space, or raises. A large append is sent alone."""
-    topic = new_topic().topic
-    limits = {"max_in_flight_rows": 100, "transaction_rows": 1_000}
-    with WriteSession(kafka, topic, "job", linger_s=60, queue_timeout_s=0, **limits) as session:  # type: ignore[arg-type]
+    topic, of_100_rows = new_topic().topic, 100 * queue.ROW_OVERHEAD_BYTES
+    batching = Batching(linger_s=60, max_in_flight_bytes=of_100_rows)
+    monkeypatch.setattr(queue, "QUEUE_TIMEOUT_S", 0)
+    with WriteSession(kafka, topic, "job", batching=batching) as session:
         stream = session.stream("p", kind="pending")
         large = stream.append(rows(stream, 0, 200), 0)
         with pytest.raises(QueueFullError):
@@ -534,7 +537,9 @@ def test_what_is_in_flight_is_bounded(kafka: KafkaConfig, new_topic: NewTopic) -
         session.flush(30)
         assert large.done
         stream.append(rows(stream, 200, 1), 200)
-    with WriteSession(kafka, topic, "job", linger_s=0.2, queue_timeout_s=30, **limits) as session:  # type: ignore[arg-type]
+    monkeypatch.setattr(queue, "QUEUE_TIMEOUT_S", 30)
+    batching = Batching(linger_s=0.2, max_in_flight_bytes=of_100_rows)
+    with WriteSession(kafka, topic, "job", batching=batching) as session:
         stream = session.stream("p", kind="pending")
         appends = [stream.append(rows(stream, first, 60), first) for first in range(201, 501, 60)]
         assert [one.done for one in appends][:4] == [True] * 4, "each waited for the one before"
@@ -671,7 +676,7 @@ def check_outcomes(appends: list[Append], before: int, found: list[int]) -> Coun
 def test_a_session_has_one_owner(is_busy: bool, kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """WRS-2, WRS-3: the earlier one raises, nothing is lost, and nothing is there twice."""
     topic = new_topic(kafka_partitions=2).topic
-    earlier = WriteSession(kafka, topic, "job", linger_s=0)
+    earlier = WriteSession(kafka, topic, "job", batching=Batching(linger_s=0))
     stream = earlier.stream("p", kind="pending")
     appends = [stream.append(rows(stream, 0, 10), 0)]
     appends[0].result(30)
@@ -749,7 +754,7 @@ def test_a_broker_that_restarts_costs_nothing(tmp_path: Path) -> None:
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "t", kafka_partitions=2)
-        with WriteSession(kafka, "t", "job", linger_s=0) as session:
+        with WriteSession(kafka, "t", "job", batching=Batching(linger_s=0)) as session:
             stream = session.stream("p", kind="pending")
             appends = []
             for number in range(60):
@@ -783,7 +788,9 @@ def test_each_append_has_its_outcome_after_connections_are_lost(
     monkeypatch.setattr(transactions, "TIMEOUT_S", 2.0)
     known: Counter[str] = Counter()
     for acknowledged in (0, 1, 5, 9, 13):
-        session = WriteSession(kafka, "t", "job", linger_s=0, max_retry_s=0, transaction_rows=10)
+        session = WriteSession(
+            kafka, "t", "job", batching=Batching(linger_s=0, transaction_rows=10, max_retry_s=0)
+        )
         stream = session.stream("p", kind="pending")
         before = stream.next_offset()
         appends: list[Append] = []
@@ -831,7 +838,7 @@ def test_the_catalog_has_the_outcome_of_a_transaction_without_an_answer(
         threading.Timer(3, setattr, (proxy, "refuses", False)).start()
         return KafkaError(KafkaError._TIMED_OUT, "the answer is lost")
 
-    with WriteSession(kafka, "t", "job", linger_s=0) as session:
+    with WriteSession(kafka, "t", "job", batching=Batching(linger_s=0)) as session:
         stream = session.stream("p", kind="pending")
         monkeypatch.setattr(transactions, "commit", loses_its_answer)
         calls.append(1)

@@ -15,7 +15,8 @@ import sys
 from typing import Any
 
 from connector.config.settings import KafkaConfig
-from connector.kafka import WriteSession, commit_streams, transactions
+from connector.kafka import Batching, WriteSession, transactions
+from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import SetCell
 
 ROWS = 50
@@ -43,7 +44,7 @@ def kill_at(when: str, count: int) -> None:
 
 def produce(servers: str, topic: str) -> int:
     kafka = KafkaConfig(servers)
-    with WriteSession(kafka, topic, "job", linger_s=0) as session:
+    with WriteSession(kafka, topic, "job", batching=Batching(linger_s=0)) as session:
         stream = session.stream("rows", kind="pending")
         for offset in range(stream.next_offset(), ROWS, ROWS_PER_APPEND):
             rows = [

@@ -18,7 +18,8 @@ from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
 from connector.errors import OffsetOutOfRangeError, StreamStateError
-from connector.kafka import ChangeProducer, WriteSession, WriteStream, commit_streams
+from connector.kafka import ChangeProducer, WriteSession, WriteStream
+from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange, Heartbeat, SetCell
 from connector.services import dead_letters, release_rows
 from connector.spark.reader import read_snapshot, read_table

@@ -1,5 +1,6 @@
-"""The events of a consumer group: after some, the client joins again, and others are about a
-setting (REC-21).
+"""A consumer group: its stored positions, its events, and what it reads again if a program ends
+without `commit` (REC-21, PUB-8). After some events, the client joins again. Others are about a
+setting.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connector.errors import BrokerError, ErrorCode
 from connector.kafka import client, transactions
+from connector.kafka.unclosed import say
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
 LEFT: Final = frozenset(
     {
@@ -128,3 +130,31 @@ def _code_of(error: KafkaError) -> int:
         return error.code()
     text = error.str()
     return next((code for code in _REMEDIES if KafkaError(code).str() in text), error.code())
+
+
+class Uncommitted:
+    """The records that a consumer of a group has read, or acknowledged, since its last `commit`.
+
+    It is never committed at the end of the program, because lowmark does not know whether the
+    program has handled it. The client is not closed, because a thread may still use it.
+    """
+
+    def __init__(self, topic: str, group: str, count: Callable[[], int]) -> None:
+        self._topic, self._group, self._count = topic, group, count
+
+    def finish(self, _timeout_s: float) -> str:
+        count = self._count()
+        return (
+            f"The group {self._group} reads up to {count} records of {self._topic} again, because"
+            " they came after the last `commit`"
+            if count
+            else ""
+        )
+
+    def dropped(self) -> bool:
+        if text := self.finish(0):
+            say(f"A consumer was dropped without `close`. {text}")
+        return False
+
+    def is_finished(self) -> bool:
+        return True

@@ -15,11 +15,10 @@ Since the group has no member, Kafka forgets the state `offsets.retention.minute
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from connector.errors import (
     BrokerError,
@@ -28,8 +27,9 @@ from connector.errors import (
     ErrorCode,
     WriterConflictError,
 )
-from connector.kafka import client, topics, transactions
+from connector.kafka import client, topics
 from connector.kafka.consume.group import committed
+from connector.kafka.transactions import Failure, Offsets, TransactionClient
 from connector.watermarks.reader_state import ReaderState, from_pieces, to_pieces
 
 if TYPE_CHECKING:
@@ -57,13 +57,12 @@ class GroupState:
         settings = {name: one for name, one in kafka.settings.items() if name != _MEMBER}
         kafka = replace(kafka, settings={**settings, "group.id": group})
         self._topic, self._group, self._replays = facts.topic, group, replays
-        self._id = f"lowmark.reader.{facts.topic}.{group}"
-        self._errors = client.LastError()
-        self._is_closed = False
-        self._producer = client.producer(kafka, self._errors, transactions.settings(self._id))
-        self._consumer = client.consumer(kafka, self._errors, {})
+        self._client = TransactionClient(
+            kafka, f"lowmark.reader.{facts.topic}.{group}", facts.max_message_bytes
+        )
+        self._consumer = client.consumer(kafka, client.LastError(), {})
         try:
-            transactions.start(self._producer, kafka, self._id)
+            self._client.start()
             self.stored = self._load(facts)
             self.replayed = {} if replays is None else self._load_replayed(replays)
         except BaseException:
@@ -74,7 +73,7 @@ class GroupState:
         self, state: bytes, oldest: Mapping[int, int], replayed: Mapping[int, int], count: int
     ) -> None:
         """Store a state, the oldest offsets of the topic with `count` Kafka partitions, and the
-        next offsets of its replays. Raises as `ChangeConsumer.commit` does.
+        next offsets of its replays. Raises as `TransactionConsumer.commit` does.
         """
         pieces = to_pieces(state, count)
         if pieces is None:
@@ -88,41 +87,34 @@ class GroupState:
                 "Acknowledge earlier. Or read without a group, and store the state yourself",
                 topic=self._topic,
             )
-        places = [
+        partitions = [
             TopicPartition(self._topic, k, oldest.get(k, 0), pieces[k] if k < len(pieces) else "")
             for k in range(count)
         ]
         if self._replays is not None:
-            places += [
+            partitions += [
                 TopicPartition(self._replays.topic, k, offset, self._replays.topic_id)
                 for k, offset in replayed.items()
             ]
-        if self._is_closed:
+        if not self._client.is_open:
             raise self._not_stored("An earlier commit of this consumer has failed")
-        try:
-            self._producer.begin_transaction()
-            metadata = self._consumer.consumer_group_metadata()
-            error = transactions.send_offsets(self._producer, places, metadata)
-            error = error or transactions.commit(self._producer)
-            if error is not None:
-                self._fail(error)
-        except (KafkaException, SystemError) as error:
-            self._fail(client.cause_of(error))
+        offsets = Offsets(partitions, self._consumer.consumer_group_metadata())
+        failure = self._client.commit((), offsets=offsets)
+        if failure is not None:
+            # The state that the group has is unknown, so no further one is stored.
+            raise self._failed(failure)
 
     def close(self) -> None:
         """Close the clients. A second call does nothing."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._consumer.close()
-            with suppress(KafkaException, SystemError):
-                self._producer.flush(1)
+        self._client.close()
+        self._consumer.close()
 
     def _load(self, facts: TopicFacts) -> ReaderState | None:
         found = self._committed(facts)
         if not found:
             return None
         try:
-            pieces = {place.partition: place.metadata or "" for place in found}
+            pieces = {partition.partition: partition.metadata or "" for partition in found}
             return ReaderState.from_bytes(from_pieces(pieces))
         except (ValueError, ConfigError) as error:
             raise ConfigError(
@@ -130,38 +122,31 @@ class GroupState:
                 f"The group {self._group} has positions in {self._topic} that are not a state of a"
                 " reader of whole transactions",
                 str(error),
-                "Use another group, or read without transactions",
+                "Use another group, or a ChangeConsumer",
             ) from error
 
     def _load_replayed(self, replays: TopicFacts) -> dict[int, int]:
         found = self._committed(replays)
-        for place in found:
-            if place.metadata:
-                topics.check_identity(place.metadata, replays)
-        return {place.partition: place.offset for place in found}
+        for partition in found:
+            if partition.metadata:
+                topics.check_identity(partition.metadata, replays)
+        return {partition.partition: partition.offset for partition in found}
 
     def _committed(self, facts: TopicFacts) -> list[TopicPartition]:
         asked = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]
         return committed(self._consumer, asked, self._group)
 
-    def _fail(self, error: KafkaError | str) -> NoReturn:
-        """Abort, and raise the error. After it, the state that the group has is unknown."""
-        aborted: KafkaError | None = None
-        with suppress(KafkaException, SystemError):
-            aborted = transactions.abort(self._producer)
-        heard = [one for one in (error, self._errors.fatal, aborted) if isinstance(one, KafkaError)]
-        self.close()
-        if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
-            raise WriterConflictError(
-                ErrorCode.GROUP_STATE_TAKEN,
-                f"Another consumer reads transactions of {self._topic} for the group"
-                f" {self._group} now",
-                shut_out.str(),
-                "Stop one of the two. This one has stored nothing since the other one has begun",
-                topic=self._topic,
-                group=self._group,
-            )
-        raise self._not_stored(error.str() if isinstance(error, KafkaError) else error)
+    def _failed(self, failure: Failure) -> ConnectorError:
+        if not failure.is_fenced:
+            return self._not_stored(failure.cause)
+        return WriterConflictError(
+            ErrorCode.GROUP_STATE_TAKEN,
+            f"Another consumer reads transactions of {self._topic} for the group {self._group} now",
+            failure.cause,
+            "Stop one of the two. This one has stored nothing since the other one has begun",
+            topic=self._topic,
+            group=self._group,
+        )
 
     def _not_stored(self, cause: str) -> BrokerError:
         return BrokerError(

@@ -8,10 +8,10 @@ were read.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -19,9 +19,14 @@ from connector.clock import now_us
 from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.consume import group as group_events
-from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.places import check_numbers, first_places, records_gone
-from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord, Start
+from connector.kafka.consume.decode import ConsumerRecord, Decoder
+from connector.kafka.consume.options import Group, Start
+from connector.kafka.consume.start_offsets import (
+    ARRIVAL_MARGIN_S,
+    check_numbers,
+    first_offsets,
+    records_gone,
+)
 from connector.records.codec import ChangeRecord
 from connector.records.model import MAX_INT, Rule
 from connector.records.rejection import Position, Reason, Rejection
@@ -35,15 +40,29 @@ if TYPE_CHECKING:
     from connector.kafka.topics import TopicFacts
 
 UNREACHABLE_AFTER_S: Final = 30.0
+REFRESH_S: Final = 10.0
+"""How often the reader checks whether the topic was replaced or has new Kafka partitions."""
 
 _NO_GROUP: Final = "lowmark.reader"
+
+
+class Replays(NamedTuple):
+    """The topic with the replays of a group, which is read beside the change topic (SUB-4).
+
+    - `ends` are the offsets to stop at, by Kafka partition. None: it is read for ever.
+    - `next_offsets` are the first offsets to read, for a reader that is no member of the group.
+    """
+
+    facts: TopicFacts
+    ends: Mapping[int, int] | None = None
+    next_offsets: Mapping[int, int] | None = None
 
 
 class RecordReader:
     """Reads a topic record by record. Not thread-safe.
 
     - `facts` are those of the topic. They change if the topic gets more Kafka partitions.
-    - `replays` are those of the topic with the replays of the group, if it is read beside (SUB-4).
+    - `replay_facts` are those of the topic with the replays of the group, or None.
     - `is_whole_topic`: it reads all Kafka partitions of the topic, also new ones.
     - `finished` is True when all Kafka partitions have reached their end.
     - `warnings` are sentences about records that the group leaves out.
@@ -57,18 +76,15 @@ class RecordReader:
         admin: AdminClient,
         decoder: Decoder,
         *,
-        start: Start = "beginning",
-        group: str | None = None,
-        kafka_partitions: Iterable[int] | None = None,
+        start: Start | Group,
+        kafka_partitions: Collection[int] | None = None,
         ends: Mapping[int, int] | None = None,
-        metadata_refresh_s: float = 10.0,
-        replays: TopicFacts | None = None,
-        replay_ends: Mapping[int, int] | None = None,
-        replayed: Mapping[int, int] | None = None,
+        replays: Replays | None = None,
     ) -> None:
-        """Find the start position. `ends` are the offsets to stop at, by Kafka partition. Without a
-        group, `replayed` are the first offsets of `replays`.
+        """Find the start position, or join the group. `ends` are the offsets to stop at, by Kafka
+        partition.
         """
+        group = start.name if isinstance(start, Group) else None
         self._kafka = (
             kafka
             if group is None
@@ -76,39 +92,37 @@ class RecordReader:
         )
         self._admin, self._decoder = admin, decoder
         self.facts, self.finished, self.assignments = facts, False, 0
-        self._start, self._group, self.replays = start, group, replays
+        self._start: Start = start.start if isinstance(start, Group) else start
+        self._group, self.replay_facts = group, None if replays is None else replays.facts
         # Below, a Kafka partition n of the replays is the number -1 - n.
-        self._ends = None if ends is None else {**ends, **_as_replays(replay_ends or {})}
+        replay_ends = _as_replays((replays and replays.ends) or {})
+        self._ends = None if ends is None else {**ends, **replay_ends}
         self._committed: dict[int, int] = {}
         self.is_whole_topic = group is None and kafka_partitions is None
         self._next: dict[int, int] = {}
         self._returned: dict[int, tuple[int, int]] = {}
         self._open: set[int] = set()
-        self._unjudged: Message | None = None
-        self._trouble: Exception | None = None
+        self._undecoded: Message | None = None
+        self._failure: Exception | None = None
         self._is_fatal = False
         self.warnings: list[str] = []
         self._errors = client.LastError()
-        self._look_again_s = metadata_refresh_s
-        self._heard_at = self._looked_at = time.monotonic()
-        self._looked_at_us = now_us()
-        mine = (
-            sorted(set(kafka_partitions))
-            if kafka_partitions is not None
-            else list(range(facts.kafka_partitions))
-        )
-        check_numbers(facts, mine)
-        places = first_places(kafka, facts, start, mine) if group is None else {}
-        if group is None and replays is not None:
-            every = range(replays.kafka_partitions)
-            places |= _as_replays(first_places(kafka, replays, "beginning", every, replayed))
+        self._answered_at = self._refreshed_at = time.monotonic()
+        self._refreshed_at_us = now_us()
+        numbers = range(facts.kafka_partitions) if kafka_partitions is None else kafka_partitions
+        check_numbers(facts, numbers)
+        first: dict[int, int] = {}
+        if group is None:
+            of_replays = range(0 if replays is None else replays.facts.kafka_partitions)
+            stored = _as_replays((replays and replays.next_offsets) or {})
+            first = self._first_offsets([*numbers, *(-1 - n for n in of_replays)], stored)
         self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
         if group is None:
-            self._take(places)
-            self._client.assign([self._place(number) for number in places])
+            self._take(first)
+            self._client.assign([self._partition(number) for number in first])
         else:
             self._client.subscribe(
-                [facts.topic] if replays is None else [facts.topic, replays.topic],
+                [facts.topic] if replays is None else [facts.topic, replays.facts.topic],
                 on_assign=self._on_assign,
                 on_revoke=self._on_revoke,
                 on_lost=self._on_revoke,
@@ -133,21 +147,21 @@ class RecordReader:
         """
         if self.finished:
             return None
-        if time.monotonic() - self._looked_at > self._look_again_s:
+        if time.monotonic() - self._refreshed_at > REFRESH_S:
             with suppress(BrokerError):  # _check_reachable decides how long this may last
-                self._look_again()
+                self._refresh()
         # Do not use "or": a message with an empty value is false.
-        message = self._client.poll(timeout_s) if self._unjudged is None else self._unjudged
-        self._unjudged = None
-        if self._trouble is not None:
-            raise self._trouble
+        message = self._client.poll(timeout_s) if self._undecoded is None else self._undecoded
+        self._undecoded = None
+        if self._failure is not None:
+            raise self._failure
         if message is None:
             self._check_reachable()
             return None
-        self._heard_at = time.monotonic()
+        self._answered_at = time.monotonic()
         self._errors.clear()
         if (error := message.error()) is not None:
-            self._meet(error, message)
+            self._handle(error, message)
             return None
         number, offset = self._number(message.topic(), message.partition()), message.offset()
         assert offset is not None
@@ -159,7 +173,7 @@ class RecordReader:
         try:
             received = self._receive(message, number, offset)
         except ConnectorError:
-            self._unjudged = message
+            self._undecoded = message
             raise
         self._reach(number, offset + 1)
         self._returned[number] = self._returned.get(number, (offset, 0))[0], offset + 1
@@ -168,7 +182,7 @@ class RecordReader:
     @property
     def next_offsets(self) -> Mapping[int, int]:
         """The next offset to read of each Kafka partition of the topic that is assigned."""
-        if self.replays is None:
+        if self.replay_facts is None:
             return self._next
         return {number: offset for number, offset in self._next.items() if number >= 0}
 
@@ -205,7 +219,7 @@ class RecordReader:
             "positions of a reader without a group are the caller's to store"
         )
         # Store the topic's id, too: the next time, another topic may have the same name (REC-4).
-        places = [
+        offsets = [
             TopicPartition(
                 self._facts_of(number).topic,
                 _kafka_partition(number),
@@ -215,18 +229,21 @@ class RecordReader:
             for number, offset in self._next.items()
             if offset >= 0
         ]
-        if not places:
+        if not offsets:
             return
         try:
-            stored = self._client.commit(offsets=places, asynchronous=False)
+            stored = self._client.commit(offsets=offsets, asynchronous=False)
             # Kafka may have stored some of them only.
-            for place in stored or ():
-                if place.error is not None:
-                    raise KafkaException(place.error)
+            for partition in stored or ():
+                if partition.error is not None:
+                    raise KafkaException(partition.error)
         except KafkaException as error:
             raise group_events.not_stored(error.args[0], self._group) from error
         self._committed.update(
-            {self._number(place.topic, place.partition): place.offset for place in places}
+            {
+                self._number(partition.topic, partition.partition): partition.offset
+                for partition in offsets
+            }
         )
 
     def close(self) -> None:
@@ -239,73 +256,79 @@ class RecordReader:
         return kafka_partition if topic == self.facts.topic else -1 - kafka_partition
 
     def _facts_of(self, number: int) -> TopicFacts:
-        return self.facts if number >= 0 or self.replays is None else self.replays
+        return self.facts if number >= 0 or self.replay_facts is None else self.replay_facts
 
-    def _place(self, number: int) -> TopicPartition:
+    def _partition(self, number: int) -> TopicPartition:
         return TopicPartition(
             self._facts_of(number).topic, _kafka_partition(number), self._next[number]
         )
 
-    def _take(self, places: dict[int, int]) -> None:
-        self._next.update(places)
+    def _take(self, offsets: dict[int, int]) -> None:
+        self._next.update(offsets)
         if self._ends is not None:
             self._open.update(
-                number for number, offset in places.items() if offset < self._ends.get(number, 0)
+                number for number, offset in offsets.items() if offset < self._ends.get(number, 0)
             )
             self.finished = not self._open
 
+    def _first_offsets(self, numbers: Collection[int], stored: Mapping[int, int]) -> dict[int, int]:
+        """Return the first offset to read of Kafka partitions, those of the replays included."""
+        first: dict[int, int] = {}
+        if changes := sorted(number for number in set(numbers) if number >= 0):
+            of_changes = {number: offset for number, offset in stored.items() if number >= 0}
+            first = first_offsets(self._kafka, self.facts, self._start, changes, of_changes)
+        replays = sorted(_kafka_partition(number) for number in set(numbers) if number < 0)
+        if replays and self.replay_facts is not None:
+            given = {_kafka_partition(n): offset for n, offset in stored.items() if n < 0}
+            of_replays = first_offsets(self._kafka, self.replay_facts, "beginning", replays, given)
+            first |= _as_replays(of_replays)
+        return first
+
     # Group membership. These run inside the client's poll, which loses exceptions. So they are
-    # stored in _trouble.
+    # stored in _failure.
 
     def _on_assign(self, _consumer: object, given: list[TopicPartition]) -> None:
         self._guarded(lambda: self._assign(given))
 
     def _assign(self, given: list[TopicPartition]) -> None:
-        numbers = [self._number(place.topic, place.partition) for place in given]
+        numbers = [self._number(partition.topic, partition.partition) for partition in given]
         committed: dict[int, int] = {}
-        for place in group_events.committed(self._client, given, self._group):
-            number = self._number(place.topic, place.partition)
-            if is_piece(place.metadata or ""):
+        for partition in group_events.committed(self._client, given, self._group):
+            number = self._number(partition.topic, partition.partition)
+            if is_piece(partition.metadata or ""):
                 raise ConfigError(
                     ErrorCode.READER_OPTION_INVALID,
                     f"The group {self._group} stores the state of a reader of whole transactions",
                     "A reader of records would replace it",
-                    "Use another group, or read with transactions=True",
+                    "Use another group, or a TransactionConsumer",
                 )
-            if place.metadata:
-                topics.check_identity(place.metadata, self._facts_of(number))
-            committed[number] = place.offset
+            if partition.metadata:
+                topics.check_identity(partition.metadata, self._facts_of(number))
+            committed[number] = partition.offset
         if any(number >= self.facts.kafka_partitions for number in numbers):
             self.facts = topics.describe(self._kafka, self.facts.topic, self._admin)
-        if self.replays is not None and any(
-            number < -self.replays.kafka_partitions for number in numbers
+        if self.replay_facts is not None and any(
+            number < -self.replay_facts.kafka_partitions for number in numbers
         ):
-            self.replays = topics.describe(self._kafka, self.replays.topic, self._admin)
-        changes = [number for number in numbers if number >= 0]
-        places = (
-            first_places(self._kafka, self.facts, self._start, changes, committed)
-            if changes
-            else {}
-        )
-        of_changes = dict(places)
-        places |= self._replay_places(numbers, committed)
-        self._take(places)
+            self.replay_facts = topics.describe(self._kafka, self.replay_facts.topic, self._admin)
+        offsets = self._first_offsets(numbers, committed)
+        self._take(offsets)
         self.assignments += 1
-        chosen = [self._place(number) for number in places]
+        chosen = [self._partition(number) for number in offsets]
         if self._is_cooperative():
             self._client.incremental_assign(chosen)
         else:
             self._client.assign(chosen)
         with suppress(BrokerError, TopicError):  # a warning is no reason to stop reading
-            self._warn_of_skipped(of_changes, committed)
+            self._warn_of_skipped(offsets, committed)
 
-    def _warn_of_skipped(self, places: Mapping[int, int], committed: Mapping[int, int]) -> None:
+    def _warn_of_skipped(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
         """Say that a group without stored positions leaves out records. It may be a new one."""
-        fresh = [number for number in places if number not in committed]
+        fresh = [number for number in offsets if number >= 0 and number not in committed]
         if not fresh or self._start == "beginning" or isinstance(self._start, tuple):
             return
         first = topics.beginning_offsets(self._kafka, self.facts)
-        skipped = sum(places[number] > first[number] for number in fresh)
+        skipped = sum(offsets[number] > first[number] for number in fresh)
         if not skipped:
             return
         warning = (
@@ -316,19 +339,10 @@ class RecordReader:
         self.warnings = [warning]
         client.log.warning("%s", warning)
 
-    def _replay_places(
-        self, numbers: Iterable[int], committed: Mapping[int, int]
-    ) -> dict[int, int]:
-        mine = [_kafka_partition(number) for number in numbers if number < 0]
-        if not mine or self.replays is None:
-            return {}
-        stored = {_kafka_partition(n): offset for n, offset in committed.items() if n < 0}
-        return _as_replays(first_places(self._kafka, self.replays, "beginning", mine, stored))
-
     def _on_revoke(self, _consumer: object, taken: list[TopicPartition]) -> None:
         self.assignments += 1
-        for place in taken:
-            number = self._number(place.topic, place.partition)
+        for partition in taken:
+            number = self._number(partition.topic, partition.partition)
             self._next.pop(number, None)
             self._committed.pop(number, None)
             self._open.discard(number)
@@ -350,10 +364,10 @@ class RecordReader:
         try:
             act()
         except ConnectorError as error:
-            self._trouble = error
+            self._failure = error
         except KafkaException as error:
             if error.args[0].code() not in group_events.PASSING:
-                self._trouble = group_events.unavailable(error.args[0], self._group)
+                self._failure = group_events.unavailable(error.args[0], self._group)
 
     # Records.
 
@@ -366,8 +380,11 @@ class RecordReader:
         verdict = self._decoder.decode(source, facts.kafka_partitions if number >= 0 else MAX_INT)
         # The topic may have got more Kafka partitions (REC-14). A record from before the last
         # refresh needs no new check.
-        if _names_too_many(verdict) and arrived > self._looked_at_us - ARRIVAL_MARGIN_S * 1_000_000:
-            self._look_again()
+        if (
+            _names_too_many(verdict)
+            and arrived > self._refreshed_at_us - ARRIVAL_MARGIN_S * 1_000_000
+        ):
+            self._refresh()
             verdict = self._decoder.decode(source, self.facts.kafka_partitions)
         if isinstance(verdict, Rejection):
             return ConsumerRecord(verdict, 0, source)
@@ -381,10 +398,10 @@ class RecordReader:
             and self._next[number] >= self._ends[number]
         ):
             self._open.discard(number)
-            self._client.pause([self._place(number)])
+            self._client.pause([self._partition(number)])
             self.finished = not self._open
 
-    def _meet(self, error: KafkaError, message: Message) -> None:
+    def _handle(self, error: KafkaError, message: Message) -> None:
         """Handle an error. The end of a Kafka partition is not an error."""
         offset, code = message.offset(), error.code()
         kafka_partition = message.partition()
@@ -401,7 +418,7 @@ class RecordReader:
             code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
             and number in self._next
         ):
-            self._look_again()
+            self._refresh()
             facts, kafka_partition = self._facts_of(number), _kafka_partition(number)
             first, last = (
                 ask(self._kafka, facts)[kafka_partition]
@@ -414,7 +431,7 @@ class RecordReader:
             KafkaError._UNKNOWN_PARTITION,
             KafkaError.UNKNOWN_TOPIC_ID,
         ):
-            self._look_again()
+            self._refresh()
             return
         if code == KafkaError.GROUP_AUTHORIZATION_FAILED and self._group is None:
             return  # a reader without a group needs no right to one
@@ -422,9 +439,9 @@ class RecordReader:
             group_events.log_passing(error, self._group)
             return
         if group_events.is_about_group(error):
-            trouble = group_events.unavailable(error, self._group)
+            failure = group_events.unavailable(error, self._group)
         else:
-            trouble = BrokerError(
+            failure = BrokerError(
                 ErrorCode.TOPIC_UNREADABLE,
                 f"{self.facts.topic} cannot be read",
                 error.str(),
@@ -432,36 +449,36 @@ class RecordReader:
                 topic=self.facts.topic,
             )
         if code == KafkaError._FATAL:  # the client reads nothing any more
-            self._is_fatal, self._trouble = True, trouble
-        raise trouble
+            self._is_fatal, self._failure = True, failure
+        raise failure
 
-    def _look_again(self) -> None:
+    def _refresh(self) -> None:
         """Check whether the topic was replaced (REC-4), or has new Kafka partitions."""
-        self._looked_at, self._looked_at_us = time.monotonic(), now_us()
+        self._refreshed_at, self._refreshed_at_us = time.monotonic(), now_us()
         facts = topics.describe(self._kafka, self.facts.topic, self._admin)
         topics.check_identity(self.facts.topic_id, facts)
-        if self.replays is not None:
-            replays = topics.describe(self._kafka, self.replays.topic, self._admin)
-            topics.check_identity(self.replays.topic_id, replays)
-            self.replays = replays
+        if self.replay_facts is not None:
+            replays = topics.describe(self._kafka, self.replay_facts.topic, self._admin)
+            topics.check_identity(self.replay_facts.topic_id, replays)
+            self.replay_facts = replays
         added = range(self.facts.kafka_partitions, facts.kafka_partitions)
         self.facts = facts
         if added and self.is_whole_topic and self._ends is None:
             self._next.update(dict.fromkeys(added, 0))
-            self._client.incremental_assign([self._place(number) for number in added])
+            self._client.incremental_assign([self._partition(number) for number in added])
 
     def _check_reachable(self) -> None:
         now = time.monotonic()
-        if not self._errors.all_down or now - self._heard_at < UNREACHABLE_AFTER_S:
+        if not self._errors.all_down or now - self._answered_at < UNREACHABLE_AFTER_S:
             return
-        heard = self._errors.text
+        last_error = self._errors.text
         try:
             # The client does not report when a broker is back, so ask.
             self._client.list_topics(self.facts.topic, timeout=client.REACH_TIMEOUT_S)
         except KafkaException as error:
-            raise client.unreachable(self._kafka, heard or error.args[0].str()) from error
+            raise client.unreachable(self._kafka, last_error or error.args[0].str()) from error
         self._errors.clear()
-        self._heard_at = now
+        self._answered_at = now
 
 
 def _kafka_partition(number: int) -> int:

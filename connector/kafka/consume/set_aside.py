@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -10,18 +10,18 @@ from connector.clock import now_us
 from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
 from connector.errors import ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
-from connector.kafka.arguments import check_type
+from connector.kafka.arguments import check
 from connector.kafka.bounded_read import messages_between
-from connector.kafka.consume.places import records_gone
-from connector.kafka.consume.record import ConsumerRecord
+from connector.kafka.consume.decode import ConsumerRecord
+from connector.kafka.consume.start_offsets import records_gone
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord
-from connector.watermarks.released import Released, Staged
-from connector.watermarks.transactions import Item, Late, Rejected, WholeTransaction
+from connector.watermarks.transactions import Item, WholeTransaction
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
+    from connector.kafka.consume.reader import RecordReader
     from connector.kafka.topics import TopicFacts
 
 
@@ -32,42 +32,36 @@ class SetAside:
         self._kafka, self._topic, self._group = kafka, topic, group
         self._publisher: DeadLetterPublisher | None = None
 
-    def check(self, received: ConsumerRecord | Item, read: Mapping[str, TopicFacts]) -> None:
-        """Raise `ConfigError` or `TopicError` if an item cannot be set aside. `read` are the topics
-        that the consumer reads, by name.
+    def publish(
+        self,
+        received: ConsumerRecord | Item,
+        detail: str,
+        reader: RecordReader,
+        is_acknowledged: Callable[[Position], bool],
+    ) -> None:
+        """Publish a letter for each record of an item of this reader. Raises as `set_aside` of a
+        consumer does.
         """
-        if self._group is None:
+        group, positions = self._group, positions_of(received)
+        if group is None:
             raise ConfigError(
                 ErrorCode.READER_OPTION_INVALID,
                 "The consumer has no group, so it cannot set a record aside",
                 "Each group has its own dead letters",
-                "Build the consumer with group=",
+                "Build the consumer with a Group",
             )
-        check_group(self._group)
-        for position in positions_of(received):
-            if position.topic not in read:
-                raise TopicError(
-                    ErrorCode.POSITION_OF_ANOTHER_TOPIC,
-                    f"A record of {position.topic} cannot be set aside by a consumer of"
-                    f" {self._topic}",
-                    "",
-                    "Set it aside with the consumer that has yielded it",
-                    topic=self._topic,
-                )
-            topics.check_identity(position.topic_id, read[position.topic])
-
-    def publish(
-        self, received: ConsumerRecord | Item, detail: str, read: Mapping[str, TopicFacts]
-    ) -> None:
-        """Publish a letter for each record of an item that was checked. Raises as
-        `ChangeConsumer.set_aside` does.
-        """
-        group = self._group
-        assert group is not None, "check the item first"
+        check_group(group)
+        read = {one.topic: one for one in (reader.facts, reader.replay_facts) if one is not None}
+        for position in positions:
+            self._check_topic(position, read)
+        is_ours = all(map(reader.has_returned, positions))
+        check("received", received, is_ours, "an item that this consumer has yielded")
+        for position in filter(is_acknowledged, positions):
+            raise _already_acknowledged(position)
         sources = (
             [received.source]
             if isinstance(received, ConsumerRecord)
-            else _sources(self._kafka, positions_of(received), read)
+            else _sources(self._kafka, positions, read)
         )
         if self._publisher is None:
             self._publisher = DeadLetterPublisher(self._kafka, self._topic, group)
@@ -80,6 +74,17 @@ class SetAside:
         if self._publisher is not None:
             self._publisher.close()
 
+    def _check_topic(self, position: Position, read: Mapping[str, TopicFacts]) -> None:
+        if position.topic not in read:
+            raise TopicError(
+                ErrorCode.POSITION_OF_ANOTHER_TOPIC,
+                f"A record of {position.topic} cannot be set aside by a consumer of {self._topic}",
+                "",
+                "Set it aside with the consumer that has yielded it",
+                topic=self._topic,
+            )
+        topics.check_identity(position.topic_id, read[position.topic])
+
 
 def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     """Return the properties of the topic with the replays of a group.
@@ -90,19 +95,12 @@ def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     return topics.describe_of_group(kafka, topic, replay_topic(topic, check_group(group)), group)
 
 
-def check_item(received: ConsumerRecord | Item, detail: str) -> None:
-    """Raises `ConfigError` if an argument of `set_aside` has a wrong type."""
-    types = (ConsumerRecord, WholeTransaction, Late, Rejected, Released, Staged)
-    check_type("received", received, types, "an item that this consumer has yielded")
-    check_type("detail", detail, str, "a text")
-
-
 def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:
     """Return the positions of the records of an item."""
     return received.positions if isinstance(received, WholeTransaction) else (received.position,)
 
 
-def already_acknowledged(position: Position) -> ConnectorError:
+def _already_acknowledged(position: Position) -> ConnectorError:
     """Return the error for a record that is set aside after it was acknowledged."""
     return ConnectorError(
         ErrorCode.RECORD_ACKNOWLEDGED,

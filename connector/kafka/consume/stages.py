@@ -1,24 +1,25 @@
-"""Turns records into the items of a consumer: watermarks, ranges of commit time (SUB-1,
-SUB-2), and whole transactions (SUB-3).
+"""Turns records into the items of a consumer: watermarks, ranges of commit time (SUB-1, SUB-2),
+and whole transactions (SUB-3).
 """
 
 from __future__ import annotations
 
 import time
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import REPLAY_HEADER
 from connector.errors import BufferFullError
+from connector.kafka.consume.decode import ConsumerRecord, ReleaseCopies
+from connector.kafka.consume.options import CommitRange
 from connector.kafka.consume.reader import RecordReader
-from connector.kafka.consume.record import ConsumerRecord
-from connector.kafka.consume.releases import ReleaseCopies
+from connector.kafka.consume.start_offsets import first_arrival
 from connector.records.model import MAX_LONG, DataChange, Release, time_of
 from connector.records.rejection import Position, Rejection
 from connector.records.sizes import size_of
-from connector.watermarks.reader_state import ReaderState
+from connector.validation import Limits
 from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
@@ -27,29 +28,13 @@ from connector.watermarks.transactions import (
     Late,
     Rejected,
     TransactionAssembler,
-    WholeTransaction,
 )
 
-Received = ConsumerRecord | Watermark | WholeTransaction | Late | Rejected | Released | Staged
-"""What a `ChangeConsumer` yields. Without further arguments, it is `ConsumerRecord | Released`."""
+Timed = ConsumerRecord | Watermark | Late | Released | Staged
+"""What a `WatermarkConsumer` yields."""
 
 ADVANCE_EVERY_S: Final = 0.1
 """How often the low watermark is computed while records come. It costs more than a record."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRange:
-    """Commit timestamps from `start` to `end` (µs), both included.
-
-    A record with a smaller record timestamp than `first_arrival` is not in the range.
-    """
-
-    start: int = 0
-    end: int = MAX_LONG
-    first_arrival: int = 0
-
-    def __contains__(self, time_us: int) -> bool:
-        return self.start <= time_us <= self.end
 
 
 class WatermarkStage:
@@ -57,51 +42,68 @@ class WatermarkStage:
 
     With a range, changes and control records outside it are left out, and changes behind the low
     watermark become `Late`. `copies` chooses what is handed out of write streams.
+
+    - `unread` is a record that must be taken again. Only a stage with a bounded buffer has one.
     """
+
+    unread: ConsumerRecord | None = None
 
     def __init__(
         self,
         reader: RecordReader,
         tracker: WatermarkTracker,
         copies: ReleaseCopies,
-        yields_watermarks: bool,
-        commits: CommitRange | None = None,
+        limits: Limits,
+        commits: CommitRange | None,
     ) -> None:
         self._reader, self._tracker, self._copies = reader, tracker, copies
-        self._yields_watermarks, self._commits = yields_watermarks, commits
+        self._has_range = commits is not None
+        self._first, self._last = (commits or CommitRange()).bounds
+        # A record that arrived before is not in the range.
+        self._first_arrival = first_arrival(reader.facts, limits, self._first)
         self._assignments = reader.assignments
         self._advanced_at = time.monotonic()
-        self._out: deque[Received] = deque()
-        self.unread: ConsumerRecord | None = None
+        self._out: deque[Timed] = deque()
 
     @property
     def is_past_end(self) -> bool:
         """Whether the low watermark has passed the range."""
         low = self._tracker.low_watermark
-        return self._commits is not None and low is not None and low > self._commits.end
+        return low is not None and low > self._last
 
     @property
     def is_finished(self) -> bool:
         """Whether everything was handed out, and nothing more is to come."""
-        return (self._reader.finished or self.is_past_end) and not self.has_items
+        is_read = self._reader.finished or self.is_past_end
+        return is_read and not self.has_items and self.unread is None
 
     @property
     def has_items(self) -> bool:
         """Whether `pop` returns an item."""
         return bool(self._out)
 
-    @property
-    def wait_s(self) -> float:
-        """How long the next record may be waited for."""
+    def wait(self, timeout_s: float) -> None:
+        """Take records until `pop` returns an item, nothing more is to come, or the time has
+        passed. Raises as `poll` of a consumer does.
+        """
+        deadline = time.monotonic() + timeout_s
+        while not self.has_items and not self.is_finished:
+            left = max(0.0, deadline - time.monotonic())
+            self._take(self.unread or self._reader.poll(min(left, self._until_advance())))
+            if not left:
+                return
+
+    def pop(self) -> Timed | None:
+        """Return the next item, or None."""
+        return self._out.popleft() if self._out else None
+
+    def _until_advance(self) -> float:
+        """Return how long the next record may be waited for."""
         if not self._tracker.has_news:
             return MAX_LONG
         return max(0.0, self._advanced_at + ADVANCE_EVERY_S - time.monotonic())
 
-    def pop(self) -> Received | None:
-        """Return the next item, or None."""
-        return self._out.popleft() if self._out else None
-
-    def take(self, received: ConsumerRecord | None) -> None:
+    def _take(self, received: ConsumerRecord | None) -> None:
         """Take a record, or None if none came in time. Raises as `_put` does."""
         if self._reader.assignments != self._assignments:
             self._assignments = self._reader.assignments
@@ -131,58 +133,64 @@ class WatermarkStage:
         )
 
     def _put(self, received: ConsumerRecord) -> None:
-        shown, record, commits = self._copies.shown(received), received.record, self._commits
+        shown, record = self._copies.shown(received), received.record
         if shown is None:
             return
-        if commits is None or isinstance(shown, Staged):
+        if not self._has_range or isinstance(shown, Staged):
             self._out.append(shown)
         elif isinstance(shown, Released):
-            if shown.commit_timestamp in commits:
+            if self._is_in_range(shown.commit_timestamp):
                 self._out.append(replace(shown, is_late=self._is_passed(shown.commit_timestamp)))
         elif isinstance(record, Rejection):
-            if not self._is_before_range(received):
+            if received.record_timestamp >= self._first_arrival:
                 self._out.append(received)
         elif not isinstance(record, DataChange):
-            if time_of(record) in commits:
+            if self._is_in_range(time_of(record)):
                 self._out.append(received)
-        elif record.commit_timestamp in commits:
+        elif self._is_in_range(record.commit_timestamp):
             is_late = self._is_passed(record.commit_timestamp)
             self._out.append(Late(record, received.position) if is_late else received)
+
+    def _is_in_range(self, time_us: int) -> bool:
+        return self._first <= time_us <= self._last
 
     def _is_passed(self, time_us: int) -> bool:
         return time_us < (self._tracker.low_watermark or 0)
 
-    def _is_before_range(self, received: ConsumerRecord) -> bool:
-        return self._commits is not None and received.record_timestamp < self._commits.first_arrival
-
     def _advance(self) -> None:
         self._advanced_at = time.monotonic()
         watermark = self._tracker.advance(now_us(), self._reader.facts.kafka_partitions)
-        if watermark is not None and self._yields_watermarks:
+        if watermark is not None:
             self._out.append(watermark)
 
 
 class TransactionStage(WatermarkStage):
-    """Takes records, and hands out whole transactions, releases, late changes and rejections."""
+    """Takes records, and hands out whole transactions, releases, late changes and rejections, with
+    the watermarks that they lead to.
+    """
 
     def __init__(
         self,
         reader: RecordReader,
         tracker: WatermarkTracker,
         copies: ReleaseCopies,
+        limits: Limits,
+        commits: CommitRange | None,
         assembler: TransactionAssembler,
-        yields_watermarks: bool,
-        commits: CommitRange | None = None,
     ) -> None:
-        super().__init__(reader, tracker, copies, yields_watermarks, commits)
+        super().__init__(reader, tracker, copies, limits, commits)
         self._assembler = assembler
         self._replays: deque[tuple[int, Position]] = deque()
         self.replayed: dict[int, int] = {}
         self._acknowledged = self._stored = 0
 
-    def pop(self) -> Received | None:
-        # A watermark comes after the transactions that it releases.
-        return self._assembler.pop() or super().pop()
+    def pop_item(self) -> Item | Watermark | None:
+        """Return the next item, or None. A watermark comes after the transactions below it."""
+        if (item := self._assembler.pop()) is not None:
+            return item
+        watermark = self.pop()
+        assert watermark is None or isinstance(watermark, Watermark), "the assembler has the rest"
+        return watermark
 
     @property
     def is_past_end(self) -> bool:
@@ -190,7 +198,7 @@ class TransactionStage(WatermarkStage):
 
     @property
     def has_items(self) -> bool:
-        return self._assembler.has_items or self.unread is not None or super().has_items
+        return self._assembler.has_items or super().has_items
 
     def acknowledge(self, item: Item) -> None:
         self._assembler.acknowledge(item)
@@ -229,7 +237,7 @@ class TransactionStage(WatermarkStage):
                 self._replays.append((self._assembler.pass_on(item), position))
             return
         shown = self._copies.shown(received)
-        if isinstance(record, Rejection) and not self._is_before_range(received):
+        if isinstance(record, Rejection) and received.record_timestamp >= self._first_arrival:
             self._assembler.reject(record, position)
         elif isinstance(shown, Released | Staged) or (shown and isinstance(record, DataChange)):
             try:
@@ -272,25 +280,3 @@ class TransactionStage(WatermarkStage):
             for k, following in self._reader.next_offsets.items():
                 self._assembler.reached(k, following)
         self._assembler.release()
-
-
-def transaction_stage(
-    reader: RecordReader,
-    tracker: WatermarkTracker,
-    copies: ReleaseCopies,
-    commits: CommitRange,
-    state: ReaderState | None,
-    max_buffered_bytes: int,
-    yields_watermarks: bool,
-) -> TransactionStage:
-    """Return the stage of a reader of whole transactions, which continues from a state."""
-    assembler = TransactionAssembler(
-        tracker,
-        reader.facts.topic,
-        reader.facts.topic_id,
-        max_buffered_bytes=max_buffered_bytes,
-        start_commit=commits.start,
-        end_commit=commits.end,
-        state=state,
-    )
-    return TransactionStage(reader, tracker, copies, assembler, yields_watermarks, commits)

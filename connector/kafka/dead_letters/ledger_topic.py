@@ -20,19 +20,16 @@ and run it again. No record is lost or duplicated.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, murmur2
+from confluent_kafka import Message, murmur2
 
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic, replay_topic
 from connector.dead_letters.ledger import (
     Ledger,
     LedgerEntry,
     LedgerWrite,
-    Outgoing,
     Sent,
     Totals,
     history_from_json,
@@ -42,24 +39,21 @@ from connector.dead_letters.ledger import (
 )
 from connector.dead_letters.replay import in_batches
 from connector.errors import DeliveryError, ErrorCode, TopicError, WriterConflictError
-from connector.kafka import client, topics, transactions
+from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
+from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
 
 MAX_WRITES: Final = 1000
 """The maximum number of actions in a transaction (DLQ-11)."""
-DeliveryCallback = Callable[[KafkaError | None, Message], None]
 TOTALS_KEY: Final = b"totals"
 """The key of the totals. No dead letter has this id."""
 MAX_BYTES: Final = 64 * 1024 * 1024
 """The maximum size of the records in a transaction. It must end well within
 `transactions.TIMEOUT_S`.
 """
-
-_QUEUE_TIMEOUT_S: Final = 30.0
-_POLL_EVERY: Final = 100
 
 
 def read_ledger(kafka: KafkaConfig, topic: str, group: str | None = None) -> Ledger:
@@ -184,17 +178,15 @@ class LedgerWriter:
         self.target = replay_target(kafka, self.source, group)
         self._ledger_topic = topics.describe(kafka, ledger_topic(topic, group))
         check(self._ledger_topic)
-        self._is_closed = False
-        self._failures: list[KafkaError] = []
         self._delivered: dict[int, int] = {}
-        self._errors = client.LastError()
-        self._id = f"lowmark.{dead_letter_topic(topic, group)}"
-        sizes = client.sizes(max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES))
-        self._producer = client.producer(
-            kafka, self._errors, {**transactions.settings(self._id), **sizes}
+        self._client = TransactionClient(
+            kafka,
+            f"lowmark.{dead_letter_topic(topic, group)}",
+            max(self.source.max_message_bytes, topics.LETTER_HEADROOM_BYTES),
+            on_step,
         )
         try:
-            transactions.start(self._producer, kafka, self._id)
+            self._client.start()
             self.ledger = read_ledger(kafka, topic, group)
         except BaseException:
             self.close()
@@ -209,7 +201,7 @@ class LedgerWriter:
         Raises `WriterConflictError` if another writer has taken over. Raises `DeliveryError` if the
         transaction failed, or if its outcome is unknown. Then the ledger has the outcome.
         """
-        assert not self._is_closed, (
+        assert self._client.is_open, (
             "after an error nobody knows what the ledger has: make another writer, which reads it"
         )
         assert len({write.letter_id for write in writes}) == len(writes) <= MAX_WRITES, len(writes)
@@ -217,34 +209,11 @@ class LedgerWriter:
             write.letter_id: self.ledger.with_entry(write.letter_id, write.entry)
             for write in writes
         }
-        self._on_step("begin")
-        try:
-            self._producer.begin_transaction()
-            for number, write in enumerate(writes):
-                if write.record is not None:
-                    self._send(self.target.topic, write.record.key, write.record, self._on_record)
-                self._on_step("record")
-                history = Outgoing(
-                    write.letter_id.encode(), history_to_json(histories[write.letter_id]), (), 0
-                )
-                self._send(self._ledger_topic.topic, history.key, history)
-                if number % _POLL_EVERY == 0:
-                    self._producer.poll(0)
-            totals = totals_to_json(self.ledger.totals(histories))
-            self._send(self._ledger_topic.topic, TOTALS_KEY, Outgoing(TOTALS_KEY, totals, (), 0))
-            self._on_step("flush")
-            self._producer.flush(transactions.TIMEOUT_S)
-            if self._failures:
-                self._fail(self._failures[0])
-            self._on_step("commit")
-            if (error := transactions.commit(self._producer)) is not None:
-                self._fail(error)
-        except (KafkaException, SystemError) as error:
-            self._fail(client.cause_of(error))
-        except BaseException:
-            self._abort()
-            raise
-        self._on_step("committed")
+        failure = self._client.commit(
+            self._messages(writes, histories), on_delivered=self._on_delivered
+        )
+        if failure is not None:
+            raise self._failed(failure)
         for letter_id, entries in histories.items():
             self.ledger.keep(letter_id, entries)
         known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.target.topic_id else {}
@@ -264,12 +233,7 @@ class LedgerWriter:
         """Close the client. Actions that are not committed have no effect. A second call does
         nothing.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        with suppress(KafkaException, SystemError):
-            self._producer.purge()
-            self._producer.flush(1)
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
@@ -277,80 +241,46 @@ class LedgerWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _send(
-        self, topic: str, key: bytes, record: Outgoing, on_delivery: DeliveryCallback | None = None
-    ) -> None:
-        partition = (
-            murmur2(key, self.target.kafka_partitions)
-            if record.kafka_partition is None
-            else record.kafka_partition
-        )
-        headers: list[tuple[str, str | bytes | None]] = list(record.headers)
-        deadline = time.monotonic() + _QUEUE_TIMEOUT_S
-        while True:
-            try:
-                self._producer.produce(
-                    topic,
-                    record.value,
-                    key,
-                    partition,
-                    on_delivery or self._on_delivery,
-                    headers=headers,
+    def _messages(
+        self, writes: Sequence[LedgerWrite], histories: Mapping[str, tuple[LedgerEntry, ...]]
+    ) -> Iterator[TransactionMessage]:
+        """Yield each record with its history, and the totals last."""
+        name, of_target = self._ledger_topic.topic, self.target.kafka_partitions
+        for write in writes:
+            if (record := write.record) is not None:
+                partition = record.kafka_partition
+                if partition is None:
+                    partition = murmur2(record.key, of_target)
+                yield TransactionMessage(
+                    self.target.topic, record.key, record.value, partition, list(record.headers)
                 )
-                return
-            except BufferError:
-                if time.monotonic() > deadline or self._failures:
-                    self._fail(self._failures[0] if self._failures else "the queue stayed full")
-                self._producer.poll(0.05)
+            self._on_step("record")
+            history = history_to_json(histories[write.letter_id])
+            yield TransactionMessage(name, write.letter_id.encode(), history, 0)
+        yield TransactionMessage(name, TOTALS_KEY, totals_to_json(self.ledger.totals(histories)), 0)
 
-    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        """Store an error. It does nothing else, because after a fatal error, Python calls may fail
-        here.
-        """
-        if error is not None:
-            self._failures.append(error)
-
-    def _on_record(self, error: KafkaError | None, message: Message) -> None:
-        self._on_delivery(error, message)
-        if error is None:
+    def _on_delivered(self, message: Message) -> None:
+        if message.topic() == self.target.topic:
             self._delivered[message.partition() or 0] = (message.offset() or 0) + 1
 
-    def _fail(self, error: KafkaError | str) -> NoReturn:
-        """Abort the transaction if possible, and raise the error."""
-        aborted = self._abort()
-        # Any of the calls may be the first one that reports another writer.
-        heard = [
-            known
-            for known in (error, self._errors.fatal, aborted, *self._failures)
-            if isinstance(known, KafkaError)
-        ]
-        cause = error.str() if isinstance(error, KafkaError) else error
-        if (shut_out := next(filter(transactions.is_shut_out, heard), None)) is not None:
-            raise WriterConflictError(
+    def _failed(self, failure: Failure) -> WriterConflictError | DeliveryError:
+        if failure.is_fenced:
+            return WriterConflictError(
                 ErrorCode.LEDGER_IN_USE,
                 f"Another process acts on the dead letters of {self.source.topic}",
-                shut_out.str(),
+                failure.cause,
                 "Wait until it has ended, then run this again. It continues with what is left,"
                 " and nothing is done twice",
                 topic=self.source.topic,
             )
-        raise DeliveryError(
+        return DeliveryError(
             ErrorCode.LEDGER_WRITE_UNKNOWN,
             f"A transaction for dead letters of {self.source.topic} failed, or its outcome is"
             " unknown",
-            f"{cause}. {self._errors.text}".strip().removesuffix("."),
+            failure.cause,
             "Run this again. It reads the ledger, and continues with what is left",
             topic=self.source.topic,
         )
-
-    def _abort(self) -> KafkaError | None:
-        try:
-            return transactions.abort(self._producer)
-        except SystemError as error:
-            cause = client.cause_of(error)
-            return cause if isinstance(cause, KafkaError) else None
-        finally:
-            self.close()
 
 
 def in_transactions(

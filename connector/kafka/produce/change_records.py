@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from connector.kafka.produce.control_records import ControlRecords
     from connector.kafka.produce.record_bytes import RecordBytes
     from connector.kafka.produce.results import Queue
-    from connector.kafka.sending import HeaderList
+    from connector.kafka.transactions import HeaderList
     from connector.watermarks.delivery import Delivery
 
 

@@ -29,8 +29,8 @@ from connector.write_streams.rules import release_timestamp
 if TYPE_CHECKING:
     from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch
     from connector.kafka.produce.results import Queue
-    from connector.kafka.sending import HeaderList
     from connector.kafka.topics import TopicFacts
+    from connector.kafka.transactions import HeaderList
     from connector.watermarks.delivery import Delivery
 
 

@@ -44,7 +44,6 @@ from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch
 from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.kafka.sending import (
     REFUSALS,
-    HeaderList,
     SendError,
     SendQueue,
     is_unknown,
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
 
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
+    from connector.kafka.transactions import HeaderList
     from connector.validation import Limits
 
 LEAST_MAX_BYTES: Final = 100_000

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from types import TracebackType
 
-    from connector.kafka.sending import HeaderList
+    from connector.kafka.transactions import HeaderList
     from connector.records.model import Heartbeat
 
 APPLICATION_ID: Final = 0x6C6F7762

@@ -30,8 +30,9 @@ from connector.kafka.produce.outbox import OpenedOutbox, Outbox, OutboxQueue
 from connector.kafka.produce.producer_transaction import Transactions
 from connector.kafka.produce.record_bytes import Headers, RecordBytes, TopicWatch, outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
-from connector.kafka.sending import HeaderList, SendQueue
+from connector.kafka.sending import SendQueue
 from connector.kafka.topics import TopicFacts
+from connector.kafka.transactions import HeaderList
 from connector.kafka.unclosed import watch
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
@@ -375,7 +376,7 @@ class ChangeProducer:
     @contextmanager
     def hold_release(self, stream_partition: str | None = None) -> Iterator[HeldRelease]:
         """Choose the commit timestamp of a release. Until the block ends, no heartbeat of this
-        producer is at or above it (WRS-15). `commit_streams(…, through=producer)` uses it.
+        producer is at or above it (WRS-15). `commit_write_streams(…, through=producer)` uses it.
 
         The block may be in another thread than the producer's.
 

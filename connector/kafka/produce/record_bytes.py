@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     )
 
     from connector.config.settings import KafkaConfig, RegistryConfig
-    from connector.kafka.sending import HeaderList
     from connector.kafka.topics import TopicFacts
+    from connector.kafka.transactions import HeaderList
     from connector.records.model import Record
     from connector.validation import Limits
 

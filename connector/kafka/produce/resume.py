@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
 from connector.kafka.consume.consumer import ChangeConsumer
-from connector.kafka.consume.places import positions_at
-from connector.kafka.consume.record import ARRIVAL_MARGIN_S, ConsumerRecord
+from connector.kafka.consume.decode import ConsumerRecord
+from connector.kafka.consume.options import StreamSettings
+from connector.kafka.consume.start_offsets import ARRIVAL_MARGIN_S, positions_at
 from connector.records.model import ChildPartitions, DataChange, Heartbeat
 from connector.watermarks.producer_epoch import epoch_of
 
@@ -66,8 +67,7 @@ def newest_token(
             start=positions_at(facts, starts, first),
             kafka_partitions=starts,
             bounded=True,
-            registry=registry,
-            limits=limits,
+            stream=StreamSettings(registry, limits),
         ) as consumer:
             for received in consumer:
                 if not isinstance(received, ConsumerRecord):

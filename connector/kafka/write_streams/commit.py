@@ -1,4 +1,7 @@
-"""Commits and discards write streams of any session of a topic (WRS-14, WRS-15)."""
+"""Commits and discards write streams of any session of a topic (WRS-14, WRS-15).
+
+`connector.services.commit_write_streams` and `discard_write_streams` are their public forms.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,19 @@ from connector.errors import (
 )
 from connector.kafka import topics
 from connector.kafka.produce.control_records import HeldRelease
+from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 from connector.kafka.write_streams import catalog as catalogs
-from connector.kafka.write_streams.encoding import Encoding
-from connector.kafka.write_streams.transaction import Failure, Message, TransactionClient
+from connector.kafka.write_streams.messages import Encoding
 from connector.records.model import ChildPartition, ChildPartitions, Release
+from connector.validation import Limits
 from connector.watermarks.producer_epoch import ProducerEpoch
 from connector.write_streams.model import (
     STAGING_RETENTION_S,
     Catalog,
-    StreamEntry,
     StreamKind,
     StreamState,
     check_stream_names,
     commit_id,
-    to_value,
 )
 from connector.write_streams.problems import refused
 from connector.write_streams.rules import (
@@ -50,9 +52,10 @@ if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
     from connector.records.model import OffsetRange
 
-_Prepared = tuple[int, list[Message]]
+_Prepared = tuple[int, list[TransactionMessage]]
 """The answer, and the messages of the transaction. Without messages, the answer is final."""
 
+MAX_RETRY_S: Final = 300.0
 _MAX_PAUSE_S: Final = 5.0
 
 
@@ -63,65 +66,41 @@ def commit_streams(
     *,
     through: ChangeProducer | None = None,
     as_of: int | None = None,
-    horizon: int | None = None,
     registry: RegistryConfig | None = None,
     staging_retention_s: int = STAGING_RETENTION_S,
-    max_retry_s: float = 300.0,
 ) -> int:
     """Commit finalized pending write streams: all their rows become visible together, or none.
 
-    Args:
-        kafka: The brokers and client settings.
-        topic: The name of the change topic.
-        streams: 1 to 1,000 names, such as `job/rows`. They may be of several sessions.
-        through: A producer of this process. The commit timestamp is one of a live stream partition
-            of this producer, so the release is not late. Meanwhile, the producer sends no heartbeat
-            at or above it. None: the release may be late.
-        as_of: The commit timestamp (µs) of a backfill, at most the time of its export. Changes that
-            are newer keep their values. The release is late by design.
-        horizon: The horizon of the stream (µs). An `as_of` below it is refused.
-        registry: The schema registry.
-        staging_retention_s: As for `WriteSession`.
-        max_retry_s: How long the commit is tried again, beside other committers or if its outcome
-            is unknown. A broker that does not answer the first attempt is an error at once.
+    Without `through` and `as_of`, the commit timestamp is the present time. It is tried again for
+    `MAX_RETRY_S`, beside other committers or if its outcome is unknown. A broker that does not
+    answer the first attempt is an error at once.
 
-    Returns:
-        The commit timestamp (µs). If exactly these write streams were committed before, that of
-        this commit.
-
-    Raises:
-        StreamStateError: A write stream cannot be committed. `errors` has the name and the code of
-            each one. Nothing was committed.
-        ConfigError: An argument is not allowed.
-        WriteStreamError: `through` has no live stream partition.
-        WriterConflictError: Other commits of the topic went on for `max_retry_s`.
-        DeliveryError: The outcome is unknown. Commit again.
-        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+    Returns the commit timestamp, and raises, as `commit_write_streams` does.
     """
     names = check_stream_names(streams)
     if as_of is not None:
-        _check_as_of(as_of, horizon, through)
-    encoding = Encoding(topics.describe(kafka, topic), registry, 2**31 - 1)
+        _check_as_of(as_of, through)
+    encoding = Encoding(topics.describe(kafka, topic), registry, Limits(max_record_bytes=2**31 - 1))
     retention, name = staging_retention_s * 1_000_000, f"write-commit/{uuid.uuid4().hex}"
     with ExitStack() as holds:
-        place: HeldRelease | None = None
+        held: HeldRelease | None = None
 
         def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
-            nonlocal place
+            nonlocal held
             recorded = recorded_commit(catalog.streams, names)
             if recorded is not None:
                 return recorded, []
             _check("committed", catalog, names, commit_fault, retention)
             # It stays the same when the transaction is tried again.
-            if place is None and through is not None:
-                place = holds.enter_context(through.hold_release())
-            elif place is None:
-                place = HeldRelease(name, now_us() if as_of is None else as_of, [])
-            entries, ranges = commit(catalog.streams, names, place.commit_timestamp)
-            released = _release(encoding, place, ranges, is_own=through is None)
-            return place.commit_timestamp, [*released, *_records(catalog_topic, entries)]
+            if held is None and through is not None:
+                held = holds.enter_context(through.hold_release())
+            elif held is None:
+                held = HeldRelease(name, now_us() if as_of is None else as_of, [])
+            entries, ranges = commit(catalog.streams, names, held.commit_timestamp)
+            released = _release(encoding, held, ranges, is_own=through is None)
+            return held.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
 
-        return _transact(kafka, topic, max_retry_s, prepare)
+        return _transact(kafka, topic, prepare)
 
 
 def discard_streams(
@@ -130,25 +109,8 @@ def discard_streams(
     streams: Iterable[str],
     *,
     staging_retention_s: int = STAGING_RETENTION_S,
-    max_retry_s: float = 300.0,
 ) -> None:
-    """Discard pending or buffered write streams: their rows without a release never become visible.
-
-    They must be finalized or expired. A repeated discard changes nothing.
-
-    Args:
-        kafka: The brokers and client settings.
-        topic: The name of the change topic.
-        streams: 1 to 1,000 names, such as `job/rows`.
-        staging_retention_s: As for `WriteSession`.
-        max_retry_s: As for `commit_streams`.
-
-    Raises:
-        StreamStateError: A write stream cannot be discarded. `errors` has the name and the code of
-            each one. Nothing was discarded.
-        ConfigError, WriterConflictError, DeliveryError, TopicError, BrokerError: As for
-            `commit_streams`.
-    """
+    """Discard pending or buffered write streams. Raises as `discard_write_streams` does."""
     names = check_stream_names(streams)
 
     def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
@@ -158,9 +120,9 @@ def discard_streams(
             for name in names
             if catalog.streams[name].state is not StreamState.DISCARDED
         }
-        return 0, _records(catalog_topic, entries)
+        return 0, catalogs.records_of(catalog_topic, entries)
 
-    _transact(kafka, topic, max_retry_s, prepare)
+    _transact(kafka, topic, prepare)
 
 
 def release_again(
@@ -170,7 +132,6 @@ def release_again(
     commit_timestamp: int,
     *,
     registry: RegistryConfig | None = None,
-    max_retry_s: float = 300.0,
 ) -> int:
     """Release rows again, with the present time as their commit timestamp (WRS-20).
 
@@ -182,7 +143,6 @@ def release_again(
         ranges: The ranges of the release that was too late.
         commit_timestamp: The commit timestamp (µs) of that release.
         registry: The schema registry.
-        max_retry_s: As for `commit_streams`.
 
     Returns:
         The new commit timestamp (µs). If one of the pending write streams has another one than
@@ -195,8 +155,8 @@ def release_again(
     """
     wanted = tuple(ranges)
     names = sorted({one.stream for one in wanted})
-    encoding = Encoding(topics.describe(kafka, topic), registry, 2**31 - 1)
-    place = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
+    encoding = Encoding(topics.describe(kafka, topic), registry, Limits(max_record_bytes=2**31 - 1))
+    held = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
 
     def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
         if missing := {name: Fault.NOT_FOUND for name in names if name not in catalog.streams}:
@@ -210,24 +170,20 @@ def release_again(
         if others:
             return max(others), []
         entries = {
-            name: replace(one, commit_timestamp=place.commit_timestamp)
+            name: replace(one, commit_timestamp=held.commit_timestamp)
             for name, one in pending.items()
         }
-        released = _release(encoding, place, list(wanted), is_own=True)
-        return place.commit_timestamp, [*released, *_records(catalog_topic, entries)]
+        released = _release(encoding, held, list(wanted), is_own=True)
+        return held.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
 
-    return _transact(kafka, topic, max_retry_s, prepare)
+    return _transact(kafka, topic, prepare)
 
 
-def _check_as_of(as_of: int, horizon: int | None, through: ChangeProducer | None) -> None:
-    now = now_us()
-    if type(as_of) is not int or not 0 < as_of <= now:
+def _check_as_of(as_of: int, through: ChangeProducer | None) -> None:
+    if not 0 < as_of <= now_us():
         raise argument_invalid("as_of", as_of, "a time in microseconds that is not in the future")
     if through is not None:
         raise argument_invalid("through", through, "left out with as_of, which is the time")
-    if horizon is not None and as_of < horizon:
-        allowed = f"at or after the horizon {horizon}. Export the rows again"
-        raise argument_invalid("as_of", as_of, allowed)
 
 
 def _check(
@@ -244,15 +200,15 @@ def _check(
 
 
 def _release(
-    encoding: Encoding, place: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
-) -> list[Message]:
+    encoding: Encoding, held: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
+) -> list[TransactionMessage]:
     """Return the messages of a release. `is_own`: its stream partition begins and ends with it."""
     if not ranges:
         return []
-    name, time_ = place.stream_partition, place.commit_timestamp
+    name, time_ = held.stream_partition, held.commit_timestamp
     release = Release(name, time_, tuple(ranges))
     if not is_own:
-        return encoding.everywhere(release, place.headers)
+        return encoding.everywhere(release, held.headers)
     headers = ProducerEpoch(now_us()).on([])
     begin = ChildPartitions(name, max(1, time_ - 1), 0, (ChildPartition(name),))
     end = ChildPartitions(name, time_ + 1, 0, ())
@@ -261,16 +217,9 @@ def _release(
     ]
 
 
-def _records(catalog_topic: str, entries: dict[str, StreamEntry]) -> list[Message]:
-    return [
-        Message(catalog_topic, name.encode(), to_value(entry), 0) for name, entry in entries.items()
-    ]
-
-
 def _transact(
     kafka: KafkaConfig,
     topic: str,
-    max_retry_s: float,
     prepare: Callable[[Catalog, str], _Prepared],
 ) -> int:
     """Read the catalog, and commit what `prepare` makes of it, until it is committed.
@@ -280,7 +229,7 @@ def _transact(
     catalog_facts = catalogs.describe(kafka, topic)
     facts = topics.describe(kafka, topic)
     client = TransactionClient(kafka, commit_id(topic), facts.max_message_bytes)
-    deadline, pause_s = time.monotonic() + max_retry_s, 0.05
+    deadline, pause_s = time.monotonic() + MAX_RETRY_S, 0.05
     is_unknown = False
     try:
         while True:
@@ -312,7 +261,7 @@ def _transact(
 
 
 def _not_committed(topic: str, failure: Failure, *, is_unknown: bool) -> ConnectorError:
-    if failure.is_shut_out and not is_unknown:
+    if failure.is_fenced and not is_unknown:
         return WriterConflictError(
             ErrorCode.COMMITTER_BUSY,
             f"Other programs commit write streams of {topic} all the time",

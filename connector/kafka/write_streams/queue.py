@@ -1,4 +1,6 @@
-"""The jobs of a session in flight, in the order of the calls, and their limits (WRS-6, WRS-9)."""
+"""The jobs of a session in flight, in the order of the calls, with their results and limits
+(WRS-5, WRS-6, WRS-9).
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,86 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from connector.errors import ErrorCode, QueueFullError
-from connector.kafka.write_streams.results import AppendResult, Pending
+from connector.errors import ConnectorError, ErrorCode, QueueFullError
+from connector.kafka.transactions import QUEUE_TIMEOUT_S
 
 if TYPE_CHECKING:
     from connector.kafka.produce.control_records import HeldRelease
-    from connector.kafka.write_streams.transaction import Message
+    from connector.kafka.transactions import TransactionMessage
     from connector.records.model import OffsetRange
     from connector.write_streams.model import StreamEntry
+
+TRANSACTION_BYTES: Final = 8 * 1024 * 1024
+"""The bytes at which a transaction is sent at once."""
+
+ROW_OVERHEAD_BYTES: Final = 512
+"""Memory of a row in flight besides its bytes, roughly."""
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """The rows of an append are in the topic, from `offset` on.
+
+    `repeated` is the number of rows that an earlier append had sent: 0, or `rows`.
+    """
+
+    offset: int
+    rows: int
+    repeated: int = 0
+
+
+class Pending(Generic[_Answer]):
+    """An answer that the thread of a session gives once."""
+
+    def __init__(self) -> None:
+        self._known = threading.Event()
+        self._answer: _Answer | None = None
+        self._error: ConnectorError | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether `result` returns or raises at once."""
+        return self._known.is_set()
+
+    def result(self, timeout_s: float | None = None) -> _Answer:
+        """Wait for the answer.
+
+        Args:
+            timeout_s: How long to wait. None: until it is known, at most `max_retry_s` of the
+                session after the last transaction that succeeded.
+
+        Returns:
+            The answer.
+
+        Raises:
+            NotSentError: It is not in the topic, and will not be. The session has ended.
+            OutcomeUnknownError: It may be in the topic. The session has ended.
+            WriterConflictError: Another session of this name was opened. `outcome` is "not taken"
+                or "unknown".
+            TimeoutError: It is not known yet.
+        """
+        if not self._known.wait(timeout_s):
+            raise TimeoutError(f"not known within {timeout_s:g} s")
+        if self._error is not None:
+            raise self._error
+        assert self._answer is not None
+        return self._answer
+
+    def give(self, answer: _Answer) -> None:
+        self._answer = answer
+        self._known.set()
+
+    def fail(self, error: ConnectorError) -> None:
+        self._error = error
+        self._known.set()
+
+
+class Append(Pending[AppendResult]):
+    """An append in flight. `result` waits for its transaction."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,15 +98,15 @@ class Job:
 
     - `after` is the record of the write stream once it is done. None: nothing changes.
     - `oldest` and `newest` are the least and the greatest commit timestamp of committed rows, or 0.
-    - `release` is a range to release. `held` is the place of its commit timestamp. None: the
-      session chooses one.
+    - `release` is a range to release. `held` has its commit timestamp. None: the session
+      chooses one.
     """
 
     result: Pending[Any]
     answer: Any
     stream: str
     after: StreamEntry | None = None
-    messages: list[Message] = field(default_factory=list)
+    messages: list[TransactionMessage] = field(default_factory=list)
     rows: int = 0
     size: int = 0
     oldest: int = 0
@@ -49,15 +121,20 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLimits:
-    """The sizes of transactions, and of what is in flight."""
+class Batching:
+    """How the appends of a session become Kafka transactions.
 
-    linger_s: float
-    transaction_rows: int
-    transaction_bytes: int
-    max_in_flight_rows: int
-    max_in_flight_bytes: int
-    timeout_s: float
+    - `linger_s`: how long an append waits for others before its transaction is sent.
+    - `transaction_rows`: the rows at which a transaction is sent at once.
+    - `max_in_flight_bytes`: the memory of rows without a result. At this limit, `append` blocks. A
+      larger append is sent alone.
+    - `max_retry_s`: how long a transaction is tried again. Then the session ends.
+    """
+
+    linger_s: float = 0.05
+    transaction_rows: int = 1_000
+    max_in_flight_bytes: int = 64 * 1024 * 1024
+    max_retry_s: float = 300.0
 
 
 class JobQueue:
@@ -67,8 +144,8 @@ class JobQueue:
     has the end of each write stream in the catalog.
     """
 
-    def __init__(self, limits: QueueLimits) -> None:
-        self._limits = limits
+    def __init__(self, batching: Batching) -> None:
+        self._batching = batching
         self.changed = threading.Condition(threading.RLock())
         self.jobs: deque[Job] = deque()
         self.recorded: dict[str, int] = {}
@@ -80,25 +157,20 @@ class JobQueue:
 
         Raises `QueueFullError`.
         """
-        limits = self._limits
-        deadline = time.monotonic() + limits.timeout_s
+        deadline, most = time.monotonic() + QUEUE_TIMEOUT_S, self._batching.max_in_flight_bytes
         while True:
             check()
-            is_full = (
-                self.rows + job.rows > limits.max_in_flight_rows
-                or self.size + job.size > limits.max_in_flight_bytes
-            )
-            if not (is_full and self.in_flight):
+            in_flight = _memory(self.rows, self.size)
+            if not self.in_flight or in_flight + _memory(job.rows, job.size) <= most:
                 return
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise QueueFullError(
                     ErrorCode.SESSION_QUEUE_FULL,
-                    f"The write session has {self.rows} rows and {self.size} bytes in flight",
-                    f"With {job.rows} rows more, they would be above max_in_flight_rows"
-                    f" {limits.max_in_flight_rows} or max_in_flight_bytes"
-                    f" {limits.max_in_flight_bytes}, and there was no space for"
-                    f" {limits.timeout_s:g} s. Nothing was sent",
+                    f"The write session has {self.rows} rows in flight, which need {in_flight}"
+                    " bytes of memory",
+                    f"With {job.rows} rows more, they would be above max_in_flight_bytes {most},"
+                    f" and there was no space for {QUEUE_TIMEOUT_S:g} s. Nothing was sent",
                     "Wait for results, then append again. If the limit is small for your rows,"
                     " increase it",
                     stream=job.stream,
@@ -147,8 +219,7 @@ class JobQueue:
         while self.jobs:
             job = self.jobs[0]
             rows, size = rows + job.rows, size + job.size
-            limits = self._limits
-            if taken and (rows > limits.transaction_rows or size > limits.transaction_bytes):
+            if taken and (rows > self._batching.transaction_rows or size > TRANSACTION_BYTES):
                 return taken
             taken.append(self.jobs.popleft())
         self._is_urgent = False
@@ -157,13 +228,12 @@ class JobQueue:
     def _due_at(self) -> float:
         if not self.jobs:
             return math.inf
-        limits = self._limits
-        if self._is_urgent or self._queued_at_least(
-            limits.transaction_rows, limits.transaction_bytes
-        ):
-            return 0.0
-        return self.jobs[0].queued_at + limits.linger_s
-
-    def _queued_at_least(self, rows: int, size: int) -> bool:
         # All in flight are queued here, because the thread that asks has no transaction now.
-        return self.rows >= rows or self.size >= size
+        is_full = self.rows >= self._batching.transaction_rows or self.size >= TRANSACTION_BYTES
+        if self._is_urgent or is_full:
+            return 0.0
+        return self.jobs[0].queued_at + self._batching.linger_s
+
+
+def _memory(rows: int, size: int) -> int:
+    return size + rows * ROW_OVERHEAD_BYTES

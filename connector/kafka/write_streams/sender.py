@@ -27,19 +27,17 @@ from connector.errors import (
     TopicError,
     WriterConflictError,
 )
-from connector.kafka import client, topics
-from connector.kafka.write_streams import catalog as catalogs
-from connector.kafka.write_streams.transaction import Failure, Message, TransactionClient
-from connector.write_streams.model import Catalog, SessionEntry, StreamEntry, to_value
+from connector.kafka import client
+from connector.kafka.transactions import Failure, TransactionMessage
+from connector.kafka.write_streams.catalog import TakenOverError
+from connector.write_streams.model import Catalog, SessionEntry, StreamEntry
 
 if TYPE_CHECKING:
-    from connector.config.settings import KafkaConfig
-    from connector.kafka.topics import TopicFacts
-    from connector.kafka.write_streams.encoding import Encoding
-    from connector.kafka.write_streams.partitions import SessionPartitions
+    from connector.kafka.transactions import TransactionClient
+    from connector.kafka.write_streams.catalog import SessionCatalog
+    from connector.kafka.write_streams.messages import Encoding, SessionPartitions
     from connector.kafka.write_streams.queue import Job, JobQueue
 
-REFRESH_S: Final = 60.0
 _PAUSES_S: Final = (0.0, 0.1, 0.5, 1.0, 2.0)
 _PERMANENT: Final = (
     ErrorCode.KAFKA_ACCESS_DENIED,
@@ -57,7 +55,7 @@ class Batch:
     """
 
     jobs: list[Job]
-    messages: list[Message] = field(default_factory=list)
+    messages: list[TransactionMessage] = field(default_factory=list)
     streams: dict[str, StreamEntry] = field(default_factory=dict)
     session: SessionEntry | None = None
 
@@ -71,53 +69,54 @@ class Batch:
         return self.session is not None and session == self.session
 
 
-class TakenOverError(Exception):
-    """Another session of this name was opened. `catalog` is what was read."""
-
-    def __init__(self, catalog: Catalog) -> None:
-        super().__init__()
-        self.catalog = catalog
-
-
 class Sender:
-    """Sends the jobs of one session. `ended` returns the error for further calls, once the session
-    has ended.
+    """Takes the jobs of one session, and sends them.
+
+    - `calls` makes a call of the application one step.
+    - `ended` returns the error for further calls, once the session has ended.
+    - `is_closed`: `close` was called.
     """
 
     def __init__(
         self,
-        kafka: KafkaConfig,
-        facts: TopicFacts,
-        catalog_facts: TopicFacts,
-        session: str,
-        owner: str,
+        catalog: SessionCatalog,
         transactions: TransactionClient,
         queue: JobQueue,
         partitions: SessionPartitions,
         encoding: Encoding,
         max_retry_s: float,
     ) -> None:
-        self._kafka, self._facts, self._catalog_facts = kafka, facts, catalog_facts
-        self._session, self._owner, self._client = session, owner, transactions
-        self._queue, self._partitions, self._encoding = queue, partitions, encoding
-        self._max_retry_s = max_retry_s
-        self._refreshed_at = time.monotonic()
+        self.queue, self.partitions, self.encoding = queue, partitions, encoding
+        self.calls = threading.RLock()
+        self._catalog, self._client, self._max_retry_s = catalog, transactions, max_retry_s
         self._recorded = partitions.entry
         self.ended: Callable[[], ConnectorError] | None = None
-        self.ends_partitions = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"connector-write-session-{session}", daemon=True
-        )
+        self.is_closed = self._ends_partitions = False
+        name = f"connector-write-session-{catalog.session}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def check_open(self) -> None:
+        """Raise the error of a session that has ended."""
+        assert not self.is_closed, "a closed session sends nothing"
+        if self.ended is not None:
+            raise self.ended()
+
+    def put(self, job: Job, *, is_urgent: bool = False) -> None:
+        """Queue a job, when there is space. Raises as `WriteStream.append` does."""
+        with self.queue.changed:
+            self.queue.wait_for_space(job, self.check_open)
+            self.check_open()
+            self.queue.put(job, is_urgent=is_urgent)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self, timeout_s: float, *, ends_partitions: bool) -> None:
         """Send what is queued, and end the session. Raises as `WriteSession.close` does."""
-        with self._queue.changed:
-            self.ends_partitions = ends_partitions
-            self._queue.is_closing = True
-            self._queue.changed.notify_all()
+        with self.queue.changed:
+            self._ends_partitions = ends_partitions
+            self.queue.is_closing = True
+            self.queue.changed.notify_all()
         self._thread.join(timeout_s)
         if self.ended is not None:
             raise self.ended()
@@ -127,20 +126,20 @@ class Sender:
     def unanswered(self, timeout_s: float) -> DeliveryError:
         return DeliveryError(
             ErrorCode.APPENDS_UNANSWERED,
-            f"{self._queue.in_flight} appends of the write session {self._session} have no result"
-            f" after {timeout_s:g} s",
+            f"{self.queue.in_flight} appends of the write session {self._catalog.session} have no"
+            f" result after {timeout_s:g} s",
             "",
             "Check the brokers. Open the session again, and continue at the next offset of each"
             " write stream",
-            session=self._session,
-            undelivered=self._queue.rows,
+            session=self._catalog.session,
+            undelivered=self.queue.rows,
         )
 
     # ── the end of a program ──────────────────────────────────────────────────────────────────────
 
     def finish(self, timeout_s: float) -> str:
         """As `close`. The source may not be delivered up to here: the stream partition goes on."""
-        rows = self._queue.rows
+        rows = self.queue.rows
         try:
             self.close(timeout_s, ends_partitions=False)
         except ConnectorError as error:
@@ -150,10 +149,10 @@ class Sender:
         return ""
 
     def dropped(self) -> bool:
-        self.ends_partitions, self._queue.is_closing = False, True
-        if self._queue.changed.acquire(blocking=False):
-            self._queue.changed.notify_all()
-            self._queue.changed.release()
+        self._ends_partitions, self.queue.is_closing = False, True
+        if self.queue.changed.acquire(blocking=False):
+            self.queue.changed.notify_all()
+            self.queue.changed.release()
         return True
 
     def is_finished(self) -> bool:
@@ -166,12 +165,14 @@ class Sender:
         try:
             while self.ended is None:
                 batch = None
-                self._refresh()
-                with self._queue.changed:
-                    self._queue.wait(lambda: self._partitions.heartbeats_at)
-                    is_last = self._queue.is_closing
-                    batch = Batch(self._queue.take())
-                    is_last = is_last and not self._queue.jobs
+                if (facts := self._catalog.refreshed()) is not None:
+                    known = self.encoding.kafka_partitions
+                    self.encoding.kafka_partitions = max(known, facts.kafka_partitions)
+                with self.queue.changed:
+                    self.queue.wait(lambda: self.partitions.heartbeats_at)
+                    is_last = self.queue.is_closing
+                    batch = Batch(self.queue.take())
+                    is_last = is_last and not self.queue.jobs
                     self._fill(batch, is_last=is_last)
                 if batch.messages:
                     self._deliver(batch)
@@ -193,26 +194,23 @@ class Sender:
         """Make the messages of a transaction. They are in this order: announcements, rows and
         releases, heartbeats, ends, records of the catalog.
         """
-        batch.messages += self._partitions.before_rows(batch.jobs)
+        batch.messages += self.partitions.before_rows(batch.jobs)
         for job in batch.jobs:
             batch.messages += job.messages
             if job.after is not None:
                 batch.streams[job.stream] = job.after
             if job.release is not None:
-                batch.messages += self._partitions.release(job)
-        oldest = min((job.oldest for job in self._queue.jobs if job.oldest), default=None)
-        batch.messages += self._partitions.heartbeats(time.monotonic(), oldest, is_last=is_last)
-        if is_last and self.ends_partitions:
-            batch.messages += self._partitions.ends()
-        if self._partitions.entry != self._recorded:
-            batch.session = self._recorded = self._partitions.entry
+                batch.messages += self.partitions.release(job)
+        oldest = min((job.oldest for job in self.queue.jobs if job.oldest), default=None)
+        batch.messages += self.partitions.heartbeats(time.monotonic(), oldest, is_last=is_last)
+        if is_last and self._ends_partitions:
+            batch.messages += self.partitions.ends()
+        if self.partitions.entry != self._recorded:
+            batch.session = self._recorded = self.partitions.entry
         records: dict[str, StreamEntry | SessionEntry] = {**batch.streams}
         if batch.session is not None:
-            records[self._session] = batch.session
-        batch.messages += [
-            Message(self._catalog_facts.topic, name.encode(), to_value(entry), 0)
-            for name, entry in records.items()
-        ]
+            records[self._catalog.session] = batch.session
+        batch.messages += self._catalog.records_of(records)
 
     def _deliver(self, batch: Batch) -> None:
         """Send until it is committed. Raises `_EndedError` if the session has ended."""
@@ -220,7 +218,7 @@ class Sender:
         deadline = time.monotonic() + self._max_retry_s
         attempt, is_unknown = 0, False
         while failure is not None:
-            client.log.error("write session %s: %s", self._session, failure.cause)
+            client.log.error("write session %s: %s", self._catalog.session, failure.cause)
             is_unknown |= failure.is_unknown
             # With an unknown outcome, a permanent error may not be one of reading the catalog.
             is_hopeless = failure.is_permanent and (failure.is_reading or not is_unknown)
@@ -230,7 +228,7 @@ class Sender:
             time.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
             attempt += 1
             try:
-                catalog = self._recovered()
+                catalog = self._catalog.recover(self._client)
             except TakenOverError as error:
                 self._taken_over(error.catalog, batch, is_unknown=is_unknown)
             except (BrokerError, TopicError) as error:
@@ -238,34 +236,10 @@ class Sender:
                     str(error), False, is_permanent=error.code in _PERMANENT, is_reading=True
                 )
                 continue
-            if batch.is_in(catalog.streams, catalog.sessions.get(self._session)):
+            if batch.is_in(catalog.streams, catalog.sessions.get(self._catalog.session)):
                 return
             is_unknown = False
             failure = self._client.commit(batch.messages)
-
-    def _recovered(self) -> Catalog:
-        """Open a new client, and read the catalog (WRS-3). Raises `TakenOverError` if another
-        session of this name was opened.
-        """
-        self._check_is_owner(self._read(is_complete=False))
-        self._client.start()
-        catalog = self._read(is_complete=True)
-        self._check_is_owner(catalog)
-        return catalog
-
-    def _read(self, *, is_complete: bool) -> Catalog:
-        return catalogs.read(
-            self._kafka,
-            self._catalog_facts,
-            is_complete=is_complete,
-            topic_id=self._facts.topic_id,
-            session=self._session,
-            owner=self._owner,
-        )
-
-    def _check_is_owner(self, catalog: Catalog) -> None:
-        if catalog.owner_of(self._session) != self._owner:
-            raise TakenOverError(catalog)
 
     def _taken_over(self, catalog: Catalog, batch: Batch, *, is_unknown: bool) -> NoReturn:
         """End the session, because another one was opened. The records before those of the new
@@ -279,14 +253,14 @@ class Sender:
             is_unknown = any(
                 catalog.streams.get(name) != before.get(name) for name in batch.streams
             ) or bool(batch.session and not batch.streams)
-        self._give_up(self.conflict, batch, UNKNOWN if is_unknown else NOT_TAKEN)
+        self._give_up(self._conflict, batch, UNKNOWN if is_unknown else NOT_TAKEN)
 
     def _answer(self, batch: Batch) -> None:
-        with self._queue.changed:
-            self._queue.recorded.update((name, one.end) for name, one in batch.streams.items())
+        with self.queue.changed:
+            self.queue.recorded.update((name, one.end) for name, one in batch.streams.items())
             for job in batch.jobs:
                 job.result.give(job.answer)
-            self._queue.settled(batch.jobs)
+            self.queue.settled(batch.jobs)
 
     def _give_up(
         self, error: Callable[[str], ConnectorError], batch: Batch | None, outcome: str
@@ -301,66 +275,40 @@ class Sender:
         taken. A repeated append has that of its first copy.
         """
         now = batch if batch is not None else Batch([])
-        with self._queue.changed:
+        with self.queue.changed:
             self.ended = lambda: error(NOT_TAKEN)
-            later = list(self._queue.jobs)
-            self._queue.jobs.clear()
+            later = list(self.queue.jobs)
+            self.queue.jobs.clear()
             for job in [*now.jobs, *later]:
-                if self._queue.is_recorded(job):
+                if self.queue.is_recorded(job):
                     job.result.give(job.answer)
                     continue
                 is_open = job in now.jobs or (job.is_repeated and job.stream in now.streams)
                 job.result.fail(error(outcome if is_open else NOT_TAKEN))
-            self._queue.settled([*now.jobs, *later])
+            self.queue.settled([*now.jobs, *later])
 
-    def _refresh(self) -> None:
-        """Once a minute, ask for the number of Kafka partitions, as a `ChangeProducer` does, and
-        whether the topics are still the same.
-        """
-        if time.monotonic() - self._refreshed_at < REFRESH_S:
-            return
-        self._refreshed_at = time.monotonic()
-        try:
-            facts = topics.describe(self._kafka, self._facts.topic)
-            catalog_facts = topics.describe(self._kafka, self._catalog_facts.topic)
-        except (BrokerError, TopicError):
-            return  # the next transaction fails, if it is no small trouble
-        topics.check_identity(self._facts.topic_id, facts)
-        topics.check_identity(self._catalog_facts.topic_id, catalog_facts)
-        self._encoding.kafka_partitions = max(
-            self._encoding.kafka_partitions, facts.kafka_partitions
-        )
-
-    def conflict(self, outcome: str) -> WriterConflictError:
-        return WriterConflictError(
-            ErrorCode.SESSION_TAKEN_OVER,
-            f"Another write session {self._session} of {self._facts.topic} was opened",
-            f"It has ended this one. The rows of the append are {outcome}",
-            "Stop one of the two programs. If they shall work in parallel, give each its own"
-            " session",
-            topic=self._facts.topic,
-            session=self._session,
-            outcome=outcome,
-        )
+    def _conflict(self, outcome: str) -> WriterConflictError:
+        cause = f"It has ended this one. The rows of the append are {outcome}"
+        return self._catalog.conflict("Another write session {} was opened", cause, outcome)
 
     def _failed(self, outcome: str, cause: str) -> ConnectorError:
+        session, topic = self._catalog.session, self._catalog.facts.topic
         if outcome == UNKNOWN:
             return OutcomeUnknownError(
                 ErrorCode.APPEND_OUTCOME_UNKNOWN,
-                f"It is unknown whether rows of the write session {self._session} are in"
-                f" {self._facts.topic}",
+                f"It is unknown whether rows of the write session {session} are in {topic}",
                 cause,
                 "Open the session again. It reads the outcome: continue at the next offset of each"
                 " write stream, or append the same rows at the same offsets",
-                session=self._session,
+                session=session,
                 outcome=outcome,
             )
         return NotSentError(
             ErrorCode.APPEND_NOT_SENT,
-            f"Rows of the write session {self._session} are not in {self._facts.topic}",
+            f"Rows of the write session {session} are not in {topic}",
             cause,
             "Remove the cause and open the session again. Then append the rows again",
-            session=self._session,
+            session=session,
             outcome=outcome,
         )
 

@@ -2,54 +2,38 @@
 
 from __future__ import annotations
 
-import threading
 import time
-import uuid
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 
-from connector.errors import (
-    BrokerError,
-    ConnectorError,
-    ErrorCode,
-    InvalidChangeError,
-    WriterConflictError,
-    argument_invalid,
-)
+from connector.clock import now_us
+from connector.errors import ConnectorError, InvalidChangeError, argument_invalid
 from connector.kafka import topics
-from connector.kafka.client import LOOK_UP, REMEDIES
+from connector.kafka.transactions import TransactionClient
 from connector.kafka.unclosed import watch
-from connector.kafka.write_streams import catalog as catalogs
-from connector.kafka.write_streams.encoding import Encoding
-from connector.kafka.write_streams.partitions import SessionPartitions
-from connector.kafka.write_streams.queue import Job, JobQueue, QueueLimits
+from connector.kafka.write_streams.catalog import SessionCatalog
+from connector.kafka.write_streams.messages import Encoding, SessionPartitions
+from connector.kafka.write_streams.queue import Batching, JobQueue
 from connector.kafka.write_streams.sender import Sender
 from connector.kafka.write_streams.stream import WriteStream
-from connector.kafka.write_streams.transaction import Message, TransactionClient
 from connector.records.model import Heartbeat, Rule
+from connector.validation import Limits
 from connector.write_streams.model import (
     MAX_OPEN_STREAMS,
     STAGING_RETENTION_S,
-    Catalog,
-    SessionEntry,
     StreamEntry,
     StreamKind,
     StreamState,
     check_name,
-    session_id,
-    to_value,
 )
 from connector.write_streams.problems import state_error, too_many_streams
 from connector.write_streams.rules import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from types import TracebackType
 
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
-
-OPEN_TIMEOUT_S: Final = 150.0
+    from connector.records.model import DataChange
 
 
 class WriteSession:
@@ -74,19 +58,11 @@ class WriteSession:
         topic: str | TopicFacts,
         session: str,
         *,
-        linger_s: float = 0.05,
-        transaction_rows: int = 1_000,
-        transaction_bytes: int = 8 * 1024 * 1024,
-        max_in_flight_rows: int = 100_000,
-        max_in_flight_bytes: int = 64 * 1024 * 1024,
-        queue_timeout_s: float = 60.0,
-        max_retry_s: float = 300.0,
-        heartbeat_s: float = 1.0,
+        batching: Batching | None = None,
+        limits: Limits | None = None,
         registry: RegistryConfig | None = None,
-        max_record_bytes: int = 10_000_000,
-        min_commit_timestamp: int = 0,
+        heartbeat_s: float = 1.0,
         staging_retention_s: int = STAGING_RETENTION_S,
-        settings: Mapping[str, str] | None = None,
     ) -> None:
         """Open the session: end an earlier one of this name, and read the catalog.
 
@@ -96,20 +72,13 @@ class WriteSession:
             kafka: The brokers and client settings.
             topic: The name of the change topic, or the result of `describe`.
             session: The name of the session: 1 to 64 of the characters - _ . a-z A-Z 0-9.
-            linger_s: How long an append waits for others before its transaction is sent.
-            transaction_rows: The rows at which a transaction is sent at once.
-            transaction_bytes: The bytes at which a transaction is sent at once.
-            max_in_flight_rows: How many rows may have no result. Then `append` blocks.
-            max_in_flight_bytes: The same for bytes. A larger append is sent alone.
-            queue_timeout_s: How long `append` blocks. 0: it raises at once.
-            max_retry_s: How long a transaction is tried again. Then the session ends.
-            heartbeat_s: The interval of heartbeats, 1 to 300 seconds.
+            batching: How appends become transactions. None: the default values of `Batching`.
+            limits: The limits of the stream. The size of a record and the least commit timestamp
+                are used.
             registry: The schema registry. Both versions of the schema are looked up.
-            max_record_bytes: The limit for key and value together.
-            min_commit_timestamp: The least commit timestamp, in microseconds.
+            heartbeat_s: The interval of heartbeats, 1 to 300 seconds.
             staging_retention_s: After this time without an append, a pending or buffered write
                 stream is expired. Use the value of the stream.
-            settings: Client settings for this session only.
 
         Raises:
             TopicError: There is no such topic or no catalog, or the topic is compacted, or it was
@@ -120,53 +89,29 @@ class WriteSession:
             WriterConflictError: Another session of this name is opened at the same time.
         """
         self.name = check_name("session", session)
-        self._kafka = (
-            kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
-        )
-        facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
-        self.warnings = topics.check(facts)
-        self.topic, self._topic_id = facts.topic, facts.topic_id
-        self._catalog_facts = catalogs.describe(self._kafka, facts.topic)
-        self.encoding = Encoding(facts, registry, max_record_bytes, min_commit_timestamp)
-        self.staging_retention = staging_retention_s * 1_000_000
-        self._owner = uuid.uuid4().hex
-        client = TransactionClient(
-            self._kafka, session_id(facts.topic, session), facts.max_message_bytes
-        )
+        facts = topics.describe(kafka, topic) if isinstance(topic, str) else topic
+        self.warnings, self.topic = topics.check(facts), facts.topic
+        catalog = SessionCatalog(kafka, facts, session)
+        encoding = Encoding(facts, registry, limits or Limits())
+        client = TransactionClient(kafka, catalog.transactional_id, facts.max_message_bytes)
         try:
-            self._catalog = self._take_over(client, time.monotonic() + OPEN_TIMEOUT_S)
-            entry = self._catalog.sessions[session]
+            self._entries = catalog.take_over(client)
+            entry = self._entries.sessions[session]
             retention_ms = facts.retention_ms if facts.retention_ms >= 0 else 7 * 86_400_000
-            self._partitions = SessionPartitions(
-                session, entry, self.encoding, retention_ms * 1000, heartbeat_s
+            partitions = SessionPartitions(
+                session, entry, encoding, retention_ms * 1000, heartbeat_s
             )
         except BaseException:
             client.close()
             raise
-        limits = QueueLimits(
-            linger_s,
-            transaction_rows,
-            transaction_bytes,
-            max_in_flight_rows,
-            max_in_flight_bytes,
-            queue_timeout_s,
-        )
-        self._queue = JobQueue(limits)
-        self.stream_partition = self._partitions.rows
-        self.calls = threading.RLock()
+        batching = batching or Batching()
+        self._catalog, self._queue = catalog, JobQueue(batching)
+        self._partitions, self._encoding = partitions, encoding
+        self.stream_partition = partitions.rows
+        self._staging_retention = staging_retention_s * 1_000_000
         self._streams: dict[str, WriteStream] = {}
-        self._closed = False
         self._sender = Sender(
-            self._kafka,
-            facts,
-            self._catalog_facts,
-            session,
-            self._owner,
-            client,
-            self._queue,
-            self._partitions,
-            self.encoding,
-            max_retry_s,
+            catalog, client, self._queue, partitions, encoding, batching.max_retry_s
         )
         self._sender.start()
         self._unwatch = watch(self, self._sender)
@@ -195,23 +140,27 @@ class WriteSession:
         if kind not in kinds:
             raise argument_invalid("kind", kind, f"one of {', '.join(kinds)}")
         full = f"{self.name}/{check_name('name', name)}"
-        with self.calls:
-            self.check_open()
+        with self._sender.calls:
+            self._sender.check_open()
             stream = self._streams.get(full)
             if stream is None:
-                entry = self._catalog.streams.get(full)
+                entry = self._entries.streams.get(full)
                 if entry is None:
                     entry = StreamEntry(StreamKind(kind))
                     if entry.kind is not StreamKind.COMMITTED:
                         self._check_open_streams()
-                    self._catalog.streams[full] = entry
-                stream = WriteStream(self, full, entry)
+                    self._entries.streams[full] = entry
+                stream = WriteStream(self._sender, full, entry, self._staging_retention, self)
                 with self._queue.changed:
                     self._queue.recorded.setdefault(full, entry.end)
             if stream.kind != kind:
                 raise state_error(Fault.WRONG_KIND, full)
             self._streams[full] = stream
             return stream
+
+    def check_row(self, row: DataChange) -> None:
+        """Raise `InvalidChangeError` if a row is too large or too old to be published."""
+        self._encoding.row(row, 0, now_us())
 
     def reached(self, timestamp: int, resume_token: bytes = b"") -> None:
         """Report that every row of the committed write streams with a commit timestamp at or below
@@ -228,9 +177,9 @@ class WriteSession:
             InvalidChangeError: A value breaks a limit, or `timestamp` is before the last one.
             NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
         """
-        self.encoding.everywhere(Heartbeat(self.stream_partition, timestamp, resume_token), [])
-        with self.calls, self._queue.changed:
-            self.check_open()
+        self._encoding.everywhere(Heartbeat(self.stream_partition, timestamp, resume_token), [])
+        with self._sender.calls, self._queue.changed:
+            self._sender.check_open()
             if timestamp < self.closed_to:
                 limit = f"at or after {self.closed_to}, which was reported before"
                 raise InvalidChangeError(Rule.HEARTBEAT_TIMESTAMP, "timestamp", limit, timestamp)
@@ -270,88 +219,22 @@ class WriteSession:
             NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
             DeliveryError: Results are missing after `timeout_s`.
         """
-        if self._closed:
+        if self._sender.is_closed:
             return
-        with self.calls, self._queue.changed:
-            self._closed = True
+        with self._sender.calls, self._queue.changed:
+            self._sender.is_closed = True
         self._unwatch()
         self._sender.close(timeout_s, ends_partitions=ends_partition)
-
-    # ── for the write streams of the session ──────────────────────────────────────────────────────
-
-    def check_open(self) -> None:
-        """Raise the error of a session that has ended."""
-        assert not self._closed, "a closed session sends nothing"
-        if self._sender.ended is not None:
-            raise self._sender.ended()
-
-    def put(self, job: Job, *, is_urgent: bool = False) -> None:
-        """Queue a job, when there is space. Raises as `WriteStream.append` does."""
-        with self._queue.changed:
-            self._queue.wait_for_space(job, self.check_open)
-            self.check_open()
-            self._queue.put(job, is_urgent=is_urgent)
-
-    # ── opening and closing ───────────────────────────────────────────────────────────────────────
-
-    def _take_over(self, client: TransactionClient, deadline: float) -> Catalog:
-        """Become the owner of the session. Return the catalog.
-
-        If the owner changes meanwhile, another session was opened later, and this one gives way.
-        """
-        earlier: str | None = None
-        while True:
-            client.start()
-            catalog = catalogs.read(
-                self._kafka, self._catalog_facts, is_complete=True, topic_id=self._topic_id
-            )
-            owner = catalog.owner_of(self.name)
-            if owner == self._owner:  # the outcome of the transaction was unknown
-                return catalog
-            if earlier is not None and owner != earlier:
-                raise WriterConflictError(
-                    ErrorCode.SESSION_TAKEN_OVER,
-                    f"Two write sessions {self.name} of {self.topic} were opened at the same time",
-                    "The other one was opened later than this one",
-                    "Stop one of the two programs. If they shall work in parallel, give each its"
-                    " own session",
-                    topic=self.topic,
-                    session=self.name,
-                    outcome="not taken",
-                )
-            earlier = owner
-            entry = replace(
-                catalog.sessions.get(self.name, SessionEntry("")),
-                owner=self._owner,
-                topic_id=self._topic_id,
-            )
-            failure = client.commit(
-                [Message(self._catalog_facts.topic, self.name.encode(), to_value(entry), 0)]
-            )
-            if failure is None:
-                catalog.sessions[self.name] = entry
-                return catalog
-            if failure.is_permanent or time.monotonic() > deadline:
-                raise BrokerError(
-                    ErrorCode.SESSION_NOT_OPENED,
-                    f"The write session {self.name} of {self.topic} cannot be opened",
-                    failure.cause,
-                    REMEDIES.get(failure.code, LOOK_UP),
-                    topic=self.topic,
-                    session=self.name,
-                )
-            time.sleep(0.1)
 
     def _check_open_streams(self) -> None:
         """Raises `StreamStateError` if the topic has too many open write streams (WRS-4)."""
         for is_new in (False, True):
             if is_new:  # other sessions may have ended some
-                found = catalogs.read(self._kafka, self._catalog_facts, is_complete=False)
-                self._catalog.streams.update(found.streams)
+                self._entries.streams.update(self._catalog.read(is_complete=False).streams)
             for name, stream in self._streams.items():
                 if stream.state is not StreamState.OPEN:
-                    self._catalog.streams[name] = stream.entry
-            if self._catalog.open_staging() < MAX_OPEN_STREAMS:
+                    self._entries.streams[name] = stream.entry
+            if self._entries.open_staging() < MAX_OPEN_STREAMS:
                 return
         raise too_many_streams(self.topic, MAX_OPEN_STREAMS)
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from connector.clock import now_us
 from connector.errors import InvalidChangeError, argument_invalid
-from connector.kafka.write_streams.queue import Job
-from connector.kafka.write_streams.results import Append, AppendResult, Pending
+from connector.kafka.write_streams.queue import Append, AppendResult, Job, Pending
 from connector.records.model import (
     DataChange,
     Entry,
@@ -32,8 +31,8 @@ from connector.write_streams.rules import Fault, Placing, append_fault, place
 
 if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
-    from connector.kafka.write_streams.session import WriteSession
-    from connector.kafka.write_streams.transaction import Message
+    from connector.kafka.transactions import TransactionMessage
+    from connector.kafka.write_streams.sender import Sender
 
 
 class WriteStream:
@@ -43,9 +42,17 @@ class WriteStream:
     - `entry` is its record, with what is in flight.
     """
 
-    def __init__(self, session: WriteSession, name: str, entry: StreamEntry) -> None:
-        self._session, self.name, self.kind = session, name, entry.kind
-        self.entry = entry
+    def __init__(
+        self,
+        sender: Sender,
+        name: str,
+        entry: StreamEntry,
+        staging_retention: int,
+        session: object,
+    ) -> None:
+        self._sender, self.name, self.kind, self.entry = sender, name, entry.kind, entry
+        self._staging_retention = staging_retention
+        self._session = session  # a session that nothing refers to is closed (PUB-8)
 
     @property
     def state(self) -> StreamState:
@@ -80,7 +87,7 @@ class WriteStream:
             allowed = "a time in microseconds" if is_committed else "left out: the release has it"
             raise argument_invalid("commit_timestamp", commit_timestamp, allowed)
         return DataChange(
-            stream_partition=self._session.stream_partition,
+            stream_partition=self._sender.partitions.rows,
             table=table,
             row_key=row_key,
             entries=tuple(entries),
@@ -114,18 +121,16 @@ class WriteStream:
             OffsetOutOfRangeError: The offset is after the end. Nothing is sent.
             DifferentRowsError: The last append at this offset had other rows. Nothing is sent.
             StreamStateError: The write stream is finalized, committed, discarded or expired.
-            QueueFullError: There was no space for `queue_timeout_s`. Nothing is sent.
+            QueueFullError: There was no space for a minute. Nothing is sent.
             ConfigError: The number of rows, their size or the offset is not allowed.
             NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
         """
-        if not isinstance(changes, Iterable):
-            raise argument_invalid("changes", changes, "a list of rows that `row` made")
         rows = list(changes)
         if not 1 <= len(rows) <= MAX_APPEND_ROWS:
             raise argument_invalid("changes", len(rows), f"1 to {MAX_APPEND_ROWS} rows")
-        if offset is not None and not (type(offset) is int and offset >= 0):
+        if offset is not None and offset < 0:
             raise argument_invalid("offset", offset, "an offset from 0, or None")
-        with self._session.calls:
+        with self._sender.calls:
             self._check_takes_rows()
             end, last = self.entry.end, self.entry.last
             start, now = end if offset is None else offset, now_us()
@@ -134,13 +139,13 @@ class WriteStream:
             append = Append()
             if placing is Placing.REPEATED:
                 answer = AppendResult(start, len(rows), len(rows))
-                self._session.put(Job(append, answer, self.name))
+                self._sender.put(Job(append, answer, self.name))
                 return append
             if placing is not Placing.TAKEN:
                 raise offset_error(placing, self.name, end, start, len(rows))
             after = self.entry.appended(LastAppend(start, len(rows), digest, now))
             times = [row.commit_timestamp for row in rows if row.commit_timestamp]
-            self._session.put(
+            self._sender.put(
                 Job(
                     append,
                     AppendResult(start, len(rows)),
@@ -173,10 +178,10 @@ class WriteStream:
             WriteStreamError: `through` has no live stream partition.
             NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
         """
-        if not (type(upto) is int and upto >= 0):
+        if upto < 0:
             raise argument_invalid("upto", upto, "an offset from 0")
         with nullcontext() if through is None else through.hold_release() as held:
-            with self._session.calls:
+            with self._sender.calls:
                 if self.kind is not StreamKind.BUFFERED:
                     raise state_error(Fault.WRONG_KIND, self.name)
                 self._check_takes_rows()
@@ -189,7 +194,7 @@ class WriteStream:
                     job.after = replace(entry, flushed=upto)
                     job.release = OffsetRange(self.name, entry.flushed, upto)
                     job.held = held
-                self._session.put(job, is_urgent=True)
+                self._sender.put(job, is_urgent=True)
                 self.entry = job.after or entry
             return flushed.result()
 
@@ -206,9 +211,9 @@ class WriteStream:
             StreamStateError: The write stream is discarded or expired.
             NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
         """
-        with self._session.calls:
+        with self._sender.calls:
             entry = self.entry
-            fault = append_fault(entry, now_us(), self._session.staging_retention)
+            fault = append_fault(entry, now_us(), self._staging_retention)
             if fault in (Fault.DISCARDED, Fault.EXPIRED):
                 raise state_error(fault, self.name)
             finalized: Pending[int] = Pending()
@@ -216,24 +221,24 @@ class WriteStream:
             if fault is None:
                 at = entry.changed_at or now_us()
                 job.after = replace(entry, state=StreamState.FINALIZED, changed_at=at)
-            self._session.put(job, is_urgent=True)
+            self._sender.put(job, is_urgent=True)
             self.entry = job.after or entry
         return finalized.result()
 
     def _check_takes_rows(self) -> None:
-        self._session.check_open()
-        fault = append_fault(self.entry, now_us(), self._session.staging_retention)
+        self._sender.check_open()
+        fault = append_fault(self.entry, now_us(), self._staging_retention)
         if fault is not None:
             raise state_error(fault, self.name)
 
     def _encoded(
         self, rows: list[DataChange], start: int, now: int, *, is_new: bool
-    ) -> tuple[list[Message], str]:
+    ) -> tuple[list[TransactionMessage], str]:
         """Check and encode rows. Raises `RowErrors`, and `ConfigError` if all are too large."""
-        messages: list[Message] = []
+        messages: list[TransactionMessage] = []
         digested: list[bytes] = []
         errors: dict[int, InvalidChangeError] = {}
-        encoding, closed_to = self._session.encoding, self._session.closed_to
+        encoding, closed_to = self._sender.encoding, self._sender.partitions.closed_to
         for index, row in enumerate(rows):
             try:
                 self._check(row, closed_to if is_new else 0)
@@ -252,14 +257,14 @@ class WriteStream:
 
     def _check(self, row: DataChange, closed_to: int) -> None:
         """Raises `InvalidChangeError` if a row is not one of this write stream, or too early."""
-        if not isinstance(row, DataChange) or row.write_stream is None:
+        if row.write_stream is None:
             raise InvalidChangeError(Rule.WRITE_STREAM, "write_stream", "a row of it", row)
         if row.write_stream.stream != self.name:
             raise InvalidChangeError(
                 Rule.WRITE_STREAM, "write_stream", f"of {self.name}", row.write_stream.stream
             )
-        if row.stream_partition != self._session.stream_partition:
-            limit = f"{self._session.stream_partition}, that of the session"
+        if row.stream_partition != self._sender.partitions.rows:
+            limit = f"{self._sender.partitions.rows}, that of the session"
             raise InvalidChangeError(
                 Rule.STREAM_PARTITION, "stream_partition", limit, row.stream_partition
             )

@@ -63,7 +63,7 @@ def load(
             changed, `as_of` is below the horizon, or the table is not empty. Nothing is committed.
         WriterConflictError: Another session of this name was opened.
         WriteStreamError, DeliveryError, TopicError, BrokerError, RegistryError, TableError: As for
-            `WriteSession` and `commit_streams`.
+            `WriteSession` and `commit_write_streams`.
     """
     definition, options = find_table(config, table), options or LoadOptions()
     paths = [] if isinstance(files, str | Path) else [Path(path) for path in files]

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from connector.tables.definition import TableDefinition
 
 
-def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> int | None:
-    """Return the horizon of a stream (µs), or None. Raises `ConnectorError` if `as_of` is below
-    it, and `TableError` if the changelog cannot be read.
+def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> None:
+    """Raise `ConnectorError` if `as_of` is below the horizon of a stream, and `TableError` if the
+    changelog cannot be read.
     """
     from connector.lake.state_reader import progress_of
 
@@ -36,7 +36,6 @@ def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> in
             "Export the rows again, and load them before the horizon passes the new time",
             stream=stream.name,
         )
-    return horizon
 
 
 def check_empty(

@@ -132,7 +132,7 @@ class LoadJob:
         return f"{self.session}/{self.name}"
 
     def run(self) -> LoadReport:
-        from connector.kafka import WriteSession, topics
+        from connector.kafka import Batching, WriteSession, topics
         from connector.kafka.write_streams import catalog as catalogs
 
         kafka, topic = self.config.kafka, self.stream.topic
@@ -150,10 +150,9 @@ class LoadJob:
                 kafka,
                 topic,
                 self.session,
-                transaction_rows=TRANSACTION_ROWS,
+                batching=Batching(transaction_rows=TRANSACTION_ROWS),
+                limits=self.stream.limits,
                 registry=self.config.registry,
-                max_record_bytes=self.stream.limits.max_record_bytes,
-                min_commit_timestamp=self.stream.limits.min_commit_timestamp,
                 staging_retention_s=self.stream.staging_retention_s,
             ) as session:
                 entry = self._append_all(session)
@@ -181,12 +180,12 @@ class LoadJob:
 
     # ── checks ────────────────────────────────────────────────────────────────────────────────────
 
-    def _check_may_load(self) -> int | None:
-        """Return the horizon, if there is an `as_of`. Raises as `load` does."""
+    def _check_may_load(self) -> None:
+        """Raises as `load` does."""
         if self.as_of is not None:
-            return check_as_of(self.config, self.stream, self.as_of)
-        check_empty(self.config, self.stream, self.definition, self.write_stream)
-        return None
+            check_as_of(self.config, self.stream, self.as_of)
+        else:
+            check_empty(self.config, self.stream, self.definition, self.write_stream)
 
     def _say_others(self, catalog: Catalog) -> None:
         """Say which loads of this session are not complete: the files may have been changed."""
@@ -250,7 +249,7 @@ class LoadJob:
         for chunk in self._chunks(stream):
             for one in chunk:
                 try:
-                    session.encoding.row(one.change, self.rows, now_us())
+                    session.check_row(one.change)
                 except InvalidChangeError as error:
                     self._reject(one.file, one.row, Misfit("", error.problem))
                 else:
@@ -346,16 +345,11 @@ class LoadJob:
     # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     def _commit(self) -> int:
-        from connector.kafka import commit_streams
+        from connector.services.write_streams import commit_write_streams
 
-        return commit_streams(
-            self.config.kafka,
-            self.stream.topic,
-            [self.write_stream],
-            as_of=self.as_of,
-            horizon=self._check_may_load(),
-            registry=self.config.registry,
-            staging_retention_s=self.stream.staging_retention_s,
+        self._check_may_load()
+        return commit_write_streams(
+            self.config, self.stream.name, [self.write_stream], as_of=self.as_of
         )
 
     def _rows_rejected(self) -> ConnectorError:

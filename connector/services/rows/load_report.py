@@ -26,7 +26,7 @@ class LoadOptions:
         max_changes_per_s: The limit of rows a second, without bursts.
         skip_rejected: Whether to commit without the rows that cannot be published.
         commit: False: finalize the write stream only. Commit it with others later
-            (`commit_streams`, with the same `as_of`).
+            (`commit_write_streams`, with the same `as_of`).
         wait: Whether to return only when the table contains the rows.
 
     Raises:

@@ -10,7 +10,6 @@ import pytest
 
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, InvalidChangeError
-from connector.kafka import ChangeConsumer
 from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.records.model import DataChange, SetCell
 from connector.validation import Limits
@@ -52,42 +51,6 @@ def argument(act: Callable[[], object]) -> str:
 def test_a_producer_names_a_wrong_argument(name: str, value: object) -> None:
     given: dict[str, Any] = {"kafka": DEAD, "topic": FACTS} | {name: value}
     assert argument(lambda: ChangeProducer(**given)) == name
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("kafka", "localhost:9092"),
-        ("topic", None),
-        ("start", None),
-        ("start", ["beginning"]),
-        ("start", (7,)),
-        ("group", ""),
-        ("group", 7),
-        ("kafka_partitions", "01"),
-        ("kafka_partitions", 0),
-        ("kafka_partitions", [0.0]),
-        ("bounded", "yes"),
-        ("registry", "http://localhost"),
-        ("limits", {}),
-        ("tables", "orders"),
-        ("metadata_refresh_s", None),
-        ("start_commit", "2024"),
-        ("end_commit", 1.5),
-        ("watermarks", None),
-        ("transactions", 1),
-        ("roots", "p0"),
-        ("roots", [b"p0"]),
-        ("max_buffered_bytes", None),
-        ("state", "bytes"),
-        ("replays", 0),
-    ],
-)
-def test_a_consumer_names_a_wrong_argument(name: str, value: object) -> None:
-    given: dict[str, Any] = {"kafka": DEAD, "topic": "t"} | {name: value}
-    if name == "state":
-        given["transactions"] = True
-    assert argument(lambda: ChangeConsumer(**given)) == name
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,18 +27,22 @@ from connector.errors import (
 )
 from connector.kafka import (
     ChangeConsumer,
+    CommitRange,
     ConsumerRecord,
+    Group,
     Late,
     Rejected,
     Released,
     Staged,
+    StreamSettings,
+    TransactionConsumer,
     Watermark,
+    WatermarkConsumer,
     WholeTransaction,
     client,
     topics,
 )
 from connector.kafka.consume import group
-from connector.kafka.consume.stages import Received
 from connector.kafka.topics import TopicFacts
 from connector.records.codec import encode, frame, framed
 from connector.records.model import (
@@ -136,7 +141,11 @@ def beat(at: int) -> Heartbeat:
 ANNOUNCED = ChildPartitions("root", T0, 0, (ChildPartition("p"),))
 
 
-def times(found: list[Received]) -> list[int | str]:
+Yielded = ConsumerRecord | Watermark | WholeTransaction | Late | Rejected | Released | Staged
+Both = type[WatermarkConsumer] | type[TransactionConsumer]
+
+
+def times(found: Sequence[Yielded | None]) -> list[int | str]:
     """The changes by their commit timestamps, and all other items by their kind."""
     shown: list[int | str] = []
     for item in found:
@@ -168,46 +177,70 @@ def test_records_come_as_before(stream: Stream) -> None:
         assert consumer.finished
         assert consumer.poll(0) is None
         assert consumer.positions == (Position("t", "id", 0, 3), Position("t", "id", 1, -1))
-        with pytest.raises(ConfigError, match="does not read whole transactions"):
-            consumer.state()
     with pytest.raises(TopicError, match="has no Kafka partition 2"):
         ChangeConsumer(stream.kafka, "t", kafka_partitions=[2])
 
 
+DEAD_END = KafkaConfig("127.0.0.1:1")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("build", "text"),
     [
-        ({"transactions": True, "group": "g", "state": b""}, "state and group exclude each other"),
-        ({"transactions": True, "kafka_partitions": [0]}, "transactions and kafka_partitions"),
-        ({"group": "g", "kafka_partitions": [0]}, "group and kafka_partitions"),
-        ({"start_commit": 5, "group": "g"}, "start_commit and group"),
-        ({"end_commit": 5, "group": "g"}, "end_commit and group"),
-        ({"start_commit": 5, "start": "end"}, "start_commit and start"),
-        ({"state": b"", "start": "end", "transactions": True}, "state and start"),
-        ({"state": b""}, "without transactions=True"),
-        ({"state": b"", "transactions": True}, "is not a state of a reader"),
-        ({"state": b"\xff\x00", "transactions": True}, "is not a state of a reader"),
-        ({"state": b"[" * 100_000, "transactions": True}, "is not a state of a reader"),
-        ({"replays": True}, "replays is given without group"),
-        ({"group": ""}, "The argument group is ''. It must be a text of 1 to 255 printable"),
-        ({"group": "\n", "transactions": True}, "The argument group is"),
-        ({"group": "a\ud800"}, "The argument group is"),
-        ({"group": "g" * 40_000}, "The argument group is"),
-        ({"group": 5}, "The argument group is 5"),
-        ({"staged": True, "start_commit": 5}, "staged and start_commit exclude each other"),
-        ({"staged": 1}, "The argument staged is 1"),
-        ({"start_commit": -1}, "start_commit is -1"),
-        ({"end_commit": 10**18}, "end_commit is 1000000000000000000"),
-        ({"max_buffered_bytes": 0, "transactions": True}, "max_buffered_bytes is 0"),
-        ({"max_buffered_bytes": 2**41, "transactions": True}, "from 1,024 to 1,099,511,627,776"),
+        (lambda: WatermarkConsumer(DEAD_END, "t", start=Group("g"), kafka_partitions=[0]), "Group"),
+        (
+            lambda: ChangeConsumer(DEAD_END, "t", start=Group("g"), kafka_partitions=[0]),
+            "a Group and kafka_partitions exclude each other",
+        ),
+        (
+            lambda: WatermarkConsumer(DEAD_END, "t", start=Group("g"), commits=CommitRange()),
+            "a Group and commits exclude each other",
+        ),
+        (
+            lambda: WatermarkConsumer(DEAD_END, "t", start="end", commits=CommitRange(5)),
+            "CommitRange.start and start exclude each other",
+        ),
+        (
+            lambda: TransactionConsumer(
+                DEAD_END, "t", start=Group("g", start="end"), commits=CommitRange(5)
+            ),
+            "CommitRange.start and start exclude each other",
+        ),
+        (
+            lambda: WatermarkConsumer(DEAD_END, "t", staged=True, commits=CommitRange(5)),
+            "CommitRange.start and staged exclude each other",
+        ),
+        (
+            lambda: TransactionConsumer(DEAD_END, "t", staged=True, commits=CommitRange(5)),
+            "CommitRange.start and staged exclude each other",
+        ),
+        (lambda: ChangeConsumer(DEAD_END, "t", start="now"), "The argument start is 'now'"),  # type: ignore[arg-type]
+        (lambda: Group("g", start="now"), "The argument start is 'now'"),  # type: ignore[arg-type]
+        (lambda: Group(""), "The argument group is ''. It must be a text of 1 to 255 printable"),
+        (lambda: Group("\n"), "The argument group is"),
+        (lambda: Group("a\ud800"), "The argument group is"),
+        (lambda: Group("g" * 40_000), "The argument group is"),
+        (lambda: StreamSettings(roots="p0"), "The argument roots is 'p0'"),
+        (lambda: StreamSettings(tables="orders"), "The argument tables is 'orders'"),  # type: ignore[arg-type]
+        (lambda: CommitRange(-1), "CommitRange.start is -1"),
+        (lambda: CommitRange(end=10**18), "CommitRange.end is 1000000000000000000"),
+        *(
+            (lambda state=state: TransactionConsumer(DEAD_END, "t", start=state), "is not a state")
+            for state in (b"", b"\xff\x00", b"[" * 100_000)
+        ),
+        *(
+            (
+                lambda size=size: TransactionConsumer(DEAD_END, "t", max_buffered_bytes=size),
+                f"max_buffered_bytes is {size}, but must be from 1,024 to 1,099,511,627,776",
+            )
+            for size in (0, 1023, 2**40 + 1)
+        ),
     ],
 )
-def test_arguments_that_are_not_allowed_are_refused(
-    arguments: dict[str, object], text: str
-) -> None:
+def test_arguments_that_are_not_allowed_are_refused(build: Callable[[], object], text: str) -> None:
     """SUB-1, SUB-3: before anything is asked of Kafka."""
     with pytest.raises(ConfigError, match=text):
-        ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t", **arguments)  # type: ignore[arg-type]
+        build()
 
 
 def test_only_an_item_of_this_consumer_can_be_set_aside(stream: Stream) -> None:
@@ -215,17 +248,15 @@ def test_only_an_item_of_this_consumer_can_be_set_aside(stream: Stream) -> None:
     stream.send(change(1), change(2))
     with ChangeConsumer(stream.kafka, "t", bounded=True) as other:
         first, second = other
-    with ChangeConsumer(stream.kafka, "t", group="g") as consumer:
+    with ChangeConsumer(stream.kafka, "t", start=Group("g")) as consumer:
         while consumer.poll(5) is None:
             pass
-        given: Any
-        for given in (second, replace(first, source=second.source), None, first.record):
+        assert isinstance(first, ConsumerRecord)
+        assert isinstance(second, ConsumerRecord)
+        for given in (second, replace(first, source=second.source)):
             with pytest.raises(ConfigError, match="received is") as caught:
                 consumer.set_aside(given, "bad")
             assert caught.value.code == "ARGUMENT_INVALID"
-        detail: Any = b"bad"
-        with pytest.raises(ConfigError, match="detail is"):
-            consumer.set_aside(first, detail)
         consumer.commit()
         with pytest.raises(ConnectorError, match="was acknowledged before"):
             consumer.set_aside(first, "bad")
@@ -238,7 +269,7 @@ def test_at_the_end_a_reader_says_what_it_holds_back(stream: Stream) -> None:
     two = ChildPartitions("root", T0, 0, (ChildPartition("p"), ChildPartition("q")))
     stream.everywhere(two, beat(10), Heartbeat("q", T0 + 4))
     stream.send(change(3), change(6), change(8))
-    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(stream.kafka, "t", bounded=True) as consumer:
         assert consumer.held_back is None
         assert times(list(consumer)) == [3]
         held = consumer.held_back
@@ -249,14 +280,11 @@ def test_at_the_end_a_reader_says_what_it_holds_back(stream: Stream) -> None:
         assert held.lagging_partition.stream_partition == "q"
         state = consumer.state()
     stream.everywhere(Heartbeat("q", T0 + 20))
-    with ChangeConsumer(
-        stream.kafka, "t", transactions=True, bounded=True, state=state
-    ) as consumer:
+    with TransactionConsumer(stream.kafka, "t", start=state, bounded=True) as consumer:
         assert times(list(consumer))[-2:] == [6, 8]
         assert consumer.held_back is None
     with ChangeConsumer(stream.kafka, "t", bounded=True) as records:
         assert len(list(records)) == 11
-        assert records.held_back is None
 
 
 # ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
@@ -265,7 +293,7 @@ def test_at_the_end_a_reader_says_what_it_holds_back(stream: Stream) -> None:
 def test_watermarks_come_when_they_advance(stream: Stream) -> None:
     """SUB-2: after the records that they follow from, by the rules of ingest."""
     stream.everywhere(ANNOUNCED, beat(3))
-    with ChangeConsumer(stream.kafka, "t", watermarks=True) as consumer:
+    with WatermarkConsumer(stream.kafka, "t") as consumer:
         found = [consumer.poll(5) for _ in range(5)]
         assert sorted(times(found)) == ["< 4", *["ChildPartitions"] * 2, *["Heartbeat"] * 2]
         assert isinstance(last := found[-1], Watermark)
@@ -281,16 +309,14 @@ def test_watermarks_come_when_they_advance(stream: Stream) -> None:
 def test_a_bounded_reader_ends_with_its_last_watermark(stream: Stream) -> None:
     """SUB-2."""
     stream.everywhere(ANNOUNCED, change(2), beat(3))
-    with ChangeConsumer(stream.kafka, "t", watermarks=True, bounded=True) as consumer:
+    with WatermarkConsumer(stream.kafka, "t", bounded=True) as consumer:
         assert times(list(consumer))[-1] == "< 4"
 
 
 def test_a_reader_of_some_kafka_partitions_has_their_watermark(stream: Stream) -> None:
     """SUB-2: the other one has not spoken."""
     stream.send(ANNOUNCED, beat(3), k=1)
-    with ChangeConsumer(
-        stream.kafka, "t", watermarks=True, bounded=True, kafka_partitions=[1]
-    ) as consumer:
+    with WatermarkConsumer(stream.kafka, "t", bounded=True, kafka_partitions=[1]) as consumer:
         found = list(consumer)
     assert times(found)[-1] == "< 4"
     assert isinstance(found[-1], Watermark)
@@ -302,10 +328,10 @@ def test_members_of_a_group_have_the_watermark_of_their_kafka_partitions(stream:
     """SUB-2: it starts again when the group gives them others."""
     stream.everywhere(ANNOUNCED, beat(3))
     kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
-    with ChangeConsumer(kafka, "t", group="g", watermarks=True) as one:
+    with WatermarkConsumer(kafka, "t", start=Group("g")) as one:
         until(one, 4)
         assert len(one.positions) == 2
-        with ChangeConsumer(kafka, "t", group="g", watermarks=True) as other:
+        with WatermarkConsumer(kafka, "t", start=Group("g")) as other:
             deadline = time.monotonic() + 60
             while not (len(one.positions) == len(other.positions) == 1):
                 assert time.monotonic() < deadline
@@ -319,7 +345,7 @@ def test_members_of_a_group_have_the_watermark_of_their_kafka_partitions(stream:
                 assert (last.kafka_partition, last.watermark) == (k, T0 + 9)
 
 
-def until(consumer: ChangeConsumer, low: int) -> Watermark:
+def until(consumer: WatermarkConsumer, low: int) -> Watermark:
     """Read up to the watermark."""
     deadline = time.monotonic() + 30
     while True:
@@ -333,8 +359,8 @@ def test_named_roots_need_no_announcement(stream: Stream) -> None:
     """SUB-2, WMK-6."""
     stream.everywhere(beat(3))
     for roots, last in ([], "Heartbeat"), (["p"], "< 4"), (["p", "q"], "Heartbeat"):
-        with ChangeConsumer(
-            stream.kafka, "t", watermarks=True, bounded=True, roots=roots
+        with WatermarkConsumer(
+            stream.kafka, "t", bounded=True, stream=StreamSettings(roots=roots)
         ) as consumer:
             assert times(list(consumer))[-1] == last
 
@@ -349,7 +375,7 @@ def test_a_replay_claims_nothing(stream: Stream) -> None:
         )
         assert stream.producer.flush(10) == 0
         stream.arrivals[k].append(NOW)
-    with ChangeConsumer(stream.kafka, "t", watermarks=True, bounded=True) as consumer:
+    with WatermarkConsumer(stream.kafka, "t", bounded=True) as consumer:
         assert not any(isinstance(item, Watermark) for item in consumer)
 
 
@@ -367,21 +393,23 @@ def fill(stream: Stream) -> None:
 def test_whole_transactions_come_in_order(stream: Stream) -> None:
     """SUB-3."""
     fill(stream)
-    with ChangeConsumer(stream.kafka, "t", transactions=True, watermarks=True) as consumer:
-        found = [consumer.poll(5) for _ in range(5)]
+    with TransactionConsumer(stream.kafka, "t") as consumer:
+        assert consumer.low_watermark is None
+        found = [consumer.poll(5) for _ in range(4)]
         assert sorted(times(found[:2])) == ["Late", "Rejected"]
-        assert times(found[2:]) == [4, 5, "< 7"]
+        assert times(found[2:]) == [4, 5]
         assert isinstance(whole := found[3], WholeTransaction)
         assert [one.row_key for one in whole.changes] == [b"b", b"a"]
         assert whole.missing == 1
         assert consumer.poll(0.2) is None
+        assert consumer.low_watermark == T0 + 7
 
 
 @pytest.mark.parametrize("count", range(5))
 def test_a_state_continues(stream: Stream, count: int) -> None:
     """SUB-3: nothing that was acknowledged comes twice, and nothing is left out."""
     fill(stream)
-    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(stream.kafka, "t", bounded=True) as consumer:
         first = list(consumer)[:count]
         if first:
             last = first[-1]
@@ -389,9 +417,7 @@ def test_a_state_continues(stream: Stream, count: int) -> None:
             consumer.acknowledge(last)
         state = consumer.state()
     stream.everywhere(beat(10))
-    with ChangeConsumer(
-        stream.kafka, "t", transactions=True, bounded=True, state=state
-    ) as consumer:
+    with TransactionConsumer(stream.kafka, "t", start=state, bounded=True) as consumer:
         found = [*first, *consumer]
     assert sorted(times(found), key=str) == [4, 5, 9, "Late", "Rejected"]
     assert [time for time in times(found) if isinstance(time, int)] == [4, 5, 9]
@@ -399,14 +425,14 @@ def test_a_state_continues(stream: Stream, count: int) -> None:
 
 def test_a_state_of_another_topic_is_refused(stream: Stream) -> None:
     """REC-4."""
-    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(stream.kafka, "t", bounded=True) as consumer:
         state = consumer.state()
     stream.facts = replace(FACTS, topic_id="other")
     with pytest.raises(TopicError, match="not the topic that was read before"):
-        ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
+        TransactionConsumer(stream.kafka, "t", start=state)
     stream.facts = replace(FACTS, topic="u")
     with pytest.raises(TopicError, match="belongs to the topic t, not to u"):
-        ChangeConsumer(stream.kafka, "u", transactions=True, state=state)
+        TransactionConsumer(stream.kafka, "u", start=state)
 
 
 @pytest.mark.parametrize(
@@ -422,38 +448,36 @@ def test_a_state_with_impossible_offsets_is_refused(
     stream: Stream, offsets: dict[str, list[int]], text: str
 ) -> None:
     """SUB-3: a damaged state does not lead to a wrong place."""
-    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(stream.kafka, "t", bounded=True) as consumer:
         state = json.loads(consumer.state()) | {"offsets": offsets}
     with pytest.raises(ConnectorError, match=r"state of a reader|has no Kafka") as caught:
-        ChangeConsumer(stream.kafka, "t", transactions=True, state=json.dumps(state).encode())
+        TransactionConsumer(stream.kafka, "t", start=json.dumps(state).encode())
     assert text in str(caught.value)
 
 
 def test_a_state_beyond_the_end_is_an_error(stream: Stream) -> None:
     """nothing_lost: the brokers have lost records that were read."""
     fill(stream)
-    with ChangeConsumer(stream.kafka, "t", transactions=True, bounded=True) as consumer:
+    with TransactionConsumer(stream.kafka, "t", bounded=True) as consumer:
         list(consumer)
         state = consumer.state()
     stream.arrivals[0].pop()
     with pytest.raises(TopicError, match="ends before the stored position: Kafka partition 0"):
-        ChangeConsumer(stream.kafka, "t", transactions=True, state=state)
+        TransactionConsumer(stream.kafka, "t", start=state)
 
 
 def test_a_full_buffer_is_an_error_and_loses_nothing(stream: Stream) -> None:
     """SUB-3."""
     stream.everywhere(ANNOUNCED)
     stream.send(change(3), change(4), change(5))
-    with ChangeConsumer(stream.kafka, "t", transactions=True, max_buffered_bytes=2700) as consumer:
+    with TransactionConsumer(stream.kafka, "t", max_buffered_bytes=2700) as consumer:
         for _ in range(2):
             with pytest.raises(BufferFullError, match=r"Stream partition p|not known"):
                 while True:
                     consumer.poll(1)
         state = consumer.state()
     stream.everywhere(beat(9))
-    with ChangeConsumer(
-        stream.kafka, "t", transactions=True, state=state, bounded=True
-    ) as consumer:
+    with TransactionConsumer(stream.kafka, "t", start=state, bounded=True) as consumer:
         assert times(list(consumer)) == [3, 4, 5]
 
 
@@ -463,9 +487,9 @@ def test_a_buffer_that_is_full_of_complete_transactions_is_emptied(stream: Strea
     for number in range(1, 30):
         stream.send(change(number))
         stream.everywhere(beat(number))
-    seen: list[Received] = []
-    with ChangeConsumer(
-        stream.kafka, "t", transactions=True, max_buffered_bytes=20_000, bounded=True
+    seen: list[Yielded] = []
+    with TransactionConsumer(
+        stream.kafka, "t", max_buffered_bytes=20_000, bounded=True
     ) as consumer:
         for item in consumer:
             assert isinstance(item, WholeTransaction)
@@ -489,22 +513,20 @@ def source(stream: Stream, skew: int = 0) -> None:
 S = 1_000_000
 
 
-@pytest.mark.parametrize("transactions", [False, True])
+@pytest.mark.parametrize("kind", [WatermarkConsumer, TransactionConsumer])
 @pytest.mark.parametrize("skew", [-10 * S, 0, 25 * S], ids=["early", "at once", "later"])
-def test_adjacent_ranges_are_the_whole_range(stream: Stream, transactions: bool, skew: int) -> None:
+def test_adjacent_ranges_are_the_whole_range(stream: Stream, kind: Both, skew: int) -> None:
     """SUB-1: each change once, whether changes arrive before their commit timestamps or long
     after.
     """
     source(stream, skew)
 
     def read(start: int, end: int) -> list[int | str]:
-        with ChangeConsumer(
+        with kind(
             stream.kafka,
             "t",
-            start_commit=T0 + start,
-            end_commit=T0 + end,
-            transactions=transactions,
-            limits=Limits(max_clock_skew_s=15),
+            commits=CommitRange(T0 + start, T0 + end),
+            stream=StreamSettings(limits=Limits(max_clock_skew_s=15)),
         ) as consumer:
             return [one for one in times(list(consumer)) if isinstance(one, int)]
 
@@ -519,12 +541,11 @@ def test_reading_begins_at_an_announcement_before_the_range(stream: Stream) -> N
     stream.everywhere(ANNOUNCED, at=T0)
     stream.send(*[change(n + 1) for n in range(1200)], at=T0)
     source(stream)
-    with ChangeConsumer(
+    with WatermarkConsumer(
         stream.kafka,
         "t",
-        start_commit=T0 + 100 * S,
-        end_commit=T0 + 100 * S,
-        limits=Limits(max_clock_skew_s=15),
+        commits=CommitRange(T0 + 100 * S, T0 + 100 * S),
+        stream=StreamSettings(limits=Limits(max_clock_skew_s=15)),
     ) as consumer:
         assert {p.kafka_partition: p.offset for p in consumer.positions}[0] == 1200
         assert times(list(consumer))[:1] == [100 * S]
@@ -538,32 +559,27 @@ def test_reading_begins_at_the_first_part_of_an_announcement(stream: Stream) -> 
     ]
     stream.everywhere(ANNOUNCED, *parts, at=T0)
     stream.everywhere(beat(40 * S), at=T0 + 40 * S)
-    with ChangeConsumer(
+    with WatermarkConsumer(
         stream.kafka,
         "t",
-        start_commit=T0 + 30 * S,
-        end_commit=T0 + 39 * S,
-        limits=Limits(max_clock_skew_s=15),
+        commits=CommitRange(T0 + 30 * S, T0 + 39 * S),
+        stream=StreamSettings(limits=Limits(max_clock_skew_s=15)),
     ) as consumer:
         assert {p.kafka_partition: p.offset for p in consumer.positions}[0] == 0
 
 
-@pytest.mark.parametrize("transactions", [False, True])
-def test_bad_records_that_are_too_old_for_a_range_are_left_out(
-    stream: Stream, transactions: bool
-) -> None:
+@pytest.mark.parametrize("kind", [WatermarkConsumer, TransactionConsumer])
+def test_bad_records_that_are_too_old_for_a_range_are_left_out(stream: Stream, kind: Both) -> None:
     """SUB-1: the others may be in it."""
     stream.everywhere(ANNOUNCED, at=T0)
     stream.send_raw(b"k", b"bad", at=T0 + S)
     stream.send_raw(b"k", b"bad", at=T0 + 19 * S)
     stream.everywhere(beat(40 * S), at=T0 + 40 * S)
-    with ChangeConsumer(
+    with kind(
         stream.kafka,
         "t",
-        start_commit=T0 + 30 * S,
-        end_commit=T0 + 39 * S,
-        transactions=transactions,
-        limits=Limits(max_clock_skew_s=15),
+        commits=CommitRange(T0 + 30 * S, T0 + 39 * S),
+        stream=StreamSettings(limits=Limits(max_clock_skew_s=15)),
     ) as consumer:
         found = list(consumer)
     assert [
@@ -571,20 +587,18 @@ def test_bad_records_that_are_too_old_for_a_range_are_left_out(
     ] == [2]
 
 
-FORMS: list[dict[str, Any]] = [
-    {},
-    {"watermarks": True},
-    {"transactions": True},
-    {"start_commit": T0 + S, "end_commit": T0 + 7 * S},
-    {"start_commit": T0 + S, "end_commit": T0 + 7 * S, "transactions": True},
-]
+FORMS: dict[str, tuple[type[ChangeConsumer] | Both, dict[str, Any]]] = {
+    "records": (ChangeConsumer, {"bounded": True}),
+    "watermarks": (WatermarkConsumer, {"bounded": True}),
+    "transactions": (TransactionConsumer, {"bounded": True}),
+    "range": (WatermarkConsumer, {"commits": CommitRange(T0 + S, T0 + 7 * S)}),
+    "transactions of a range": (TransactionConsumer, {"commits": CommitRange(T0 + S, T0 + 7 * S)}),
+}
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: "-".join(form) or "records")
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", [name for name in ABSURD_MS if name != "zero"])
-def test_a_record_with_an_absurd_time_is_like_others(
-    stream: Stream, name: str, form: dict[str, Any]
-) -> None:
+def test_a_record_with_an_absurd_time_is_like_others(stream: Stream, name: str, form: str) -> None:
     """poison_is_contained, REC-25: it and its neighbours come, it claims nothing impossible, and a
     commit timestamp in the future is rejected. The first record has such a time, too.
     """
@@ -609,12 +623,11 @@ def test_a_record_with_an_absurd_time_is_like_others(
     send_absurd(replace(change(0, b"c"), commit_timestamp=NOW + 3600 * S), 0)
     stream.send(change(6 * S, b"d"), at=T0 + 6 * S)
     stream.everywhere(beat(8 * S), at=T0 + 8 * S)
-    with ChangeConsumer(
-        stream.kafka, "t", **{"bounded": "start_commit" not in form, **form}
-    ) as consumer:
+    kind, arguments = FORMS[form]
+    with kind(stream.kafka, "t", **arguments) as consumer:
         found = [item for item in consumer if not isinstance(item, Watermark)]
     shown = [one for one in times(found) if one not in ("ChildPartitions", "Heartbeat")]
-    rejected = "Rejected" if "transactions" in form else "Rejection"
+    rejected = "Rejected" if kind is TransactionConsumer else "Rejection"
     assert sorted(map(str, shown)) == [*map(str, (2 * S, 4 * S, 6 * S)), rejected]
     for item in found:
         if isinstance(item, ConsumerRecord):
@@ -628,8 +641,8 @@ def test_a_record_with_an_absurd_time_is_like_others(
 def test_an_end_in_the_future_waits_and_a_late_change_is_late(stream: Stream) -> None:
     """SUB-1."""
     stream.everywhere(ANNOUNCED, beat(3))
-    with ChangeConsumer(
-        stream.kafka, "t", start_commit=T0 + 1, end_commit=NOW + 3600 * S
+    with WatermarkConsumer(
+        stream.kafka, "t", commits=CommitRange(T0 + 1, NOW + 3600 * S)
     ) as consumer:
         while consumer.poll(0.3) is not None:
             pass
@@ -645,13 +658,11 @@ def test_ranges_that_cannot_be_read_are_refused(stream: Stream) -> None:
 
     def code_of(start: int, end: int | None = None) -> tuple[str, int | None]:
         with pytest.raises(OutOfRangeError) as caught:
-            ChangeConsumer(
+            WatermarkConsumer(
                 stream.kafka,
                 "t",
-                start_commit=start,
-                end_commit=end,
-                roots=["p"],
-                limits=Limits(max_clock_skew_s=15),
+                commits=CommitRange(start, end),
+                stream=StreamSettings(limits=Limits(max_clock_skew_s=15), roots=["p"]),
             )
         return caught.value.code, caught.value.oldest
 
@@ -660,8 +671,11 @@ def test_ranges_that_cannot_be_read_are_refused(stream: Stream) -> None:
     arrival = stream.arrivals[1][8] // 1000 * 1000
     code, oldest = code_of(T0 + 10 * S)
     assert (code, oldest) == ("START_TOO_OLD", arrival + 15 * S + 1)
-    ChangeConsumer(
-        stream.kafka, "t", start_commit=oldest, roots=["p"], limits=Limits(max_clock_skew_s=15)
+    WatermarkConsumer(
+        stream.kafka,
+        "t",
+        commits=CommitRange(oldest),
+        stream=StreamSettings(limits=Limits(max_clock_skew_s=15), roots=["p"]),
     ).close()
 
 
@@ -671,12 +685,11 @@ def test_a_topic_with_times_of_producers_is_read_from_a_minute_earlier(stream: S
     places = []
     for kind in ("LogAppendTime", "CreateTime"):
         stream.facts = replace(FACTS, timestamp_type=kind)
-        with ChangeConsumer(
+        with WatermarkConsumer(
             stream.kafka,
             "t",
-            start_commit=T0 + 95 * S,
-            roots=["p"],
-            limits=Limits(max_clock_skew_s=15),
+            commits=CommitRange(T0 + 95 * S),
+            stream=StreamSettings(limits=Limits(max_clock_skew_s=15), roots=["p"]),
         ) as consumer:
             places.append(consumer.positions[0].offset)
             is_warned = any("begins 60 s earlier" in text for text in consumer.warnings)
@@ -694,8 +707,12 @@ def test_a_range_is_read_whatever_the_unit_of_the_record_timestamps(
         key, value = kafka_key(record), framed(record, 2)
         stream.producer.produce("t", value, key, 0, timestamp=at_ms)
         assert stream.producer.flush(10) == 0
-    with ChangeConsumer(
-        stream.kafka, "t", start_commit=T0 + 2 * S, roots=["p"], bounded=False
+    with WatermarkConsumer(
+        stream.kafka,
+        "t",
+        commits=CommitRange(T0 + 2 * S),
+        bounded=False,
+        stream=StreamSettings(roots=["p"]),
     ) as consumer:
         assert times([consumer.poll(5) for _ in range(2)]) == [2 * S, 3 * S]
 
@@ -745,7 +762,7 @@ def fill_write_stream(stream: Stream) -> None:
     stream.send(row(3), k=1)
 
 
-def offsets(found: list[Received]) -> list[int]:
+def offsets(found: list[Yielded]) -> list[int]:
     """The offsets of the rows in their write stream."""
     return sorted(
         item.change.write_stream.offset
@@ -759,7 +776,7 @@ def test_a_release_comes_once_and_rows_on_request(stream: Stream, staged: bool) 
     """WRS-22: the copy in Kafka partition 0, at its place there."""
     fill_write_stream(stream)
     with ChangeConsumer(stream.kafka, "t", bounded=True, staged=staged) as consumer:
-        found: list[Received] = list(consumer)
+        found: list[Yielded] = list(consumer)
         ends = consumer.positions
     (one,) = [item for item in found if isinstance(item, Released)]
     assert one == Released(T0 + 5, release(5).ranges, "p", Position("t", "id", 0, 4))
@@ -780,7 +797,7 @@ def test_a_reader_of_named_kafka_partitions_gets_the_copy_in_the_least(stream: S
     with ChangeConsumer(
         stream.kafka, "t", bounded=True, staged=True, kafka_partitions=[1]
     ) as consumer:
-        found: list[Received] = list(consumer)
+        found: list[Yielded] = list(consumer)
     assert times(found) == ["ChildPartitions", 7, "Staged", "Released", "Heartbeat", "Staged"]
 
 
@@ -788,9 +805,9 @@ def test_a_group_continues_after_a_release(stream: Stream) -> None:
     """WRS-22: what was committed does not come again."""
     fill_write_stream(stream)
     kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
-    found: list[Received] = []
+    found: list[Yielded] = []
     for _ in range(2):
-        with ChangeConsumer(kafka, "t", group="g", bounded=True, staged=True) as consumer:
+        with ChangeConsumer(kafka, "t", start=Group("g"), bounded=True, staged=True) as consumer:
             for item in consumer:
                 found.append(item)
                 consumer.commit()
@@ -815,8 +832,8 @@ def test_a_poll_in_a_long_write_stream_takes_its_time_only(stream: Stream) -> No
 def test_a_watermark_comes_after_the_releases_below_it(stream: Stream) -> None:
     """WRS-22, SUB-2: and after their rows."""
     fill_write_stream(stream)
-    with ChangeConsumer(stream.kafka, "t", bounded=True, staged=True, watermarks=True) as consumer:
-        found: list[Received] = list(consumer)
+    with WatermarkConsumer(stream.kafka, "t", bounded=True, staged=True) as consumer:
+        found: list[Yielded] = list(consumer)
     shown = times(found)
     before = found[: shown.index("< 7")]
     assert "Released" in times(before)
@@ -829,10 +846,12 @@ def test_a_range_has_the_releases_of_its_time(stream: Stream) -> None:
     stream.send(row(0))
     for n in (2, 5, 8):
         stream.everywhere(release(n), beat(n))
-    with ChangeConsumer(stream.kafka, "t", start_commit=T0 + 3, end_commit=T0 + 7) as consumer:
+    with WatermarkConsumer(stream.kafka, "t", commits=CommitRange(T0 + 3, T0 + 7)) as consumer:
         found = [item for item in consumer if isinstance(item, Released)]
     assert [(one.commit_timestamp - T0, one.is_late) for one in found] == [(5, False)]
-    with ChangeConsumer(stream.kafka, "t", end_commit=NOW + 3600 * S, staged=True) as running:
+    with WatermarkConsumer(
+        stream.kafka, "t", commits=CommitRange(end=NOW + 3600 * S), staged=True
+    ) as running:
         while running.poll(0.3) is not None:
             pass
         stream.everywhere(release(4))
@@ -851,16 +870,14 @@ def test_a_reader_of_whole_transactions_continues_with_releases(
     after a restart, and nothing is left out.
     """
     fill_write_stream(stream)
-    with ChangeConsumer(
-        stream.kafka, "t", transactions=True, bounded=True, staged=staged
-    ) as consumer:
-        first: list[Received] = list(consumer)[:count]
+    with TransactionConsumer(stream.kafka, "t", bounded=True, staged=staged) as consumer:
+        first: list[Yielded] = list(consumer)[:count]
         if first:
             consumer.acknowledge(first[-1])  # type: ignore[arg-type]
         state = consumer.state()
     stream.everywhere(beat(10))
-    with ChangeConsumer(
-        stream.kafka, "t", transactions=True, bounded=True, staged=staged, state=state
+    with TransactionConsumer(
+        stream.kafka, "t", start=state, bounded=True, staged=staged
     ) as consumer:
         found = [*first, *consumer]
     assert [one for one in times(found) if one != "Staged"] == [4, "Released", 7]
@@ -898,7 +915,7 @@ def test_tail_prints_a_release_once_and_rows_on_request(
 # ── events of a consumer group (REC-21) ───────────────────────────────────────────────────────────
 
 
-def read(consumer: ChangeConsumer[Any], count: int, timeout_s: float = 40) -> list[int]:
+def read(consumer: ChangeConsumer, count: int, timeout_s: float = 40) -> list[int]:
     """The commit timestamps of the next changes. The reader may have events before them."""
     found: list[int] = []
     deadline = time.monotonic() + timeout_s
@@ -906,6 +923,7 @@ def read(consumer: ChangeConsumer[Any], count: int, timeout_s: float = 40) -> li
         assert time.monotonic() < deadline, f"{len(found)} changes came"
         item = consumer.poll(0.5)
         if item is not None:
+            assert isinstance(item.record, DataChange)
             found.append(item.record.commit_timestamp - T0)
     return found
 
@@ -918,7 +936,7 @@ def test_a_reader_that_was_too_slow_reads_on_from_its_stored_positions(
     kafka = KafkaConfig(
         stream.cluster.bootstrap_servers, {**QUICK_GROUP, "max.poll.interval.ms": "3000"}
     )
-    with ChangeConsumer(kafka, "t", group="g") as consumer:
+    with ChangeConsumer(kafka, "t", start=Group("g")) as consumer:
         assert read(consumer, 2) == [0, 1]
         consumer.commit()
         assert read(consumer, 1) == [2]
@@ -949,7 +967,7 @@ def test_an_event_of_the_group_names_its_setting_and_only_a_right_is_called_one(
     stream.send(change(1))
     stream.cluster.answer_with(request_, event)
     kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
-    with ChangeConsumer(kafka, "t", group="g") as consumer:
+    with ChangeConsumer(kafka, "t", start=Group("g")) as consumer:
         with pytest.raises(BrokerError) as caught:
             read(consumer, 2)
         assert KafkaError(event).str() in caught.value.cause
@@ -980,7 +998,7 @@ def test_a_reader_goes_on_when_its_group_changes(stream: Stream, request_: int, 
     stream.send(change(1))
     stream.cluster.answer_with(request_, event, event)
     kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
-    with ChangeConsumer(kafka, "t", group="g") as consumer:
+    with ChangeConsumer(kafka, "t", start=Group("g")) as consumer:
         assert read(consumer, 1) == [1]
 
 
@@ -1008,7 +1026,7 @@ def test_a_group_without_positions_says_that_it_leaves_records_out(
     kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
     for warns in (start != "beginning", False):
         caplog.clear()
-        with ChangeConsumer(kafka, "t", group="g", start=start) as consumer:  # type: ignore[call-overload]
+        with ChangeConsumer(kafka, "t", start=Group("g", start=start)) as consumer:  # type: ignore[arg-type]
             deadline = time.monotonic() + 40
             while len(consumer.positions) < 2:
                 assert time.monotonic() < deadline
@@ -1021,5 +1039,7 @@ def test_a_group_without_positions_says_that_it_leaves_records_out(
 def test_a_topic_that_has_lost_no_record_is_read_from_before_its_oldest_one(stream: Stream) -> None:
     """SUB-1: a range is refused only if the topic may lack changes of it."""
     source(stream)
-    with ChangeConsumer(stream.kafka, "t", start_commit=1, bounded=True, roots=["p"]) as consumer:
+    with WatermarkConsumer(
+        stream.kafka, "t", commits=CommitRange(1), bounded=True, stream=StreamSettings(roots=["p"])
+    ) as consumer:
         assert len(list(consumer)) > 8

@@ -36,20 +36,22 @@ from connector.errors import (
 )
 from connector.kafka import (
     AppendResult,
+    Batching,
     ChangeProducer,
     WriteSession,
     WriteStream,
-    commit_streams,
-    discard_streams,
     sending,
     topics,
     transactions,
 )
+from connector.kafka.transactions import TransactionClient, TransactionMessage
 from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams import commit as commits
+from connector.kafka.write_streams import queue
 from connector.kafka.write_streams import session as sessions
-from connector.kafka.write_streams.transaction import Message, TransactionClient
+from connector.kafka.write_streams.commit import commit_streams, discard_streams
 from connector.records.model import DataChange, Heartbeat, SetCell
+from connector.validation import Limits
 from connector.write_streams.model import (
     SessionEntry,
     StreamEntry,
@@ -111,11 +113,10 @@ def test_appends_a_flush_a_finalize_and_a_commit(session_kafka: KafkaConfig) -> 
         committed.append(rows(committed, 0, 3))
         session.reached(1_002)
         session.flush()
-        for wrong in (-1, 1.5):
-            with pytest.raises(ConfigError):
-                committed.append(rows(committed, 3, 1), wrong)  # type: ignore[arg-type]
-            with pytest.raises(ConfigError):
-                buffered.flush_rows(wrong)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError):
+            committed.append(rows(committed, 3, 1), -1)
+        with pytest.raises(ConfigError):
+            buffered.flush_rows(-1)
     catalog = catalogs.read(session_kafka, CATALOG, is_complete=True)
     assert {name: (one.end, one.flushed) for name, one in catalog.streams.items()} == {
         "job/p": (3, 0),
@@ -167,7 +168,9 @@ def test_a_release_is_after_the_reported_position(session_kafka: KafkaConfig) ->
 
 def test_an_append_that_is_refused_says_what_was_expected(session_kafka: KafkaConfig) -> None:
     """WRS-5, WRS-7, WRS-4: nothing of it is sent, and the session goes on."""
-    with WriteSession(session_kafka, FACTS, "job", max_record_bytes=1_000) as session:
+    with WriteSession(
+        session_kafka, FACTS, "job", limits=Limits(max_record_bytes=1_000)
+    ) as session:
         stream, other = (session.stream(name, kind="pending") for name in ("p", "q"))
         committed = session.stream("c", kind="committed")
         first = rows(stream, 0, 300)
@@ -228,10 +231,10 @@ def test_a_commit_is_discarded_or_dated_back(session_kafka: KafkaConfig) -> None
     finalized = StreamEntry(StreamKind.PENDING, StreamState.FINALIZED, 3, changed_at=2**60)
     for name in ("job/p", "job/q"):
         put(session_kafka, name, finalized)
-    assert commit_streams(session_kafka, "t", ["job/p"], as_of=1_000, horizon=1_000) == 1_000
-    for as_of, horizon in ((1_000, 1_001), (0, None), (2**60, None)):
+    assert commit_streams(session_kafka, "t", ["job/p"], as_of=1_000) == 1_000
+    for as_of in (0, 2**60):
         with pytest.raises(ConfigError, match="as_of"):
-            commit_streams(session_kafka, "t", ["job/q"], as_of=as_of, horizon=horizon)
+            commit_streams(session_kafka, "t", ["job/q"], as_of=as_of)
     discard_streams(session_kafka, "t", ["job/q"])
     discard_streams(session_kafka, "t", ["job/q"])
     with pytest.raises(StreamStateError) as refused:
@@ -278,7 +281,7 @@ def test_a_failed_commit_is_looked_up(
     commit, sent = transactions.commit, []
     send = TransactionClient.commit
 
-    def counted(self: TransactionClient, messages: list[Message]) -> object:
+    def counted(self: TransactionClient, messages: list[TransactionMessage]) -> object:
         sent.append(len(messages))
         return send(self, messages)
 
@@ -312,7 +315,9 @@ def test_after_the_last_attempt_each_append_has_its_outcome(
     with WriteSession(session_kafka, FACTS, "job") as earlier:
         other = earlier.stream("o", kind="pending")
         other.append(rows(other, 0, 1)).result(10)
-    session = WriteSession(session_kafka, FACTS, "job", linger_s=0, max_retry_s=0)
+    session = WriteSession(
+        session_kafka, FACTS, "job", batching=Batching(linger_s=0, max_retry_s=0)
+    )
     stream, other = (session.stream(name, kind="pending") for name in ("p", "o"))
     monkeypatch.setattr(transactions, "commit", fails)
     first = stream.append(rows(stream, 0, 1), 0)
@@ -372,7 +377,7 @@ def test_another_owner_ends_the_session(
         put(session_kafka, "job", SessionEntry("another"))
         return KafkaError(KafkaError._FENCED, "made up")
 
-    session = WriteSession(session_kafka, FACTS, "job", linger_s=0)
+    session = WriteSession(session_kafka, FACTS, "job", batching=Batching(linger_s=0))
     stream = session.stream("p", kind="pending")
     stream.append(rows(stream, 0, 1)).result(10)
     monkeypatch.setattr(transactions, "commit", taken_over)
@@ -400,16 +405,18 @@ def test_a_session_that_is_opened_later_has_priority(
     monkeypatch.setattr(transactions, "commit", taken_over)
     with pytest.raises(WriterConflictError, match="at the same time"):
         WriteSession(session_kafka, FACTS, "job")
-    monkeypatch.setattr(sessions, "OPEN_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(catalogs, "OPEN_TIMEOUT_S", -1.0)
     with pytest.raises(BrokerError, match="cannot be opened"):
         WriteSession(session_kafka, FACTS, "job")
 
 
-def test_what_is_in_flight_is_bounded_and_close_waits(session_kafka: KafkaConfig) -> None:
-    """WRS-9, WRS-6."""
-    with WriteSession(
-        session_kafka, FACTS, "job", linger_s=60, max_in_flight_rows=10, queue_timeout_s=0
-    ) as session:
+def test_what_is_in_flight_is_bounded_and_close_waits(
+    session_kafka: KafkaConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WRS-9, WRS-6: an append that is larger than the limit is sent alone."""
+    monkeypatch.setattr(queue, "QUEUE_TIMEOUT_S", 0)
+    batching = Batching(linger_s=60, max_in_flight_bytes=10)
+    with WriteSession(session_kafka, FACTS, "job", batching=batching) as session:
         stream = session.stream("p", kind="pending")
         appends = [stream.append(rows(stream, 0, 10)), None]
         with pytest.raises(QueueFullError):
@@ -475,14 +482,15 @@ def test_a_commit_is_tried_again_until_its_time_is_over(
     finalized = StreamEntry(StreamKind.PENDING, StreamState.FINALIZED, 3, changed_at=2**60)
     put(session_kafka, "job/p", finalized)
 
-    def fails(self: TransactionClient, messages: list[Message]) -> object:
+    def fails(self: TransactionClient, messages: list[TransactionMessage]) -> object:
         return self._failed(KafkaError(code, "made up"), code != KafkaError._FENCED)
 
     monkeypatch.setattr(TransactionClient, "commit", fails)
     monkeypatch.setattr(commits, "_MAX_PAUSE_S", 0.1)
+    monkeypatch.setattr(commits, "MAX_RETRY_S", 0.2)
     expected = WriterConflictError if code == KafkaError._FENCED else DeliveryError
     with pytest.raises(expected):
-        commit_streams(session_kafka, "t", ["job/p"], max_retry_s=0.2)
+        commit_streams(session_kafka, "t", ["job/p"])
 
 
 def test_each_fault_is_an_error_with_its_name_as_code() -> None:

@@ -18,9 +18,11 @@ from typing import Any
 from connector.config.settings import KafkaConfig
 from connector.dead_letters.envelope import consumer_letter, dead_letter_topic
 from connector.kafka import (
+    Batching,
     ChangeConsumer,
     ChangeProducer,
     DeadLetterPublisher,
+    Group,
     WriteSession,
 )
 from connector.kafka.produce.producer import CopyingProducer
@@ -66,7 +68,7 @@ def closed_producer(kafka: KafkaConfig) -> ChangeProducer:
 
 
 def session(kafka: KafkaConfig) -> WriteSession:
-    made = WriteSession(kafka, FACTS, "job", linger_s=5)
+    made = WriteSession(kafka, FACTS, "job", batching=Batching(linger_s=5))
     stream = made.stream("rows", kind="pending")
     stream.append([row(stream, number) for number in range(ROWS)], 0)
     return made
@@ -95,10 +97,10 @@ def dead_letters(kafka: KafkaConfig) -> DeadLetterPublisher:
     return made
 
 
-def reader(kafka: KafkaConfig) -> ChangeConsumer[Any]:
+def reader(kafka: KafkaConfig) -> ChangeConsumer:
     sent = producer(kafka)
     sent.close()
-    made = ChangeConsumer(kafka, FACTS.topic, group="g")
+    made = ChangeConsumer(kafka, FACTS.topic, start=Group("g"))
     read = 0
     while read < ROWS:
         read += made.poll(1) is not None

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from connector.kafka.consume.record import ConsumerRecord
-from connector.kafka.consume.releases import ReleaseCopies
+from connector.kafka.consume.decode import ConsumerRecord, ReleaseCopies
 from connector.records.model import Heartbeat, OffsetRange, Record, Release, WriteStreamOffset
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord

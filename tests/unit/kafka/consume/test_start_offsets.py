@@ -8,14 +8,16 @@ import pytest
 
 from connector.errors import ErrorCode, TopicError
 from connector.kafka import topics
-from connector.kafka.consume.places import (
+from connector.kafka.consume.start_offsets import (
     check_numbers,
     check_reached,
-    first_places,
+    first_offsets,
     positions_at,
+    positions_of_state,
     records_gone,
 )
 from connector.records.rejection import Position
+from connector.watermarks.reader_state import NOTHING, ReaderState
 from tests.unit.mock_cluster import DEAD, FACTS
 
 FIRST, LAST, AT = {0: 2, 1: 0}, {0: 9, 1: 5}, {0: 4, 1: 3}
@@ -50,8 +52,8 @@ def stored(offset: int, k: int = 0) -> Position:
 def test_a_stored_position_has_priority(
     start: Any, committed: dict[int, int] | None, places: dict[int, int]
 ) -> None:
-    assert first_places(DEAD, FACTS, start, [0, 1], committed) == places
-    assert first_places(DEAD, FACTS, start, [1], committed) == {1: places[1]}
+    assert first_offsets(DEAD, FACTS, start, [0, 1], committed) == places
+    assert first_offsets(DEAD, FACTS, start, [1], committed) == {1: places[1]}
 
 
 @pytest.mark.parametrize(
@@ -59,17 +61,17 @@ def test_a_stored_position_has_priority(
 )
 def test_a_stored_position_outside_the_topic_is_an_error(offset: int, code: ErrorCode) -> None:
     with pytest.raises(TopicError) as caught:
-        first_places(DEAD, FACTS, (stored(offset),), [0, 1])
+        first_offsets(DEAD, FACTS, (stored(offset),), [0, 1])
     assert caught.value.code == code
-    assert first_places(DEAD, FACTS, (stored(offset),), [1]) == {1: 0}, "it is not read"
+    assert first_offsets(DEAD, FACTS, (stored(offset),), [1]) == {1: 0}, "it is not read"
 
 
 def test_positions_of_another_topic_are_refused() -> None:
     with pytest.raises(TopicError) as caught:
-        first_places(DEAD, FACTS, (Position("other", FACTS.topic_id, 0, 5),), [0])
+        first_offsets(DEAD, FACTS, (Position("other", FACTS.topic_id, 0, 5),), [0])
     assert caught.value.code == ErrorCode.POSITION_OF_ANOTHER_TOPIC
     with pytest.raises(TopicError) as caught:
-        first_places(DEAD, FACTS, (Position("t", "another id", 0, 5),), [0])
+        first_offsets(DEAD, FACTS, (Position("t", "another id", 0, 5),), [0])
     assert caught.value.code == ErrorCode.TOPIC_REPLACED
 
 
@@ -99,3 +101,21 @@ def test_a_kafka_partition_has_a_number_of_the_topic(number: int, is_there: bool
 def test_the_deleted_offsets_are_named() -> None:
     assert "Kafka partition 0, offsets 3 to 6" in records_gone(FACTS, 0, 3, 7, 9).problem
     assert records_gone(FACTS, 0, 9, 7, 9).code == ErrorCode.RECORDS_DELETED
+
+
+def state(offsets: dict[int, tuple[int, int]], topic: str = "t") -> ReaderState:
+    return ReaderState(topic, FACTS.topic_id, offsets, NOTHING, ())
+
+
+def test_a_state_continues_at_its_oldest_records() -> None:
+    """SUB-3: an error if the topic lost records that were read, or has not the Kafka partition."""
+    found = positions_of_state(state({0: (3, 9), 1: (0, 0)}), DEAD, FACTS)
+    assert found == (Position("t", FACTS.topic_id, 0, 2), Position("t", FACTS.topic_id, 1, -1))
+    with pytest.raises(TopicError) as shortened:
+        positions_of_state(state({0: (3, 10)}), DEAD, FACTS)
+    assert shortened.value.code == ErrorCode.TOPIC_SHORTENED
+    with pytest.raises(TopicError) as unknown:
+        positions_of_state(state({2: (0, 0)}), DEAD, FACTS)
+    assert unknown.value.code == ErrorCode.KAFKA_PARTITION_UNKNOWN
+    other = positions_of_state(state({0: (3, 10)}, "other"), DEAD, FACTS)
+    assert other == (Position("other", FACTS.topic_id, 0, 2),), "the reader refuses it"

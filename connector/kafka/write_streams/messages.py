@@ -1,9 +1,9 @@
-"""The stream partitions of a session: announcements, heartbeats, releases, and their end (WRS-10,
-WRS-15).
+"""The messages of a session: rows, releases and control records, and their stream partitions
+(WRS-10, WRS-15, WRS-16).
 
-A session has two: one for the rows of its committed write streams, and one for the releases of its
-buffered write streams. Each is announced with its first record. The heartbeats of the second are at
-the clock, because nothing but releases is in it.
+A session has two stream partitions: one for the rows of its committed write streams, and one for
+the releases of its buffered write streams. Each is announced with its first record. The heartbeats
+of the second are at the clock, because nothing but releases is in it.
 """
 
 from __future__ import annotations
@@ -12,8 +12,15 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from confluent_kafka import murmur2
+
 from connector.clock import now_us
-from connector.records.model import ChildPartitions, Heartbeat, Release
+from connector.kafka.produce.record_bytes import RecordBytes
+from connector.kafka.schema_registry import RegistryClient
+from connector.kafka.transactions import HeaderList, TransactionMessage
+from connector.records.avro_encoder import encode_row, version_of
+from connector.records.codec import VERSIONS, encode, frame
+from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Release
 from connector.watermarks.heartbeat_schedule import HeartbeatSchedule
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.producer_epoch import ProducerEpoch
@@ -27,10 +34,59 @@ from connector.write_streams.rules import release_timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from connector.kafka.write_streams.encoding import Encoding
+    from connector.config.settings import RegistryConfig
+    from connector.kafka.topics import TopicFacts
     from connector.kafka.write_streams.queue import Job
-    from connector.kafka.write_streams.transaction import Message
-    from connector.records.model import Record
+    from connector.records.model import DataChange, Record
+    from connector.validation import Limits
+
+
+class Encoding:
+    """Encodes records for one topic, in the version of the schema that they need.
+
+    `kafka_partitions` is the number of Kafka partitions. It may be increased.
+    """
+
+    def __init__(
+        self,
+        facts: TopicFacts,
+        registry: RegistryConfig | None,
+        limits: Limits,
+    ) -> None:
+        """Look up the schemas if there is a registry. Raises `RegistryError`."""
+        self._ids: dict[int, int | None] = {1: None, 2: None}
+        if registry is not None:
+            with RegistryClient(registry) as schemas:
+                self._ids = {
+                    version: schemas.schema_id(facts.topic, VERSIONS[version]) for version in (1, 2)
+                }
+        self._bytes = RecordBytes(facts, None, limits, self._ids[1])
+        self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
+
+    def row(
+        self, change: DataChange, offset: int, server_time: int
+    ) -> tuple[TransactionMessage, bytes]:
+        """Return a row at an offset, and the bytes that its digest is of.
+
+        Raises `InvalidChangeError` if it is too large or too old.
+        """
+        body, row = encode_row(change, offset, server_time, self.kafka_partitions)
+        value = frame(body, self._ids[2], 2)
+        self._bytes.check_age(change)
+        self._bytes.check_size(change.row_key, value, [])
+        number = murmur2(change.row_key, self.kafka_partitions)
+        return TransactionMessage(self.topic, change.row_key, value, number), row
+
+    def everywhere(self, record: Record, headers: HeaderList) -> list[TransactionMessage]:
+        """Return a control record for every Kafka partition. Raises as `row` does."""
+        version = version_of(record)
+        value = frame(encode(record, self.kafka_partitions), self._ids[version], version)
+        self._bytes.check_age(record)
+        self._bytes.check_size(CONTROL_KEY, value, headers)
+        return [
+            TransactionMessage(self.topic, CONTROL_KEY, value, number, headers)
+            for number in range(self.kafka_partitions)
+        ]
 
 
 class SessionPartitions:
@@ -74,16 +130,16 @@ class SessionPartitions:
         self._has_positions = True
         self._schedule.reached(Heartbeat(self.rows, timestamp, resume_token), now)
 
-    def before_rows(self, jobs: Iterable[Job]) -> list[Message]:
+    def before_rows(self, jobs: Iterable[Job]) -> list[TransactionMessage]:
         """Return the announcement that must be sent before the committed rows of these jobs."""
-        messages: list[Message] = []
+        messages: list[TransactionMessage] = []
         for job in jobs:
             if job.oldest:
                 messages += self._announced(Heartbeat(self.rows, job.oldest))
                 self._newest_row = max(self._newest_row, job.newest)
         return messages
 
-    def release(self, job: Job) -> list[Message]:
+    def release(self, job: Job) -> list[TransactionMessage]:
         """Return the messages of the release of a job."""
         assert job.release is not None
         if (held := job.held) is not None:
@@ -96,7 +152,9 @@ class SessionPartitions:
         self._last_release = self._last_heartbeat = time
         return [*messages, *self._everywhere(heartbeat)]
 
-    def heartbeats(self, now: float, oldest_queued: int | None, *, is_last: bool) -> list[Message]:
+    def heartbeats(
+        self, now: float, oldest_queued: int | None, *, is_last: bool
+    ) -> list[TransactionMessage]:
         """Return the heartbeats and announcements that are due.
 
         `oldest_queued` is the least commit timestamp of the rows that are sent later, or None.
@@ -106,7 +164,7 @@ class SessionPartitions:
         if self._last_release and not is_last:
             self._last_heartbeat = max(self._last_heartbeat, now_us())
             self._schedule.reached(Heartbeat(self._releases, self._last_heartbeat), now)
-        messages: list[Message] = []
+        messages: list[TransactionMessage] = []
         if self._schedule.announces(now):
             for announcement in self._announcements.repeated(now_us()):
                 messages += self._everywhere(announcement)
@@ -117,9 +175,9 @@ class SessionPartitions:
             self._schedule.sent(heartbeat, now)
         return messages
 
-    def ends(self) -> list[Message]:
+    def ends(self) -> list[TransactionMessage]:
         """Return the ends of the stream partitions, and number the next ones."""
-        messages: list[Message] = []
+        messages: list[TransactionMessage] = []
         for name in self.entry.announced:
             times = (
                 (self._reached, self._newest_row)
@@ -133,9 +191,9 @@ class SessionPartitions:
             self.entry = replace(self.entry, number=self.entry.number + 1, announced=())
         return messages
 
-    def _announced(self, record: Record) -> list[Message]:
+    def _announced(self, record: Record) -> list[TransactionMessage]:
         """Return the announcements before a record."""
-        messages: list[Message] = []
+        messages: list[TransactionMessage] = []
         for announcement in self._announcements.due(record, now_us()):
             messages += self._everywhere(announcement)
         name = record.stream_partition
@@ -145,5 +203,5 @@ class SessionPartitions:
             self._has_positions = True
         return messages
 
-    def _everywhere(self, record: Record) -> list[Message]:
+    def _everywhere(self, record: Record) -> list[TransactionMessage]:
         return self._encoding.everywhere(record, self._epoch.on([]))

@@ -1,0 +1,334 @@
+"""Where reading begins in each Kafka partition, and the errors if records were deleted.
+
+Theory of ranges of commit time (SUB-1). A change arrives at most `max_clock_skew` before its commit
+timestamp (REC-15), and at any time after it. Therefore all changes from T1 on are among the records
+that arrived from T1 − `max_clock_skew` on. To know a low watermark, a reader must also read an
+announcement in each Kafka partition, or know the roots. Therefore it begins at the newest
+announcement before that offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from connector.clock import now_us
+from connector.errors import ErrorCode, OutOfRangeError, TopicError
+from connector.kafka import client, topics
+from connector.kafka.bounded_read import messages_between, records_between
+from connector.kafka.consume.options import Start
+from connector.records.model import ChildPartitions
+from connector.records.rejection import Position, Rejection
+from connector.records.views import view_of_time
+from connector.watermarks.reader_state import ReaderState
+
+if TYPE_CHECKING:
+    from connector.config.settings import KafkaConfig
+    from connector.kafka.consume.decode import Decoder
+    from connector.kafka.topics import TopicFacts
+    from connector.validation import Limits
+
+ARRIVAL_MARGIN_S: Final = 60.0
+"""The assumed maximum difference between the clocks of the brokers and of this machine, when
+arrival times are compared.
+"""
+
+_SECOND: Final = 1_000_000
+_WINDOW: Final = 1000
+_GROWTH: Final = 10
+
+
+def first_offsets(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    start: Start,
+    numbers: Iterable[int],
+    committed: Mapping[int, int] | None = None,
+) -> dict[int, int]:
+    """Return the first offset to read of each Kafka partition.
+
+    Args:
+        kafka: The brokers and client settings.
+        facts: The topic.
+        start: Where to start. Kafka partitions without a stored position are read from the
+            beginning.
+        numbers: The Kafka partitions.
+        committed: The offsets that a group has stored. They have priority.
+
+    Returns:
+        The offset by Kafka partition.
+
+    Raises:
+        TopicError: The positions are of another topic, or records after one were deleted.
+        BrokerError: No broker answers.
+    """
+    first = topics.beginning_offsets(kafka, facts)
+    stored = dict(committed or {})
+    if isinstance(start, tuple):
+        for position in start:
+            if position.topic != facts.topic:
+                raise TopicError(
+                    ErrorCode.POSITION_OF_ANOTHER_TOPIC,
+                    f"A stored position belongs to the topic {position.topic}, not to"
+                    f" {facts.topic}",
+                    "",
+                    f"Pass positions of {facts.topic}",
+                    topic=facts.topic,
+                )
+            topics.check_identity(position.topic_id, facts)
+            stored.setdefault(position.kafka_partition, position.offset + 1)
+        begin = first
+    elif start == "beginning":
+        begin = first
+    elif start == "end":
+        begin = topics.end_offsets(kafka, facts)
+    else:
+        begin = topics.offsets_at(kafka, facts, start)
+    last = topics.end_offsets(kafka, facts) if stored else {}
+    for number in numbers:
+        if number in stored and not first[number] <= stored[number] <= last[number]:
+            raise records_gone(facts, number, stored[number], first[number], last[number])
+    return {number: stored.get(number, begin[number]) for number in numbers}
+
+
+def positions_at(
+    facts: TopicFacts, offsets: Mapping[int, int], first: Mapping[int, int]
+) -> tuple[Position, ...]:
+    """Return the positions with which a consumer starts at these offsets.
+
+    An offset that is the first one has no position. So reading begins with the first record, even
+    if retention deletes records meanwhile.
+    """
+    return tuple(
+        Position(facts.topic, facts.topic_id, number, offset - 1)
+        for number, offset in offsets.items()
+        if offset > first[number]
+    )
+
+
+def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, int]) -> None:
+    """Raise `TopicError` if the topic lost records that were read before: a Kafka partition ends
+    before the offset that was reached.
+    """
+    last = topics.end_offsets(kafka, facts)
+    for number, following in reached.items():
+        if following > last[number]:
+            first = topics.beginning_offsets(kafka, facts)
+            raise records_gone(facts, number, following, first[number], last[number])
+
+
+def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
+    """Raise `TopicError` if the topic lacks one of these Kafka partitions."""
+    beyond = [number for number in numbers if not 0 <= number < facts.kafka_partitions]
+    if beyond:
+        raise TopicError(
+            ErrorCode.KAFKA_PARTITION_UNKNOWN,
+            f"{facts.topic} has no Kafka partition {beyond[0]}",
+            f"It has {facts.kafka_partitions} Kafka partitions, counted from 0",
+            "Use the numbers of existing Kafka partitions",
+            topic=facts.topic,
+        )
+
+
+def records_gone(facts: TopicFacts, number: int, wanted: int, first: int, last: int) -> TopicError:
+    """Return the error for a position that is not between the ends of its Kafka partition."""
+    remedy = (
+        "Send the missing changes again from the source (a backfill), then start again"
+        " from the beginning of the topic"
+    )
+    if wanted > last:
+        return TopicError(
+            ErrorCode.TOPIC_SHORTENED,
+            f"{facts.topic} ends before the stored position: Kafka partition {number}"
+            f" ends at offset {last}, and the position is {wanted}",
+            "The brokers lost records that were read before (an unclean leader election),"
+            " or the stored position is wrong",
+            remedy,
+            topic=facts.topic,
+        )
+    return TopicError(
+        ErrorCode.RECORDS_DELETED,
+        f"Records of {facts.topic} were deleted before they were read: Kafka partition"
+        f" {number}, offsets {wanted} to {first - 1}",
+        "Retention or another program deleted them before this reader continued",
+        remedy,
+        topic=facts.topic,
+    )
+
+
+def positions_of_state(
+    state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
+) -> tuple[Position, ...]:
+    """Return the positions to continue from. Raises `TopicError` if the topic lost records that
+    were read. The reader checks whether it is the topic of the state.
+    """
+    if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
+        check_numbers(facts, state.offsets)
+        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
+    return tuple(
+        Position(state.topic, state.topic_id, number, oldest - 1)
+        for number, (oldest, _) in state.offsets.items()
+    )
+
+
+def create_time_warning(facts: TopicFacts) -> list[str]:
+    """Return a warning if the record timestamps of the topic are those of its producers."""
+    if facts.timestamp_type == "LogAppendTime":
+        return []
+    warning = (
+        f"The topic {facts.topic} has message.timestamp.type={facts.timestamp_type}. Reading by"
+        f" commit time begins {ARRIVAL_MARGIN_S:.0f} s earlier, because the clocks of producers"
+        " may be wrong. Changes of a producer whose clock is further behind are left out"
+    )
+    return [warning]
+
+
+def first_arrival(facts: TopicFacts, limits: Limits, start_commit: int) -> int:
+    """Return the least record timestamp (µs) that a change from `start_commit` on may have."""
+    margin = 0.0 if facts.timestamp_type == "LogAppendTime" else ARRIVAL_MARGIN_S
+    return max(0, start_commit - int((limits.max_clock_skew_s + margin) * _SECOND))
+
+
+def first_positions(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    decoder: Decoder,
+    start_commit: int,
+    *,
+    kafka_partitions: Collection[int] | None,
+    has_roots: bool,
+) -> tuple[Position, ...]:
+    """Return the positions after which a reader from `start_commit` on reads.
+
+    Args:
+        kafka: The brokers and client settings.
+        facts: The topic.
+        decoder: Decodes the records in which announcements are looked for.
+        start_commit: The least commit timestamp (µs).
+        kafka_partitions: The Kafka partitions to read. None: all.
+        has_roots: Whether the reader knows the roots, and needs no announcement.
+
+    Returns:
+        The positions, without those of Kafka partitions that are read from their beginning.
+
+    Raises:
+        OutOfRangeError: The topic may not hold all changes from `start_commit` on any more.
+        TopicError: The topic lacks one of the Kafka partitions.
+        BrokerError: No broker answers.
+    """
+    arrival = first_arrival(facts, decoder.limits, start_commit)
+    first = topics.beginning_offsets(kafka, facts)
+    starts = topics.offsets_at(kafka, facts, arrival)
+    if facts.timestamp_type != "LogAppendTime":
+        # Kafka looks for the time among numbers that clients wrote (REC-25). Where not even the
+        # first one is believed, it says nothing.
+        later = {number for number, offset in starts.items() if offset > first[number]}
+        believed = _first_arrivals(kafka, facts, first, later, at_most=1)
+        starts |= {number: first[number] for number in later - believed.keys()}
+    if kafka_partitions is not None:
+        check_numbers(facts, kafka_partitions)
+        starts = {number: starts[number] for number in kafka_partitions}
+    _check_age(kafka, facts, start_commit, start_commit - arrival, first, starts)
+    if not has_roots:
+        starts = _announced_offsets(kafka, facts, decoder, first, starts)
+    return positions_at(facts, starts, first)
+
+
+def _check_age(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    start_commit: int,
+    skew: int,
+    first: Mapping[int, int],
+    starts: Mapping[int, int],
+) -> None:
+    """Raise `OutOfRangeError` if records that were deleted may be in the range.
+
+    A record was deleted only if the first offset is not 0. It arrived no later than the first
+    record that is left. If none is left, it is assumed that retention deleted it.
+    """
+    doubtful = {number for number, offset in starts.items() if 0 < first[number] == offset}
+    if not doubtful:
+        return
+    arrivals = _first_arrivals(kafka, facts, first, doubtful)
+    now = now_us()
+    expired = now - facts.retention_ms * 1000 if facts.retention_ms >= 0 else now
+    oldest = max(arrivals.get(number, expired) for number in doubtful) + skew + 1
+    if start_commit < oldest:
+        raise OutOfRangeError(
+            ErrorCode.START_TOO_OLD,
+            f"{facts.topic} may not hold all changes from {view_of_time(start_commit)} on",
+            "Retention or another program has deleted older records",
+            f"Use a start_commit of {view_of_time(oldest)} or later, or read the tables",
+            topic=facts.topic,
+            oldest=oldest,
+        )
+
+
+def _first_arrivals(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    first: Mapping[int, int],
+    numbers: Iterable[int],
+    *,
+    at_most: int | None = None,
+) -> dict[int, int]:
+    """Return the time of arrival of the first record of each Kafka partition whose record timestamp
+    is believed, among the first `at_most` offsets. None: among all.
+    """
+    found: dict[int, int] = {}
+    ends = topics.end_offsets(kafka, facts)
+    errors = client.LastError()
+    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
+        for number in numbers:
+            end = ends[number] if at_most is None else min(ends[number], first[number] + at_most)
+            ranges = {number: (first[number], end)}
+            for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
+                if (arrived := client.arrival_of(message)) is not None:
+                    found[number] = arrived
+                    break
+    return found
+
+
+def _announced_offsets(
+    kafka: KafkaConfig,
+    facts: TopicFacts,
+    decoder: Decoder,
+    first: Mapping[int, int],
+    starts: Mapping[int, int],
+) -> dict[int, int]:
+    """Return, by Kafka partition, the newest announcement before an offset, or the first offset.
+
+    Of an announcement in several parts (WMK-6), it is the first part in the window. Each Kafka
+    partition is read backwards, in growing windows.
+    """
+    found = {number: offset for number, offset in starts.items() if offset <= first[number]}
+    ends = {number: offset for number, offset in starts.items() if number not in found}
+    window = _WINDOW
+    while ends:
+        windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
+        newest: dict[int, tuple[str, int]] = {}
+        for source in records_between(kafka, facts.topic, facts.topic_id, windows):
+            verdict = decoder.decode(source, facts.kafka_partitions)
+            if isinstance(verdict, Rejection):
+                continue
+            announced = _announcement(verdict.record)
+            number = source.position.kafka_partition
+            if announced is not None and newest.get(number) != announced:
+                newest[number], found[number] = announced, source.position.offset
+        for number, (begin, _) in windows.items():
+            if begin <= first[number]:
+                found.setdefault(number, begin)
+        ends = {number: begin for number, (begin, _) in windows.items() if number not in found}
+        window *= _GROWTH
+    return {number: found[number] for number in starts}
+
+
+def _announcement(record: object) -> tuple[str, int] | None:
+    """Return the root and the start timestamp of an announcement, which all its parts have."""
+    if not isinstance(record, ChildPartitions) or any(
+        child.parent_partition_tokens for child in record.children
+    ):
+        return None
+    return record.stream_partition, record.start_timestamp
