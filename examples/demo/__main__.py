@@ -114,7 +114,12 @@ class Demo:
         self.bad_records = send_bad_records(self.config.kafka, STREAM)
         say(f"published {published}")
         say(f"published {len(self.bad_records)} bad records")
-        rows = run.wait_for(lambda: self._snapshot(commit.timestamp), f"commit {commit.id}")
+
+        def look() -> list[tuple[bytes, compare.Row]] | None:
+            producer.poll(0)  # sends the heartbeats that are due
+            return self._snapshot(commit.timestamp)
+
+        rows = run.wait_for(look, f"commit {commit.id}")
         self._check(
             f"a snapshot with {len(rows):,} rows is the tree of commit {commit.id[:12]}",
             compare.row_differences(compare.tree(self.repository, commit.id), rows),
