@@ -51,7 +51,7 @@ REFUSALS: Final = frozenset(
         KafkaError.TOPIC_AUTHORIZATION_FAILED,
     }
 )
-"""The errors that come again if the record is sent again, until somebody removes the cause."""
+"""The errors that come again if the record is sent again, until the cause is removed."""
 
 
 def text_of(error: SendError) -> str:

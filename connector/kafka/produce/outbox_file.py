@@ -101,9 +101,7 @@ def headers_of(row: Row) -> HeaderList:
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """The facts of the topic of an outbox, and the id of the schema in the
-    registry.
-    """
+    """The facts of the topic of an outbox, and the id of its schema in the registry."""
 
     topic: TopicFacts
     schema_id: int | None = None

@@ -56,6 +56,8 @@ _Prepared = tuple[int, list[TransactionMessage]]
 """The answer, and the messages of the transaction. Without messages, the answer is final."""
 
 MAX_RETRY_S: Final = 300.0
+_LIMITS: Final = Limits(max_record_bytes=1_000_000_000)
+"""A release has no other limit than that of its topic."""
 _MAX_PAUSE_S: Final = 5.0
 
 
@@ -80,7 +82,7 @@ def commit_streams(
     names = check_stream_names(streams)
     if as_of is not None:
         _check_as_of(as_of, through)
-    encoding = Encoding(topics.describe(kafka, topic), registry, Limits(max_record_bytes=2**31 - 1))
+    encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
     retention, name = staging_retention_s * 1_000_000, f"write-commit/{uuid.uuid4().hex}"
     with ExitStack() as holds:
         held: HeldRelease | None = None
@@ -155,7 +157,7 @@ def release_again(
     """
     wanted = tuple(ranges)
     names = sorted({one.stream for one in wanted})
-    encoding = Encoding(topics.describe(kafka, topic), registry, Limits(max_record_bytes=2**31 - 1))
+    encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
     held = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
 
     def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
