@@ -67,6 +67,8 @@ READ_AT_ONCE: Final = 512
 MAX_AHEAD: Final = 2_000
 REMOVE_EVERY: Final = 1_000
 RETRY_S: Final = 1.0
+SLOW_S: Final = 0.5
+"""After so long without an acknowledgement, the topic is verified before the next heartbeat."""
 LONGEST_WAIT_S: Final = 0.25
 
 _CLAIMS: Final = (Kind.HEARTBEAT, Kind.CHILD_PARTITIONS, Kind.AUTOMATIC_HEARTBEAT)
@@ -202,9 +204,10 @@ class OutboxQueue:
         self._noted: dict[int, Row] = {}  # in flight: all but plain changes of this process
         self._repeated: set[int] = set()  # acknowledged, and sent again behind an earlier record
         self._callbacks = _Callbacks()
+        self._acknowledged_at = 0.0
         self._delivered: dict[str, Heartbeat] = {}
         self._settled = 0
-        self._must_go_back = False
+        self._must_go_back = self._must_verify = False
         self._alone_upto = self._alone = 0
         self._failure, self._retry_at = "", 0.0
         self._group: list[tuple[Sent, Row]] | None = None
@@ -320,8 +323,13 @@ class OutboxQueue:
         """Read the results of the client, delete what is acknowledged, and go on sending. `push`
         sends waiting batches at once. Raises `TopicError` if the topic was created again.
         """
-        push = push and bool(self._queue.items)
+        push, in_flight = push and bool(self._queue.items), len(self._in_flight)
         self._queue.serve(min(timeout_s, LONGEST_WAIT_S), push=push)
+        now = time.monotonic()
+        if len(self._in_flight) < in_flight:
+            self._acknowledged_at = now
+        elif in_flight and now - self._acknowledged_at > SLOW_S:
+            self._must_verify = True  # the topic may have been deleted and created meanwhile
         if self._settled and (timeout_s or self._settled >= REMOVE_EVERY):
             self._remove()
         self._send()
@@ -357,6 +365,8 @@ class OutboxQueue:
         kafka_partitions = (
             range(self._bytes.kafka_partitions) if everywhere else (row.kafka_partition,)
         )
+        if not self._in_flight:
+            self._acknowledged_at = time.monotonic()
         self._in_flight[number] = len(kafka_partitions)
         if row.kind == Kind.CHANGE:
             self._open_changes += 1
@@ -380,12 +390,13 @@ class OutboxQueue:
 
     def _is_true(self) -> bool:
         """Whether all changes before a control record are acknowledged and deleted, and the topic
-        is the one that has them: after an error of the client, Kafka is asked again.
+        is the one that has them: after an error or a pause, Kafka is asked again.
         """
         if self._open_changes:
             return False
-        if self._queue.last_error:
+        if self._queue.last_error or self._must_verify:
             self._queue.forget_error()
+            self._must_verify = False
             self._watch.ask_again()
         return self._watch.look() and self._remove() and self._file.first > self._last_change
 
@@ -436,7 +447,7 @@ class OutboxQueue:
             self._delivered[record.stream_partition] = record
 
     def _failed(self, number: int, error: SendError) -> None:
-        self._must_go_back = True
+        self._must_go_back = self._must_verify = True
         if is_unknown(error):
             return
         self._failure, self._retry_at = text_of(error), time.monotonic() + RETRY_S

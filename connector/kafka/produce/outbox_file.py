@@ -461,7 +461,7 @@ def _checksum(
     number: int, kind: int, kafka_partition: int, key: bytes, value: bytes, headers: bytes
 ) -> int:
     fixed = _FIXED.pack(number, kind, kafka_partition, len(key), len(value), len(headers))
-    return zlib.crc32(headers, zlib.crc32(value, zlib.crc32(key, zlib.crc32(fixed))))
+    return zlib.crc32(b"".join((fixed, key, value, headers)))
 
 
 def _position(position: Heartbeat, *, is_delivered: bool) -> tuple[object, ...]:

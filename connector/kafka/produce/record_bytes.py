@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import BrokerError, InvalidChangeError
+from connector.errors import BrokerError, InvalidChangeError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.avro_encoder import version_of
@@ -158,8 +157,13 @@ class TopicWatch:
             answer, self._answer, self._admin = self._answer, None, None
             if not self.is_verified:
                 self._ask_at = time.monotonic() + RETRY_S
-            with suppress(BrokerError):  # no broker answers now
+            try:
                 self._use(answer)
+            except BrokerError:
+                pass  # no broker answers now
+            except TopicError:
+                self.is_verified, self._ask_at = False, time.monotonic() + RETRY_S
+                raise
         return self.is_verified
 
     def _use(self, answer: Future[TopicDescription]) -> None:
