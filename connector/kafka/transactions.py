@@ -16,6 +16,7 @@ ledger of dead letters, and of groups that store a state (WRS-8, WRS-14, DLQ-11,
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -254,6 +255,8 @@ class TransactionClient:
         except BaseException:
             self._abort()
             raise
+        except:  # noqa: E722  a fenced client has raised its KafkaError, which is no exception
+            error = sys.exc_info()[1]  # type: ignore[assignment]
         if error is not None:
             return self._failed(error, is_committing)
         self._on_step("committed")
