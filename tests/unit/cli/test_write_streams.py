@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -115,8 +114,8 @@ def test_a_wait_needs_no_timeout_and_a_timeout_a_wait(folder: Path) -> None:
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("commit_timestamp", [0, -1, "1", 1.5, True, 2**63])
-def test_a_commit_timestamp_is_a_number(folder: Path, commit_timestamp: Any) -> None:
+@pytest.mark.parametrize("commit_timestamp", [0, -1, 2**63])
+def test_a_commit_timestamp_has_a_range(folder: Path, commit_timestamp: int) -> None:
     log(folder, releases(9))
     with pytest.raises(ConfigError) as caught:
         release_rows(load_config(), "s", "w/a", commit_timestamp=commit_timestamp, why="x")
