@@ -281,20 +281,11 @@ def started(
     (folder / "connector.toml").write_text(
         configuration(kafka, topic, *(lines or SETTINGS[settings]), tables=tables)
     )
-    command = [
-        str(Path(sys.executable).with_name("connector")),
-        "--config",
-        str(folder / "connector.toml"),
-        *("run", "--trace", str(folder / "trace")),
-    ]
     with ExitStack() as stack:
         generator = stack.enter_context(load.running(kafka, topic, rows, folder, tables))
-        log = stack.enter_context((folder / "pipeline.log").open("wb"))
         began = time.monotonic()
-        pipeline = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-        stack.callback(end, pipeline)
+        trace = ("--trace", str(folder / "trace"))
+        pipeline = stack.enter_context(running_pipeline(folder, *trace))
         warehouse = folder / "warehouse"
         changelog = Commits(warehouse / "streams" / workload.STREAM / "changelog")
         of_tables = [Commits(warehouse / "tables" / name / "data") for name in table_names(tables)]
@@ -306,6 +297,21 @@ def started(
         own, jvm, *_ = machine.descendants(pipeline.pid)
         scene.pids = {"jvm": jvm, "python": own, "broker": broker.pid, "load": generator.pid}
         yield scene
+
+
+@contextmanager
+def running_pipeline(folder: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`connector run` with the configuration of a folder. It ends with the block."""
+    command = [str(Path(sys.executable).with_name("connector"))]
+    command += ["--config", str(folder / "connector.toml"), "run", *options]
+    with (folder / "pipeline.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            end(process)
 
 
 def end(process: subprocess.Popen[Any]) -> None:

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import machine, workload
-from benchmarks.freshness import SETTINGS, configuration, end
+from benchmarks.freshness import SETTINGS, configuration, running_pipeline
 from benchmarks.report import Figure, finish
 from connector import DataChange, SetCell, jars
 from connector.config.settings import KafkaConfig
@@ -41,23 +41,6 @@ def once_s(folder: Path) -> float:
         stderr=subprocess.DEVNULL,
     )
     return time.monotonic() - began
-
-
-@contextmanager
-def running(folder: Path) -> Iterator[int]:
-    """The pid of a pipeline that ends with the block."""
-    with (folder / "pipeline.log").open("wb") as log:
-        process = subprocess.Popen(
-            [COMMAND, "--config", str(folder / "connector.toml"), "run"],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-        try:
-            yield process.pid
-        finally:
-            end(process)
 
 
 def commits(folder: Path) -> int:
@@ -117,10 +100,10 @@ def main() -> int:
             Figure("once_new_s", once_s(folder), "<15"),
             Figure("once_nothing_s", once_s(folder), "<8"),
         ]
-        with running(folder) as pid:
+        with running_pipeline(folder) as pipeline:
             time.sleep(warm_s)
-            figures += idle(folder, pid, "silent", seconds, lambda: None)
-            figures += idle(folder, pid, "heartbeats", seconds, lambda: beat(producer))
+            figures += idle(folder, pipeline.pid, "silent", seconds, lambda: None)
+            figures += idle(folder, pipeline.pid, "heartbeats", seconds, lambda: beat(producer))
     return finish(figures, validate_record=not quick)
 
 
