@@ -98,6 +98,14 @@ class Seen:
     gone: Ranges = ()
 
 
+def _counted(runs: Iterable[Run]) -> tuple[int, Ranges, Ranges]:
+    """Return the number of rows, the offsets with a row, and those with several."""
+    found = list(runs)
+    rows = sum((run.stop - run.start) * run.times for run in found)
+    present = union_ranges(Range(run.start, run.stop) for run in found)
+    return rows, present, tuple(Range(run.start, run.stop) for run in found if run.times > 1)
+
+
 @dataclass(frozen=True, slots=True)
 class PartitionAudit:
     """The audit of one Kafka partition, which was read from `begin` up to, and without, `end`.
@@ -122,12 +130,10 @@ class PartitionAudit:
 
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
         """Add the rows of further batches."""
-        found = list(runs)
-        present = union_ranges(Range(run.start, run.stop) for run in found)
-        twice = (Range(run.start, run.stop) for run in found if run.times > 1)
+        rows, present, twice = _counted(runs)
         return replace(
             self,
-            rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
+            rows=self.rows + rows,
             covered=union_ranges(self.covered, common(present, self._read)),
             lost=without(self.lost, present),
             unverified=without(self.unverified, present),
@@ -196,12 +202,10 @@ class WriteStreamAudit:
 
     def logged(self, runs: Iterable[Run]) -> WriteStreamAudit:
         """Add the rows of further batches."""
-        found = list(runs)
-        present = union_ranges(Range(run.start, run.stop) for run in found)
-        twice = (Range(run.start, run.stop) for run in found if run.times > 1)
+        rows, present, twice = _counted(runs)
         return replace(
             self,
-            rows=self.rows + sum((run.stop - run.start) * run.times for run in found),
+            rows=self.rows + rows,
             offsets=union_ranges(self.offsets, present),
             doubled=union_ranges(self.doubled, twice, common(present, self.offsets)),
         )
