@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import zipfile
 from pathlib import Path
@@ -37,7 +38,7 @@ def main() -> int:
 
     from connector import jars
 
-    listed = jars.fetch("spark", jars.JarStore.from_environment({}))
+    listed = jars.fetch("spark", jars.JarStore.from_environment(os.environ))
     spark = (
         SparkSession.builder.master("local[1]")
         .config("spark.jars", ",".join(str(jar) for jar in listed if jar.name != OWN_JAR))

@@ -385,13 +385,14 @@ def start_session(
 
 def _use_local_files(spark: SparkSession) -> None:
     """Read and write local files by lowmark's class, which starts no process for them. It cannot be
-    a setting of Spark, because Spark needs local files before it has loaded the jars.
+    a setting of Spark, because Spark needs local files before it has loaded the jars. A second call
+    for a session does nothing.
     """
     jvm: Any = spark._jvm
-    if _has_class(jvm, f"{_LOCAL_FILES}$Checked"):
-        conf = spark.sparkContext._jsc.hadoopConfiguration()
+    conf, checked = spark.sparkContext._jsc.hadoopConfiguration(), f"{_LOCAL_FILES}$Checked"
+    if conf.get("fs.file.impl") != checked and _has_class(jvm, checked):
         conf.set("fs.AbstractFileSystem.file.impl", f"{_LOCAL_FILES}$Context")
-        conf.set("fs.file.impl", f"{_LOCAL_FILES}$Checked")
+        conf.set("fs.file.impl", checked)
         # The next user of local files gets a new object.
         jvm.org.apache.hadoop.fs.FileSystem.getLocal(conf).close()
 
