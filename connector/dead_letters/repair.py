@@ -243,10 +243,12 @@ def _take(content: Content, step: Step, schemas: Schemas) -> Content | Unrepaira
             body = codec.body_of(content.value or b"")
             if step.argument != "single-object":
                 return replace(content, value=codec.frame(body, int(step.argument)))
-            version = codec.body_version(content.value or b"", schemas)
-            if version is None:
+            reframed = codec.frame(body, None)
+            if codec.names_other_schema(content.value or b"", schemas) or isinstance(
+                codec.read(reframed, schemas), Rejection
+            ):
                 return Unrepairable("the body was not written with a released schema")
-            return replace(content, value=codec.frame(body, None, version))
+            return replace(content, value=reframed)
         case "set-key":
             return replace(content, key=bytes_of_text(step.argument))
         case "key-from-record":

@@ -19,12 +19,13 @@ from typing import Any, Final
 import fastavro
 from fastavro.schema import parse_schema
 
-from connector.records.codec import VERSIONS, encode, frame, to_datum
+from connector.records.codec import SCHEMA, encode, frame
+from connector.records.datum import to_datum
 from connector.records.model import CONTROL_KEY, DataChange, DeleteFamily, Heartbeat, Rule, SetCell
 from connector.records.rejection import Headers, Reason
 
 _DAY_US: Final = 86_400_000_000
-_SCHEMA: Final = parse_schema(json.loads(VERSIONS[1]))
+_SCHEMA: Final = parse_schema(json.loads(SCHEMA))
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     if config.registry is None:
         return
     from connector.kafka.schema_registry import RegistryClient
-    from connector.records.codec import VERSIONS
+    from connector.records.codec import SCHEMA
 
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
@@ -320,7 +320,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
             )
             return
         for stream in config.streams.values():
-            schema_id = registry.schema_id(stream.topic, VERSIONS[1])
+            schema_id = registry.schema_id(stream.topic, SCHEMA)
             yield Finding(
                 "ok",
                 f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from connector.errors import ConfigError, InvalidChangeError
-from connector.records.avro_encoder import version_of
-from connector.records.codec import VERSIONS, ChangeRecord, Schemas, encode, frame, framed
+from connector.records.codec import SCHEMA, ChangeRecord, Schemas, encode, frame, framed
 from connector.records.model import (
     CONTROL_KEY,
     ChildPartitions,
@@ -278,7 +277,7 @@ def test_of_several_faults_the_first_of_the_order_is_named() -> None:
     no_family = no_sequence.replace(b"\x02f\x00\x00\x00\x00\x00", b"\x02!\x00\x00\x00\x00\x00")
     unknown_entry = no_family.replace(b"\x06\x02!", b"\x00\x02!")
     no_table = unknown_entry.replace(b"\x02t\x02k", b"\x02!\x02k")
-    registry = Schemas({7: VERSIONS[1]})
+    registry = Schemas({7: SCHEMA})
     single = frame(b"", None)
     steps: list[tuple[str, bytes]] = [
         ("TOO_LARGE", b"\xff" * (ROOM + 1)),
@@ -413,7 +412,7 @@ def test_a_record_of_a_schema_with_unknown_fields_is_rejected_if_the_stream_says
     """ING-3, EVO-10: by default it is accepted, without these fields."""
     asked = {
         "value": in_newer_schema(record, 4, 9),
-        "schemas": Schemas({9: NEWER_SCHEMA, 8: VERSIONS[version_of(record)]}),
+        "schemas": Schemas({9: NEWER_SCHEMA, 8: SCHEMA}),
     }
     assert verdict(record, **asked) == ChangeRecord(record, 4)
     reject = Limits(unknown_fields=UnknownFields.REJECT)

@@ -104,7 +104,7 @@ class WriteSession:
             queue_timeout_s: How long `append` blocks. 0: it raises at once.
             max_retry_s: How long a transaction is tried again. Then the session ends.
             heartbeat_s: The interval of heartbeats, 1 to 300 seconds.
-            registry: The schema registry. Both versions of the schema are looked up.
+            registry: The schema registry, where the schema is looked up.
             max_record_bytes: The limit for key and value together.
             min_commit_timestamp: The least commit timestamp, in microseconds.
             staging_retention_s: After this time without an append, a pending or buffered write
