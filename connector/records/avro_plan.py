@@ -61,7 +61,8 @@ class Plan(NamedTuple):
       `heartbeat.timestamp`.
     - `inconvertible`: for each field whose numbers or bytes mean something else than in the reader
       schema, its logical types in the writer schema.
-    - `is_ours`: bodies of the writer schema are bodies of the reader schema.
+    - `is_ours`: bodies of the writer schema are bodies of the reader schema. Their numbers may have
+      another unit.
     """
 
     read: Reader
@@ -237,8 +238,8 @@ def compile_plan(writer: Datum, reader: Datum) -> Plan:
             inconvertible[path] = " or ".join(sorted(filter(None, by_type)))
         elif factor != 1:
             factors[path] = factor
-    is_ours = not factors and not inconvertible and _form(writer) == _form(reader)
-    return Plan(read, tuple(sorted(compiler.unknown_fields)), factors, inconvertible, is_ours)
+    unknown_fields = tuple(sorted(compiler.unknown_fields))
+    return Plan(read, unknown_fields, factors, inconvertible, _form(writer) == _form(reader))
 
 
 def _names(schema: Datum) -> dict[str, Datum]:

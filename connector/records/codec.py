@@ -230,7 +230,9 @@ def decode(
     plan = plan_of(schema)
     if isinstance(plan, str):
         return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
-    decoded = decode_body(value, _body_start(value)) if plan.is_ours else None
+    decoded = None
+    if plan.is_ours and not plan.factors and not plan.inconvertible:
+        decoded = decode_body(value, _body_start(value))
     if decoded is None:
         datum = _datum(value, plan)
         if isinstance(datum, Rejection):

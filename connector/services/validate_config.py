@@ -34,8 +34,7 @@ from connector.services.store_requests import (
 )
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.store_errors import unconditional
-from connector.tables.compatibility import check_columns, check_compatible
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, check_columns, check_compatible
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic

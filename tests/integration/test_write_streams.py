@@ -505,7 +505,7 @@ def test_with_a_registry_records_have_its_schema_id(
 def test_a_topic_without_a_catalog_is_an_error_with_a_remedy(
     kafka: KafkaConfig, new_topic: NewTopic, admin: object
 ) -> None:
-    """WRS-3: for example a topic of an earlier release. To create the topics again is enough."""
+    """WRS-3: for example a topic that another tool made. To create the topics again is enough."""
     facts = new_topic()
     admin.delete_topics([catalog_topic(facts.topic)])[catalog_topic(facts.topic)].result(30)  # type: ignore[attr-defined]
     with pytest.raises(TopicError) as missing:
