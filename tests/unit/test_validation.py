@@ -404,8 +404,6 @@ def test_more_kafka_partitions_than_the_topic_has_are_judged_by_what_it_has_now(
         Reason.INVALID,
         "kafka_partitions is 4, but must be at most 3, which the topic has",
         "KAFKA_PARTITIONS",
-        "kafka_partitions is 4, but must be at most 3, which the topic has",
-        "KAFKA_PARTITIONS",
     )
 
 
