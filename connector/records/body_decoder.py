@@ -41,6 +41,7 @@ from connector.records.model import (
     SetCell,
     Transaction,
     WriteStreamOffset,
+    with_data,
 )
 
 _T = TypeVar("_T")
@@ -149,7 +150,7 @@ def _entries(
             start = end + 3
             end = start + (length >> 1)
             value = data[start:end]
-        entries.append(cell.with_data(value, timestamp))
+        entries.append(with_data(cell, value, timestamp))
     if data[end] != 0:
         raise _UnusualError
     return tuple(entries), end + 1

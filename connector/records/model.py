@@ -193,14 +193,15 @@ class SetCell(_Checked):
         if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
             raise Rule.CELL_TIMESTAMP.broken(self.cell_timestamp, limit=f"{_NATURAL}, or -1")
 
-    def with_data(self, value: bytes, cell_timestamp: int) -> SetCell:
-        """Return a cell of the same column. The arguments must be legal: nothing is checked."""
-        copy = object.__new__(SetCell)
-        _set_family(copy, self.family)
-        _set_qualifier(copy, self.qualifier)
-        _set_value(copy, value)
-        _set_cell_timestamp(copy, cell_timestamp)
-        return copy
+
+def with_data(cell: SetCell, value: bytes, cell_timestamp: int) -> SetCell:
+    """Return a cell of the same column. The arguments must be legal: nothing is checked."""
+    copy = object.__new__(SetCell)
+    _set_family(copy, cell.family)
+    _set_qualifier(copy, cell.qualifier)
+    _set_value(copy, value)
+    _set_cell_timestamp(copy, cell_timestamp)
+    return copy
 
 
 # The setters of the slots. They skip the checks, and that the class is frozen.
@@ -411,7 +412,7 @@ class DataChange(_Checked):
         if commit_timestamp:
             entries = tuple(
                 [
-                    entry.with_data(entry.value, commit_timestamp)
+                    with_data(entry, entry.value, commit_timestamp)
                     if type(entry) is SetCell and entry.cell_timestamp == SERVER_TIME
                     else entry
                     for entry in entries
@@ -547,8 +548,6 @@ def kafka_key(record: Record) -> bytes:
 
 
 # The same names occur very often, so the cache keeps names that passed the check.
-
-
 @lru_cache(maxsize=1024)
 def check_table(table: str) -> None:
     """Raise `InvalidChangeError` if a source table cannot have this name."""
