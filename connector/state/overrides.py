@@ -73,14 +73,13 @@ class ClosePartition:
     """The end of a stream partition that does not end by itself (WMK-8). `made_at` is in
     microseconds.
 
-    In a warehouse, numbers increase in the order in which they were made. A `reason` of None can be
-    read, because an earlier release stored it. It is not written any more.
+    In a warehouse, numbers increase in the order in which they were made.
     """
 
     number: int
     stream: str
     stream_partition: str
-    reason: str | None
+    reason: str
     made_at: int
     made_by: str
 

@@ -357,6 +357,6 @@ class Progress:
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        horizons = {"kept": stored.get("batch_horizons", ())}
+        horizons = {"kept": stored["batch_horizons"]}
         known = from_stored(Progress, {**stored, "batch_horizons": horizons})
         return replace(known, frontier=frontier)

@@ -13,7 +13,7 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.errors import DeliveryError, ErrorCode, RegistryError
 from connector.kafka.topics import partition_of
 from connector.lake.state_reader import progress_of
-from connector.records.codec import VERSIONS, encode, frame
+from connector.records.codec import SCHEMA, encode, frame
 from connector.records.model import CONTROL_KEY, Heartbeat, ModType, RowImage, Rule
 from connector.records.rejection import Reason
 from connector.spark.storage import changelog
@@ -209,7 +209,7 @@ def test_a_letter_of_a_known_schema_is_the_same_from_another_process(
         asked.append(id_)
         if not up:
             raise RegistryError(ErrorCode.REGISTRY_UNREACHABLE, "nobody answers")
-        return VERSIONS[1] if id_ in (7, 8) else None
+        return SCHEMA if id_ in (7, 8) else None
 
     up = False
     stream = Stream(spark, tmp_path / "torn", schema_by_id=schema_by_id)
@@ -267,7 +267,7 @@ def test_records_of_a_schema_with_unknown_fields_are_kept_and_counted(
     """ING-3, EVO-10: by schema and field, with their bytes; also by a process that continues
     another one's batch.
     """
-    schemas = {7: VERSIONS[1], 9: NEWER_SCHEMA}
+    schemas = {7: SCHEMA, 9: NEWER_SCHEMA}
     stream = Stream(spark, tmp_path, schema_by_id=schemas.get)
     new = account("a", 1, name="Ada")
     values = [in_newer_schema(record, 2, 9) for record in (new, new, Heartbeat("p", 5))]

@@ -12,7 +12,7 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.records import codec
 from connector.records.model import DataChange
 from connector.records.rejection import Position, Reason
-from connector.spark.storage.changelog_rows import RECORDS, bytes_of, order_position
+from connector.spark.storage.changelog_rows import RECORD, bytes_of, order_position
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
 
@@ -35,21 +35,16 @@ def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[D
         "ingest_batch",
         "order_position",
     )
-    # A record is written in the version that its producer used (WRS-16).
-    old, new = (
-        to_avro(F.expr(RECORDS[version]), schema) for version, schema in codec.VERSIONS.items()
-    )
-    body = F.when(F.expr("write_stream IS NULL"), old).otherwise(new).alias("body")
-    version = F.expr("CASE WHEN write_stream IS NULL THEN 1 ELSE 2 END").alias("version")
+    body = to_avro(F.expr(RECORD), codec.SCHEMA).alias("body")
     times = (
         F.expr(f"unix_micros({name})").alias(name) for name in ("record_timestamp", "ingest_time")
     )
-    found = changes.orderBy("kafka_partition", "offset").select(*columns, *times, body, version)
+    found = changes.orderBy("kafka_partition", "offset").select(*columns, *times, body)
     return (_table_letter(row, definition) for row in found.toLocalIterator())
 
 
 def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
-    value = codec.frame(bytes(row["body"]), None, row["version"])
+    value = codec.frame(bytes(row["body"]), None)
     decoded = codec.decode(value, codec.Schemas())
     assert isinstance(decoded, codec.ChangeRecord), decoded
     assert isinstance(decoded.record, DataChange)

@@ -44,8 +44,7 @@ from connector.state.reading import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
-from connector.tables.compatibility import check_compatible
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, check_compatible
 from connector.tables.stored_definition import ColumnIds, assign_ids, from_properties
 
 

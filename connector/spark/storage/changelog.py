@@ -29,11 +29,9 @@ from connector.spark.literal_rows import literal_rows
 from connector.spark.sql import constant
 from connector.spark.storage.changelog_columns import (
     ENTRIES,
-    NEW_COLUMNS,
     PAYLOAD,
     STATISTICS,
     columns_of_batch,
-    with_new_columns,
 )
 from connector.spark.storage.delta_log import (
     Commit,
@@ -392,12 +390,10 @@ class Changelog:
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
-        """Add the columns that a changelog of an earlier release lacks, and store the retention of
-        the configuration in its properties (TBL-23). Call it while there is no ingest.
+        """Store the retention of the configuration in the properties of the changelog (TBL-23).
+        Call it while there is no ingest.
         """
         stored = self._stored_in()
-        if stored is not None:
-            self._add_columns(stored)
         if (
             stored is None
             or not self._declares_retention
@@ -410,18 +406,6 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             set_properties(
                 self._spark, self._path, retention_properties(self._retention_s), metadata
-            )
-
-    def _add_columns(self, stored: Mapping[str, Any]) -> None:
-        known = self._log.columns()
-        lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in known}
-        if not lacking:
-            return
-        metadata = user_metadata({**stored, "commit": "columns added"})
-        columns = ", ".join(f"{name} {type_}" for name, type_ in lacking.items())
-        with explained(f"stream {self._stream}"):
-            metadata_session(self._spark, metadata).sql(
-                f"ALTER TABLE delta.`{self._path}` ADD COLUMNS ({columns})"
             )
 
     def passed(self) -> list[CommitCount]:
@@ -568,8 +552,7 @@ class Changelog:
         Compaction and trimming add no rows, and remove none that the stream has not read yet.
         """
         reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
-        rows = with_new_columns(reader.load(self._path))
-        return rows.where(F.col("slot") > FRONTIER_SLOT)
+        return reader.load(self._path).where(F.col("slot") > FRONTIER_SLOT)
 
     def of_source(self, source: str) -> Column:
         """Whether a row is a change of a source table. Only the files of its slot are read."""
@@ -696,7 +679,7 @@ class Changelog:
         reader = self._spark.read.format("delta")
         if pinned and (newest := self._log.newest()) is not None:
             reader = reader.option("versionAsOf", newest.version)
-        return with_new_columns(reader.load(self._path))
+        return reader.load(self._path)
 
     def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
         with reading(self._path):

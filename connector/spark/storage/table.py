@@ -60,8 +60,7 @@ from connector.state.maintenance_schedule import DAY_US, CommitCount, vacuums
 from connector.state.reading import reading
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
-from connector.tables.compatibility import check_columns, check_compatible
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, check_columns, check_compatible
 from connector.tables.stored_definition import (
     NO_IDS,
     ColumnIds,

@@ -221,7 +221,7 @@ def test_progress_with_releases_is_read_back(open_: ReleaseProgress) -> None:
 
 
 def test_a_stream_without_write_streams_stores_nothing_of_them() -> None:
-    """A changelog of an earlier release has no such fields."""
+    """WRS-17."""
     stored = Progress().to_json()
     assert not {"staged", "releases"} & stored.keys()
     assert Progress.from_json(stored, UNKNOWN).releases == NO_RELEASES
