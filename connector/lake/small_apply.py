@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import trouble
-from connector.lake.column_merge import Flags, MergedRows, Numbers, Registers, Unfit, Writes
+from connector.lake.column_merge import Flags, MergedRows, Registers, Unfit, Writes
 from connector.lake.small_files import (
     Add,
     Found,
@@ -38,11 +38,11 @@ from connector.lake.small_files import (
     write,
 )
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES, fields_of, plain
+from connector.lake.table_fields import ARROW_TYPES, Numbers, fields_of, plain
 from connector.records.ordering import OrderBy
-from connector.state import small_apply as limits
+from connector.state import apply_level as limits
+from connector.state.apply_level import Merged, SmallApply
 from connector.state.changelog_slots import SEED, xxh64
-from connector.state.small_apply import Merged, SmallApply
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, expire, join, visible

@@ -28,8 +28,8 @@ from connector.lake.stores import files_at
 from connector.lake.table_fields import plain
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
-from connector.state import small_apply as limits
-from connector.state.small_apply import MAX_BYTES, SmallApply, are_few_by_row, is_few
+from connector.state import apply_level as limits
+from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition

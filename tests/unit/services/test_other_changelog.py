@@ -176,14 +176,14 @@ def test_the_state_of_an_open_table_is_not_that_of_a_commit_that_follows(
     config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch, now: int
 ) -> None:
     """TBL-16: rows of one version with the state of a newer one would be older than they say."""
-    opened = DeltaTable.history
+    version = DeltaTable.version
 
-    def history(delta: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+    def version_before_a_commit(delta: DeltaTable) -> int:
         monkeypatch.undo()
         log_table(Path(config.warehouse), "t", replace(TABLE, apply_number=2, to_batch=2))
-        return opened(delta, limit)
+        return version(delta)
 
-    monkeypatch.setattr(DeltaTable, "history", history)
+    monkeypatch.setattr(DeltaTable, "version", version_before_a_commit)
     found = open_table(places.table(config.warehouse, "t"))
     assert (len(list(found.rows())), found.version) == (1, 0)
     assert found.stored["to_batch"] == 1
