@@ -29,6 +29,17 @@ from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 
 @dataclass(frozen=True, slots=True)
+class StreamRules:
+    """The settings of a stream that its progress depends on. `roots` are as in
+    `connector.watermarks.frontier.advance`, and `wait_s` as in `Progress.cut`.
+    """
+
+    retention: Retention = Retention()
+    roots: frozenset[str] = frozenset()
+    wait_s: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class BatchCounts:
     """The counts of the rows of a batch.
 
@@ -170,20 +181,18 @@ class Progress:
         counts: BatchCounts,
         ends: Mapping[int, int],
         asked: EndOffsets,
-        retention: Retention,
-        roots: frozenset[str],
+        rules: StreamRules,
         overrides: Sequence[ClosePartition] = (),
         placement: KeyPlacement | None = None,
-        wait_s: int | None = None,
         releases: ReleaseProgress | None = None,
     ) -> Progress:
         """Return the progress after `ingest_batch`, the next batch, was read up to `ends`.
 
-        `roots` are as in `connector.watermarks.frontier.advance`. `overrides` are those of the
-        batch. One that was already taken is ignored. `placement` is that of the keys, if a sample
-        was taken (ING-1). `wait_s` is as in `cut`. `releases` are
-        those after the batch; None: as before.
+        `overrides` are those of the batch. One that was already taken is ignored. `placement` is
+        that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
+        as before.
         """
+        retention, wait_s = rules.retention, rules.wait_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
         taken = tuple(override for override in overrides if override.number > self.closed_to)
@@ -191,7 +200,7 @@ class Progress:
         # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(
-            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
+            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=rules.roots, ends=ended
         )
         transactions = self.transactions.counted(
             counts.declared, self.low_watermark, waits=wait_s is not None

@@ -41,7 +41,7 @@ from connector.state.incomplete_transactions import ReleaseTransaction, Transact
 from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
@@ -430,20 +430,17 @@ class Ingest:
         published: int,
         releases: ReleaseProgress,
     ) -> Progress:
-        retention, roots = (
-            Retention(self._stream.delete_retention_s),
-            frozenset(self._stream.partitions),
-        )
+        stream = self._stream
         after = before.after(
             batch.ingest_batch,
             counts,
             batch.offsets.end,
             batch.asked,
-            retention,
-            roots,
+            StreamRules(
+                Retention(stream.delete_retention_s), frozenset(stream.partitions), stream.wait_s
+            ),
             batch.ends,
             placement,
-            self._stream.wait_s,
             releases,
         )
         return self._with_outside(after, published)

@@ -21,7 +21,7 @@ from connector.lake.plain_table import open_table
 from connector.services import read, status
 from connector.services.events import Event
 from connector.state.jobs import CutRecord
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
 from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
@@ -53,7 +53,7 @@ def config(tmp_path: Path, now: int) -> ConnectorConfig:
     log_progress(
         tmp_path,
         "s",
-        Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), Retention(), frozenset()),
+        Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), StreamRules()),
         changelog_id="new",
     )
     document: dict[str, Any] = {

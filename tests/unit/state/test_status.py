@@ -26,7 +26,7 @@ from connector.state.source_checks import (
 )
 from connector.state.source_status import facts_of_checks, hints_of_checks, view_of_checks
 from connector.state.status_json import summarize_names
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.stream_status import partition_statuses, stream_status
 from connector.state.table_state import TableState
 from connector.state.table_status import table_status
@@ -87,7 +87,7 @@ def progress(
 ) -> Progress:
     counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
     return Progress().after(
-        1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), Retention(), roots
+        1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), StreamRules(roots=roots)
     )
 
 
