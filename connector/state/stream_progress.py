@@ -34,7 +34,7 @@ class StreamRules:
     `connector.watermarks.frontier.advance`, and `wait_s` as in `Progress.cut`.
     """
 
-    retention: Retention = Retention()
+    retention: Retention = field(default_factory=Retention)
     roots: frozenset[str] = frozenset()
     wait_s: int | None = None
 
@@ -192,7 +192,7 @@ class Progress:
         that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
         as before.
         """
-        retention, wait_s = rules.retention, rules.wait_s
+        retention, roots, wait_s = rules.retention, rules.roots, rules.wait_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
         taken = tuple(override for override in overrides if override.number > self.closed_to)
@@ -200,7 +200,7 @@ class Progress:
         # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(
-            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=rules.roots, ends=ended
+            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
         )
         transactions = self.transactions.counted(
             counts.declared, self.low_watermark, waits=wait_s is not None

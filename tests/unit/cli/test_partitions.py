@@ -14,7 +14,6 @@ from connector.lake.overrides import Overrides
 from connector.lake.state_reader import progress_of
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
 from tests.unit.warehouses import log_progress

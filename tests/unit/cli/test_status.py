@@ -17,7 +17,6 @@ from connector.state.jobs import Job, JobKind
 from connector.state.source_checks import BatchFindings, Ignored
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
-from connector.tables.retention import Retention
 from connector.text import duration
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord

@@ -23,7 +23,6 @@ from connector.services.events import Event
 from connector.state.jobs import CutRecord
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from tests.unit.warehouses import log_progress, log_table
 

@@ -19,7 +19,6 @@ from connector.state.source_checks import (
     ignored_claims,
 )
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.watermarks.producer_epoch import OlderProducer

@@ -32,7 +32,6 @@ from connector.state.table_state import TableState
 from connector.state.table_status import table_status
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.retention import Retention
 from connector.tables.values import DataType
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import (

@@ -21,9 +21,7 @@ S = 1_000_000
 ONE = Progress().after(
     1, BatchCounts(changes=3), {0: 3}, EndOffsets(100 * S, {0: 3}), StreamRules()
 )
-TWO = ONE.after(
-    2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), StreamRules()
-)
+TWO = ONE.after(2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), StreamRules())
 
 
 def test_what_is_stored_is_read_back() -> None:
@@ -124,9 +122,7 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
         ClosePartition(number, "s", name, "gone", 1, "me") for number, name in ((3, "p"), (4, "q"))
     ]
     asked = EndOffsets(100 * S, {0: 3})
-    spoken = Progress().after(
-        1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, StreamRules()
-    )
+    spoken = Progress().after(1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, StreamRules())
     one = spoken.after(
         2, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides[:1]
     )
@@ -137,16 +133,9 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
         {"p": Ended(5)},
     )
     assert Progress.from_json(one.to_json(), one.frontier) == one
-    both = one.after(
-        3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides
-    )
+    both = one.after(3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides)
     assert (both.ends, both.closed_to, list(both.frontier.live)) == ((overrides[1],), 4, [])
-    assert (
-        both.after(
-            4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules()
-        ).ends
-        == ()
-    )
+    assert both.after(4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules()).ends == ()
 
 
 def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
@@ -285,11 +274,7 @@ def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> Non
     heard = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")
     asked, rules = EndOffsets(1, {0: 1}), StreamRules(Retention(10), frozenset({"p", "q"}))
-    one = Progress().after(
-        1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, rules, [override]
-    )
+    one = Progress().after(1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, rules, [override])
     assert {name: end.at for name, end in one.frontier.ended.items()} == {"p": 5 * S}
-    two = one.after(
-        2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, rules
-    )
+    two = one.after(2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, rules)
     assert (two.low_watermark, two.horizon, two.frontier.ended) == (50 * S, 40 * S, {})

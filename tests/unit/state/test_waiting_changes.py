@@ -19,7 +19,6 @@ from connector.services.run import tell_what_waits
 from connector.state.changelog_slots import table_slot
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims
 from tests.unit.warehouses import commit, log_table

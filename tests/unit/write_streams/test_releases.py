@@ -12,7 +12,6 @@ import pytest
 
 from connector.records.model import OffsetRange, Release
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import (
