@@ -1,4 +1,4 @@
-"""What the changelog lacks: rows of releases (WRS-18), and records of transactions (ING-2)."""
+"""Finds what a changelog lacks: rows of releases (WRS-18), and records of transactions (ING-2)."""
 
 from __future__ import annotations
 

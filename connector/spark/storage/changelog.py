@@ -211,10 +211,13 @@ class Changelog(ChangelogReader):
                 path=self._path,
             )
         if (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
-            raise self._conflict(
-                batch.ingest_batch,
+            raise WriterConflictError(
+                ErrorCode.BATCH_OF_ANOTHER_PROCESS,
                 f"Another process wrote batch {batch.ingest_batch} of stream {self._stream}",
-                "nothing",
+                "Two processes ingest the same stream",
+                "Stop one of the two processes. This one has written nothing",
+                stream=self._stream,
+                ingest_batch=batch.ingest_batch,
             )
         if settled is not None:
             self._frontier = (batch.ingest_batch, settled.frontier)
@@ -527,22 +530,16 @@ class Changelog(ChangelogReader):
         newest = stored.get("ingest_batch", 0)
         assert newest >= ingest_batch, (newest, ingest_batch)
         if newest > ingest_batch:
-            raise self._conflict(
-                ingest_batch,
+            raise WriterConflictError(
+                ErrorCode.BATCH_OF_ANOTHER_PROCESS,
                 f"Another process completed batch {ingest_batch} of stream {self._stream}, and"
                 f" continued to batch {newest}",
-                "only the same rows as the other",
+                "Two processes ingest the same stream",
+                "Stop one of the two processes. This one has written only the same rows as the"
+                " other",
+                stream=self._stream,
+                ingest_batch=ingest_batch,
             )
-
-    def _conflict(self, ingest_batch: int, problem: str, written: str) -> WriterConflictError:
-        return WriterConflictError(
-            ErrorCode.BATCH_OF_ANOTHER_PROCESS,
-            problem,
-            "Two processes ingest the same stream",
-            f"Stop one of the two processes. This one has written {written}",
-            stream=self._stream,
-            ingest_batch=ingest_batch,
-        )
 
     def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
         return WriterConflictError(

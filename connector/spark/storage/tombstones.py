@@ -102,8 +102,8 @@ class Tombstones:
     def begin(
         self, expired_below: int | None, layout: Layout, properties: Mapping[str, str]
     ) -> Transaction:
-        """A commit to the tombstone table. If `expired_below` is None, there is no such table yet,
-        and it is created with these properties.
+        """A commit to the tombstone table. Without `expired_below`, there is no such table yet, and
+        it is created with these properties.
         """
         if expired_below is None:
             types = dict(layout.column_types)
