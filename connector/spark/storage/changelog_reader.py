@@ -48,7 +48,7 @@ _RANGES: Final = (
 )
 
 _REPLACED: Final = {
-    "slot": f"int(pmod(xxhash64(table), {TABLE_SLOTS}))",
+    "slot": f"int(pmod(crc32(cast(table AS binary)), {TABLE_SLOTS}))",
     "stream_partition": "_stream_partition",
     "kind": "'change'",
     "ingest_batch": "_batch",
