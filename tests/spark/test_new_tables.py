@@ -27,11 +27,11 @@ from connector.spark.storage.delta_log import (
     DeltaLog,
     metadata_session,
     session_with,
-    user_metadata,
 )
 from connector.spark.storage.maintenance import retention_properties
 from connector.spark.storage.table import Table, layout_of, new_properties
 from connector.spark.storage.transaction import Transaction
+from connector.state.commits import user_metadata
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, TableDefinition, Versions

@@ -52,7 +52,7 @@ _COLUMNS: Final = """
     cast(null AS bigint) AS released_from,
     CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
          WHEN data_change.commit_timestamp = 0 THEN {staged}
-         ELSE int(pmod(xxhash64(data_change.table), {slots})) END AS slot
+         ELSE int(pmod(crc32(cast(data_change.table AS binary)), {slots})) END AS slot
 """
 
 _ALL_DIFFERENT: Final = (

@@ -17,7 +17,6 @@ from connector.lake.changelog_reader import open_logged
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
-from connector.spark.storage.delta_log import _stored_in
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.overrides import PaceOverride
 from connector.state.reading import reading
@@ -136,8 +135,3 @@ def test_ingest_names_the_changelog_whose_newest_batch_cannot_be_read(ends: obje
     )
     with unreadable, reading("/w/changelog"):
         LoggedBatch.from_json({**BATCH, "closed_partitions": ends})
-
-
-def test_metadata_of_great_depth_does_not_end_ingest() -> None:
-    """TBL-14: it is not of lowmark."""
-    assert _stored_in('{"lowmark":' + "[" * 100_000) is None

@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from connector.records.model import OffsetRange, Release
-from connector.state.stream_progress import BatchCounts, Progress
-from connector.tables.retention import Retention
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import (
@@ -233,7 +232,7 @@ def test_a_state_is_not_fresh_while_a_release_waits() -> None:
     def progress(releases: ReleaseProgress) -> Progress:
         asked = EndOffsets(500, PART)
         counts = BatchCounts(staged=9)
-        return Progress().after(1, counts, PART, asked, Retention(), frozenset(), releases=releases)
+        return Progress().after(1, counts, PART, asked, StreamRules(), releases=releases)
 
     waiting = progress(waiting_for_a_row())
     assert waiting.freshness.of(1) is None

@@ -1,13 +1,18 @@
-"""Joins rows by their keys with few other rows.
+"""Frames that are computed once and used several times, and joins of rows with few other rows.
 
-The join uses a number instead of the key, which is faster, and most rows have no match. A file of a
-table has rows of one bucket, and the numbers of a bucket are neighbours. Therefore the data that a
-task reads stays in the processor's cache.
+Spark releases the stored rows of a frame only when Python and the JVM have both released the frame.
+That may take many rounds. So `keeping` releases them.
+
+`broadcast_join` uses a number instead of the key, which is faster, and most rows have no match. A
+file of a table has rows of one bucket, and the numbers of a bucket are neighbours. Therefore the
+data that a task reads stays in the processor's cache.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,6 +25,43 @@ _NUMBERS_PER_ROW: Final = 7
 keys share a number. With a smaller one, more keys would share a number.
 """
 _FEWEST: Final = 64
+
+
+class Keep(Protocol):
+    """Makes a frame that stores its rows when they are first computed. `eager`: it stores them at
+    once.
+    """
+
+    def __call__(self, frame: DataFrame, *, eager: bool = False) -> DataFrame: ...
+
+
+def keep_on(frame: DataFrame, *, eager: bool = False) -> DataFrame:
+    """A `Keep` that stores the rows while the frame is in use."""
+    return frame.localCheckpoint(eager)
+
+
+def keep_nothing(frame: DataFrame, *, eager: bool = False) -> DataFrame:  # noqa: ARG001
+    """A `Keep` that stores nothing: the rows are computed each time."""
+    return frame
+
+
+@contextmanager
+def keeping() -> Iterator[Keep]:
+    """Yield a `Keep` that stores rows until the end of the block. Then frames made from them can no
+    longer be used.
+    """
+    kept: list[DataFrame] = []
+
+    def keep(frame: DataFrame, *, eager: bool = False) -> DataFrame:
+        kept.append(keep_on(frame, eager=eager))
+        return kept[-1]
+
+    try:
+        yield keep
+    finally:
+        for frame in kept:
+            stored: Any = frame._jdf.queryExecution().logical()
+            stored.rdd().unpersist(False)
 
 
 def broadcast_join(

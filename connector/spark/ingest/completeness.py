@@ -1,4 +1,4 @@
-"""Finds the transactions of a changelog that lack records (ING-2)."""
+"""Finds what a changelog lacks: rows of releases (WRS-18), and records of transactions (ING-2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.storage.changelog import Changelog
+from connector.spark.sql import literal_rows
+from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.state.incomplete_transactions import (
     ID_PREFIX,
     MAX_ID_LENGTH,
@@ -17,6 +18,7 @@ from connector.state.incomplete_transactions import (
     IncompleteTransaction,
     TransactionCheck,
 )
+from connector.write_streams.releases import ReleaseProgress
 
 _ID: Final = "transaction.server_transaction_id"
 _LISTED_ID: Final = (
@@ -27,7 +29,7 @@ _DECLARED: Final = "transaction.number_of_records_in_transaction"
 
 
 def incomplete_transactions(
-    changelog: Changelog, before: TransactionCheck, low_watermark: int
+    changelog: ChangelogReader, before: TransactionCheck, low_watermark: int
 ) -> tuple[list[Found], int]:
     """The transactions with fewer records than they declare, the oldest first, at most
     `MOST_FOUND`, and the commit timestamp below which these are all.
@@ -74,3 +76,34 @@ def _lacking(changes: DataFrame) -> list[Found]:
     )
     lacking = counted.where("missing > 0").orderBy("at", "id").limit(MOST_FOUND)
     return [Found(row["at"], row["id"], row["missing"]) for row in lacking.collect()]
+
+
+def count_rows_of(releases: ReleaseProgress, changelog: ChangelogReader, to: int) -> dict[int, int]:
+    """How many different offsets of each open release are in the changelog up to the batch `to`,
+    by the number of the release in `releases.open`. Offsets that were released before are left out.
+    So are rows of a write stream from before its first batch: ingest had forgotten it (WRS-21).
+
+    It is one query over the staged rows since the first one of these write streams.
+    """
+    first = releases.first_batch()
+    ranges = [
+        (n, one.stream, one.first, one.upto, releases.streams[one.stream].first_batch)
+        for n, wanted in enumerate(releases.wanted())
+        for one in wanted
+        if one.stream in releases.streams
+    ]
+    if first is None or not ranges:
+        return {}
+    spark = changelog.spark
+    wanted = literal_rows(
+        spark, ranges, "n int, _stream string, _first bigint, _upto bigint, _since bigint"
+    )
+    staged = changelog.staged(after=first - 1, to=to).selectExpr(
+        "write_stream.stream AS stream", "write_stream.offset AS row", "ingest_batch"
+    )
+    is_wanted = F.expr(
+        "stream = _stream AND row >= _first AND row < _upto AND ingest_batch >= _since"
+    )
+    found = staged.join(F.broadcast(wanted), is_wanted)
+    counted = found.groupBy("n").agg(F.countDistinct("stream", "row").alias("rows")).collect()
+    return {row["n"]: row["rows"] for row in counted}
