@@ -42,7 +42,7 @@ from connector import jars
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig
 from connector.kafka import ChangeProducer, topics
-from connector.records.codec import VERSIONS
+from connector.records.codec import SCHEMA
 
 CHANGES = 1_000_000
 ROWS = 1_000_000
@@ -188,9 +188,9 @@ def run_recipe(told: str) -> None:
 
 def changes_of(records: DataFrame) -> DataFrame:
     """Kafka records as rows of plain columns."""
-    # After the single-object header, with version 1 of the schema only.
+    # After the single-object header.
     decoded = records.select(
-        from_avro(F.expr("substring(value, 11)"), VERSIONS[1]).alias("record")
+        from_avro(F.expr("substring(value, 11)"), SCHEMA).alias("record")
     ).select("record.data_change")
     cell = (
         "get(filter(data_change.entries, e -> e.kind = 'SET_CELL' AND e.family = '{}' AND"

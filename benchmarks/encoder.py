@@ -26,15 +26,15 @@ import fastavro
 from benchmarks import machine
 from benchmarks.report import Figure, finish
 from connector.records.codec import (
-    VERSIONS,
+    SCHEMA,
     Schemas,
     decode,
     encode,
     encode_with_fastavro,
     frame,
     read,
-    to_datum,
 )
+from connector.records.datum import to_datum
 from connector.records.model import DataChange, SetCell
 
 CHANGES = 5_000
@@ -92,7 +92,7 @@ def best_rates(
 
 def main() -> int:
     records = changes(CHANGES, SEED)
-    parsed = fastavro.parse_schema(json.loads(VERSIONS[1]))
+    parsed = fastavro.parse_schema(json.loads(SCHEMA))
     data = [hinted(to_datum(record, 4)) for record in records]
     bodies = [encode(record, 4) for record in records]
     values = [frame(body, None) for body in bodies]

@@ -52,9 +52,10 @@ from connector import jars
 from connector.config.settings import KafkaConfig
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
-from connector.lake.plain_table import open_table, stored_in
+from connector.lake.plain_table import open_table
 from connector.spark import read_table
 from connector.spark.session import start_session
+from connector.state.commits import stored_in
 from connector.state.table_state import TableState
 from connector.tables.values import DataType
 
@@ -106,7 +107,7 @@ class Commits:
                 infos = [
                     json.loads(line).get("commitInfo", {}) for line in path.read_text().splitlines()
                 ]
-                self.said.append(dict(stored_in(next(filter(None, infos), {}))))
+                self.said.append(dict(stored_in(next(filter(None, infos), {})) or {}))
                 self.at.append(made_at)
 
 

@@ -24,7 +24,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from benchmarks.freshness import KAFKA_PARTITIONS
 from benchmarks.workload import COLUMNS
-from connector.records.codec import VERSIONS
+from connector.records.codec import SCHEMA as RECORD_SCHEMA
 from connector.tables.values import DataType
 
 AT_ONCE = 50_000
@@ -43,7 +43,7 @@ def delta_rs(servers: str, topic: str, folder: Path) -> None:
     """A loop without Spark. The stored commit timestamp keeps an older change from winning."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "peer"})
     consumer.assign([TopicPartition(topic, number, 0) for number in range(KAFKA_PARTITIONS)])
-    schema = fastavro.parse_schema(json.loads(VERSIONS[1]))
+    schema = fastavro.parse_schema(json.loads(RECORD_SCHEMA))
     columns = pa.schema([field for field in SCHEMA if field.name != "deleted"])
     table = DeltaTable.create(str(folder / "table"), columns)
     names, ends = columns.names, dict.fromkeys(map(str, range(KAFKA_PARTITIONS)), 0)

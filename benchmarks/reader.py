@@ -51,6 +51,8 @@ from connector.records.model import Heartbeat, Transaction
 ROUNDS = 5
 TOPIC = "bench"
 IN_TRANSACTION, HEARTBEAT_EVERY = 3, 999
+PLAIN_RATE = 40_000
+"""Records a second and core: the rate to reach."""
 Read = Callable[[KafkaConfig, int], int]
 """Reads the topic, which has so many records. Returns the number of changes."""
 
@@ -162,7 +164,11 @@ def main() -> int:
     return finish(
         [
             *(
-                Figure(f"reader_{named[way]}_records_per_s_and_core", value)
+                Figure(
+                    f"reader_{named[way]}_records_per_s_and_core",
+                    value,
+                    str(PLAIN_RATE) if way == "plain" else "-",
+                )
                 for way, value in best.items()
             ),
             *(

@@ -56,7 +56,7 @@ from connector.config import java_settings
 from connector.kafka import ChangeProducer, topics
 from connector.kafka.topics import TopicFacts
 from connector.lake.jobs import History
-from connector.records.codec import VERSIONS
+from connector.records.codec import SCHEMA
 from connector.records.model import Heartbeat
 from connector.spark.apply.apply import apply
 from connector.spark.storage.table import Table
@@ -396,8 +396,8 @@ def plain_append(
 
     def append(rows: DataFrame, _: int) -> None:
         meter.begin()
-        # After the single-object header, with version 1 of the schema only.
-        record = from_avro(F.expr("substring(value, 11)"), VERSIONS[1]).alias("record")
+        # After the single-object header.
+        record = from_avro(F.expr("substring(value, 11)"), SCHEMA).alias("record")
         rows.select("partition", "offset", record).coalesce(1).write.format("delta").mode(
             "append"
         ).save(str(folder / "table"))

@@ -132,15 +132,13 @@ class Stage:
             now=lambda: time.time_ns() // 1000,
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
             count_rows=count_rows,
+            earliest=partial(topics.beginning_offsets, self.kafka, topic),
             outside=lambda known, published: external_dead_letters(
                 self.kafka, topic.topic, known, published
             ),
             partition_of=topics.partition_of,
         )
-        earliest = partial(topics.beginning_offsets, self.kafka, topic)
-        return StreamIngest(
-            self.spark, config, stream, world, earliest, lambda _: None, on_step=on_step
-        )
+        return StreamIngest(self.spark, config, stream, world, lambda _: None, on_step=on_step)
 
 
 def refuse(letters: Iterable[DeadLetter]) -> int:

@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import to_avro
 
-from connector.records.codec import VERSIONS
+from connector.records.codec import SCHEMA
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
@@ -124,7 +124,7 @@ def kafka_records(rows: DataFrame, shape: Shape, kafka_partitions: int) -> DataF
         f"named_struct('stream_partition', 'p0', 'kafka_partitions', {kafka_partitions},"
         f" 'data_change', {change})"
     )
-    value = F.concat(F.lit(_head()), to_avro(record, VERSIONS[1]))
+    value = F.concat(F.lit(_head()), to_avro(record, SCHEMA))
     return rows.select(F.expr("cast(row_key AS binary)").alias("key"), value.alias("value"))
 
 
@@ -187,5 +187,5 @@ def _entry(kind: str, qualifier: str, value: str) -> str:
 
 def _head() -> bytes:
     """The header of the single-object framing, from fastavro instead of lowmark's own code."""
-    canonical = fastavro.schema.to_parsing_canonical_form(json.loads(VERSIONS[1]))
+    canonical = fastavro.schema.to_parsing_canonical_form(json.loads(SCHEMA))
     return b"\xc3\x01" + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))

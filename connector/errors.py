@@ -343,7 +343,7 @@ class ConfigError(ConnectorError):
 class InvalidChangeError(ConnectorError, ValueError):
     """A value breaks a limit of REC-14, or a rule of REC-9 or REC-16.
 
-    - `rule` is the name of the broken rule: a `connector.records.model.Rule`, or
+    - `rule` is the name of the broken rule: a `connector.records.model.Rule`, or `UNKNOWN_ENTRY`,
       `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE`, `UNREADABLE_VALUE` or
       `COMMIT_TIMESTAMP_TOO_OLD`.
     - `field` is the Avro field.
@@ -361,6 +361,11 @@ class InvalidChangeError(ConnectorError, ValueError):
         self.limit = limit
         self.value = shown_value(value)
         super().__init__(rule, f"{field} is {self.value}, but must be {limit}", "", remedy)
+
+    def within(self, part: str) -> None:
+        """Put the path of the part that has the field before it, for example `entries[2]`."""
+        self.field = f"{part}.{self.field}"
+        self.problem = f"{part}.{self.problem}"
 
     def in_batch(self, index: int) -> None:
         """Set the index of the change in its batch, and add it to `problem`."""
@@ -553,7 +558,10 @@ def shown_value(value: object) -> str:
             if isinstance(value, int)
             else f"a {type(value).__name__} of great depth"
         )
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+    if len(shown) <= 80:
+        return shown
+    end = f"... ({len(value)} long)" if isinstance(value, str | bytes) else "..."
+    return shown[: 80 - len(end)] + end
 
 
 def argument_invalid(name: str, value: object, allowed: str) -> ConfigError:

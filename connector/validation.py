@@ -10,20 +10,19 @@ rules, the first one of this list is reported:
      3  UNKNOWN_SCHEMA                the schema is not known, or cannot be read as a ChangeRecord
      4  UNDECODABLE                   truncated, trailing bytes, invalid UTF-8, a length above
                                       16 MiB (REC-13, `records.avro_decoder`)
-     5  INVALID                       rules LOGICAL_TYPE to ENTRY_COUNT, in the order of
-                                      `records.model.Rule` (REC-14, REC-16, REC-26)
-     6  UNKNOWN_ENTRY                 this release does not know the kind of an entry
-     7  INVALID                       rules FAMILY to RELEASE
-     8  INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
-     9  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY`
+     5  INVALID                       a rule of `records.model.Rule`, in the order of construction
+                                      (REC-14, REC-16, REC-26). With them, in their order:
+        UNKNOWN_ENTRY                 this release does not know the kind of an entry
+        INVALID_SEQUENCE_NUMBER       the change sequence number is not valid (REC-10)
+     6  KEY_MISMATCH                  the Kafka key is not the row key, or not `CONTROL_KEY`
                                       (REC-1, REC-3)
-    10  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record
+     7  COMMIT_TIMESTAMP_IN_FUTURE,   a time is more than `max_clock_skew_s` after the record
         WATERMARK_IN_FUTURE           timestamp (REC-15)
-    11  COMMIT_TIMESTAMP_TOO_OLD      a time is before `min_commit_timestamp` (ING-6)
-    12  INVALID                       rules UNKNOWN_FIELDS and ROW_IMAGE, if the stream rejects
+     8  COMMIT_TIMESTAMP_TOO_OLD      a time is before `min_commit_timestamp` (ING-6)
+     9  INVALID                       rules UNKNOWN_FIELDS and ROW_IMAGE, if the stream rejects
                                       such records (EVO-10, ING-7)
-    13  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
-    14  TOO_LATE                      the change or release is older than the horizon. Newer deletes
+    10  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
+    11  TOO_LATE                      the change or release is older than the horizon. Newer deletes
                                       may be forgotten (MRG-11, WRS-20)
 """
 
@@ -66,24 +65,6 @@ class RowImages(StrEnum):
 
     COUNT = "count"
     REJECT = "reject"
-
-
-RULES_BY_SETTING: Final = (
-    (
-        Rule.UNKNOWN_FIELDS,
-        "",
-        'with `unknown_fields = "reject"`: the schema of the record has only known fields',
-    ),
-    (
-        Rule.ROW_IMAGE,
-        "",
-        (
-            'with `row_images = "reject"`: a change whose row_image says DELETE sets no cell, and'
-            " one that says INSERT sets a cell"
-        ),
-    ),
-)
-"""Each rule that only a setting turns on, its field and what must be true, for documents."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 import fastavro
 
-from connector.records.codec import READER_SCHEMA, frame, to_datum
+from connector.records.codec import SCHEMA, frame
+from connector.records.datum import to_datum
 from connector.records.model import (
     DataChange,
     DeleteCells,
@@ -67,7 +68,7 @@ def delete_family(family: str = "f") -> DeleteFamily:
 
 
 def _newer_schema() -> str:
-    schema = json.loads(READER_SCHEMA)
+    schema = json.loads(SCHEMA)
     (change_schema,) = (
         field["type"][1] for field in schema["fields"] if field["name"] == "data_change"
     )

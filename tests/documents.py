@@ -15,9 +15,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from connector import validation
 from connector.dead_letters.repair import STEPS
-from connector.records import checks, codec
+from connector.records.model import Rule
 from connector.records.rejection import Reason
 from connector.records.views import Viewed
 from tests.error_codes import ERRORS, errors_page
@@ -109,8 +108,7 @@ def reasons() -> str:
         "|---|---|---|",
     ]
     lines += [
-        f"| `{rule}` | {f'`{field}`' if field else ''} | {words} |"
-        for rule, field, words in _rules()
+        f"| `{rule}` | {f'`{rule.field}`' if rule.field else ''} | {rule.limit} |" for rule in Rule
     ]
     lines += [
         "",
@@ -126,26 +124,6 @@ def reasons() -> str:
         for verb, (form, what) in STEPS.items()
     ]
     return "\n".join(lines) + "\n"
-
-
-def _rules() -> list[tuple[str, str, str]]:
-    every_check = (
-        *checks.RECORD_CHECKS,
-        *checks.CHANGE_CHECKS,
-        *checks.ENTRY_CHECKS,
-        *checks.HEARTBEAT_CHECKS,
-        *checks.CHILD_PARTITIONS_CHECKS,
-        *checks.RELEASE_CHECKS,
-    )
-    found: dict[tuple[str, str], tuple[str, str, str]] = {}
-    for rule, field, _, words in every_check:
-        found.setdefault((rule, field), (rule.value, field, words.replace("|", "\\|")))
-    of_topic = ("KAFKA_PARTITIONS", "kafka_partitions")
-    found[of_topic] = (
-        *of_topic,
-        f"{found[of_topic][2]}, and at most the number of Kafka partitions of the topic",
-    )
-    return [codec.LOGICAL_TYPE_RULE, *found.values(), *validation.RULES_BY_SETTING]
 
 
 def with_reasons(page: str) -> str:

@@ -312,10 +312,12 @@ def _reframed(value: bytes, schema: str, removed: int, schemas: Schemas) -> byte
         return value
     if schema != _SINGLE_OBJECT:
         return codec.frame(codec.body_of(value), int(schema))
-    version = codec.body_version(value, schemas)
-    if version is None:
+    reframed = codec.frame(codec.body_of(value), None)
+    if codec.names_other_schema(value, schemas) or isinstance(
+        codec.read(reframed, schemas), Rejection
+    ):
         raise _MisfitError("the body was not written with a released schema")
-    return codec.frame(codec.body_of(value), None, version)
+    return reframed
 
 
 def _key_of_record(content: Content, schemas: Schemas) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from connector.errors import ErrorCode, RegistryError
-from connector.records.codec import VERSIONS, with_references
+from connector.records.codec import with_references
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -101,13 +101,13 @@ class RegistryClient:
         )
         answer = self._ask("POST", path, {"schema": schema})
         if answer is None:
-            file = _file_of(schema)
             raise RegistryError(
                 ErrorCode.REGISTRY_SCHEMA_DIFFERENT,
                 f"The subject {self._config.subject(topic)} does not have the schema of lowmark",
                 f"The registry at {self._config.url} has no such schema under this subject, and"
                 " auto_register is off",
-                f"Register {file} under the subject, or set registry.auto_register = true",
+                "Register schemas/change_record.v1.avsc under the subject, or set"
+                " registry.auto_register = true",
             )
         found = answer.get("id")
         if not isinstance(found, int) or not 0 <= found <= MAX_SCHEMA_ID:
@@ -247,9 +247,3 @@ def _connect(config: RegistryConfig) -> httpx.Client:
     return httpx.Client(
         base_url=config.url, headers=headers, auth=auth, verify=verify, timeout=config.timeout_s
     )
-
-
-def _file_of(schema: str) -> str:
-    """The file of a released schema, by its text."""
-    version = next((number for number, text in VERSIONS.items() if text == schema), None)
-    return f"schemas/change_record.v{version}.avsc" if version else "the schema"

@@ -15,8 +15,8 @@ from urllib.parse import unquote
 
 from connector.lake.checks import trouble
 from connector.lake.stores import files_at
-from connector.records.checks import child_partitions_of, release_of
 from connector.records.codec import CONFLUENT_BYTES, confluent_id
+from connector.records.datum import child_partitions_of, release_of
 from connector.records.model import MAX_TIMESTAMP, ModType
 from connector.state.batch_counts import BatchRows, RowCounts
 from connector.state.changelog_slots import (
@@ -205,8 +205,7 @@ def _count_control(read: Read, rows: BatchRows, found: RowCounts) -> None:
 
 def _count_control_record(row: Mapping[str, Any], found: RowCounts) -> None:
     name, kafka_partition = row["stream_partition"], row["kafka_partition"]
-    # A changelog without write streams may lack the column.
-    if (release := row.get("release")) is not None:
+    if (release := row["release"]) is not None:
         found.releases[release_of(name, release)] = None
     if row["order_position"]["attempt"] > 0:
         return

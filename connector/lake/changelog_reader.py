@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
 from connector.lake.checks import check_missing, opened, trouble
-from connector.lake.plain_table import batches, rows_in, stored_in
+from connector.lake.plain_table import batches, commits_of, rows_in
 from connector.reports.audit import Run, WriteStreamAudit, digest
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
@@ -185,9 +185,7 @@ def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any
     """The metadata of the stream's newest commit, and the number of later commits by other
     programs.
     """
-    for limit in (1, None):
-        for newer, commit in enumerate(delta.history(limit)):
-            metadata = stored_in(commit)
-            if metadata.get("stream") == stream:
-                return metadata, newer
+    for commit in commits_of(delta).of_lowmark(delta.version()):
+        if commit.stored is not None and commit.stored.get("stream") == stream:
+            return commit.stored, delta.version() - commit.version
     return None, 0

@@ -22,13 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from connector.lake.table_fields import ARROW_TYPES, plain
+from connector.lake.table_fields import ARROW_TYPES, Numbers, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.stored_state import families_of
 from connector.tables.values import DataType, Unreadable, read_value, write_value
 
-Numbers = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 _Kind = TypeVar("_Kind", bound=np.generic)
 

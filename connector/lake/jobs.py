@@ -98,7 +98,7 @@ class History:
         newest = {}
         for kind in MAINTENANCE:
             condition = f"{of} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
-            for row in select(self._jobs, condition, needs="stream"):
+            for row in select(self._jobs, condition):
                 newest[kind] = self._job(row)
         return newest
 
@@ -108,7 +108,7 @@ class History:
         """
         of = _of(table, stream)
         condition = f"{of} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
-        found = select(self._jobs, condition, "max(started_at) AS newest", needs="stream")
+        found = select(self._jobs, condition, "max(started_at) AS newest")
         return found[0]["newest"] if found else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
@@ -173,9 +173,8 @@ class History:
         return [self._cut(common, list(of_cut)) for common, of_cut in by_cut]
 
     def _job(self, row: Mapping[str, Any]) -> Job:
-        """A row as a job. A column that an older release did not write has its default value."""
         with reading(self._jobs, "A row"):
-            return from_stored(Job, {name: row[name] for name in row if row[name] is not None})
+            return from_stored(Job, row)
 
     def _cut(self, common: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CutRecord:
         with reading(self._cuts, "A row"):

@@ -24,7 +24,7 @@ from connector.state.overrides import (
     ClosePartition,
     PaceOverride,
     StalenessOverride,
-    bounds_in,
+    bounds_at,
     check_requests,
     metadata_with,
     metadata_without_overrides,
@@ -80,8 +80,7 @@ class Overrides:
         """The staleness overrides in seconds, by table. They have priority over the
         configuration.
         """
-        with reading(self._settings):
-            return bounds_in(self._in_force(self._newest(self._settings)))
+        return bounds_at(self._settings, self._newest(self._settings))
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority

@@ -7,15 +7,15 @@ every year is possible. Changes that were not applied yet are not read (TBL-16).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from connector.errors import ErrorCode, TableError
 from connector.lake.checks import check_missing, opened, trouble
+from connector.lake.stores import reader_of
+from connector.state.commits import Commit, Commits
 from connector.tables.column_names import BOOKKEEPING
 
 if TYPE_CHECKING:
@@ -25,17 +25,6 @@ REBUILD: Final = "lowmark.rebuild"
 """The property of a table that names the rebuild which made it."""
 _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
 """Delta's primitive types that are read as numbers, and Arrow's type of the number."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitInfo:
-    """A commit of a Delta table: its version, its time (µs), and the metadata of lowmark. They are
-    empty if the commit is not one of lowmark.
-    """
-
-    version: int
-    committed_at: int
-    stored: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,18 +63,14 @@ class PlainTable:
         for batch in batches(self._delta, query):
             yield from rows_in(batch)
 
-    def commits(self) -> Iterator[CommitInfo]:
+    def commits(self) -> Iterator[Commit]:
         """The commits up to this version that the log still has, the newest first. Raises
         `TableError` if the log cannot be read.
         """
-        _, unreadable = _errors()
         try:
-            commits = _commits(self._delta)
-        except unreadable as error:
-            raise trouble(_path_of(self._delta), "read", error, self._delta) from error
-        for commit in commits:
-            at = int(commit.get("timestamp", 0)) * 1000
-            yield CommitInfo(commit["version"], at, stored_in(commit))
+            yield from commits_of(self._delta).back_from(self.version)
+        except OSError as error:
+            raise trouble(self.path, "read", error, self._delta) from error
 
     @property
     def path(self) -> str:
@@ -143,52 +128,18 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
 
 def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
     """The metadata of the commit of the version that is open. It is empty if that commit is not one
-    of lowmark, or the log does not have it any more. A restore to a version of lowmark has the
-    metadata of that version. Raises the errors of deltalake.
+    of lowmark, or the log does not have it any more. Raises `OSError` if it cannot be read.
     """
-    commit = _commit(delta, delta.version(), limit=1)
-    if commit.get("operation") == "RESTORE" and not commit.get("userMetadata"):
-        restored = str((commit.get("operationParameters") or {}).get("version"))
-        commit = _commit(delta, int(restored)) if restored.isdecimal() else {}
-    return stored_in(commit)
+    commit = commits_of(delta).at(delta.version())
+    return {} if commit is None else commit.stored or {}
 
 
-def _commit(delta: DeltaTable, version: int, limit: int | None = None) -> Mapping[str, Any]:
-    local = _local_commit(delta, version)
-    if local is not None:
-        return local
-    return next((one for one in _commits(delta, limit) if one["version"] == version), {})
-
-
-def _local_commit(delta: DeltaTable, version: int) -> Mapping[str, Any] | None:
-    """A commit from its file, in the log of a local table. None: ask deltalake, which lists the
-    log several times for it. A local log of 100,000 commits is listed as a whole.
+def commits_of(delta: DeltaTable) -> Commits:
+    """The commits of a table, read from their files: deltalake would list the whole log several
+    times for the newest one.
     """
     path = _path_of(delta)
-    if "://" in path:
-        return None
-    try:
-        with Path(path, "_delta_log", f"{version:020}.json").open("rb") as lines:
-            infos = (json.loads(line).get("commitInfo") for line in lines if b"commitInfo" in line)
-            return next(filter(None, infos), None)
-    except (AttributeError, OSError, RecursionError, ValueError):
-        return None
-
-
-def _commits(delta: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
-    """The commits up to the version that is open, the newest first.
-
-    deltalake also returns the commits that follow, and counts their versions from the one that is
-    open. So the versions are counted here, from the newest one.
-    """
-    while True:
-        newest = delta._table.get_latest_version()
-        commits = delta.history(limit)
-        if delta._table.get_latest_version() == newest:
-            break
-    for later, commit in enumerate(commits):
-        commit["version"] = newest - later
-    return [commit for commit in commits if commit["version"] <= delta.version()]
+    return Commits(path, reader_of(f"{path}/_delta_log"))
 
 
 def open_table(path: str, version: int | None = None, *, table: str = "") -> PlainTable:
@@ -238,16 +189,3 @@ def _errors() -> tuple[type[Exception], tuple[type[Exception], ...]]:
 def _selected(name: str, type_: str) -> str:
     quoted = '"{}"'.format(name.replace('"', '""'))
     return f"arrow_cast({quoted}, '{_CASTS[type_]}') AS {quoted}" if type_ in _CASTS else quoted
-
-
-def stored_in(commit: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The metadata of a commit in a table's history. It is empty if the commit is not one of
-    lowmark.
-    """
-    user_metadata = commit.get("userMetadata")
-    try:
-        metadata = json.loads(user_metadata) if isinstance(user_metadata, str) else {}
-    except (RecursionError, ValueError):
-        return {}
-    ours = metadata.get("lowmark") if isinstance(metadata, dict) else None
-    return ours if isinstance(ours, dict) else {}

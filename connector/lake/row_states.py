@@ -15,14 +15,17 @@ from typing import Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
-from connector.lake.changelog_changes import CHANGE_COLUMNS, bytes_literal, change_of
+from connector.lake.changelog_changes import (
+    CHANGE_COLUMNS,
+    bytes_literal,
+    change_of,
+    visible_changes,
+)
 from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
-from connector.lake.state_reader import check_owner
-from connector.lake.visible_changes import visible_changes
 from connector.records.rejection import Rejection
 from connector.state.damage import tombstones_unusable
-from connector.state.reading import reading
+from connector.state.reading import check_owner, reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from connector.lake.changelog_changes import change_of
 from connector.lake.checks import trouble
-from connector.lake.column_merge import Flags, MergedRows, Numbers, Registers, Unfit, Writes
+from connector.lake.column_merge import Flags, MergedRows, Registers, Unfit, Writes
 from connector.lake.small_files import (
     Add,
     Found,
@@ -38,11 +38,11 @@ from connector.lake.small_files import (
     write,
 )
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES, fields_of, plain
+from connector.lake.table_fields import ARROW_TYPES, Numbers, fields_of, plain
 from connector.records.ordering import OrderBy
-from connector.state import small_apply as limits
-from connector.state.changelog_slots import SEED, xxh64
-from connector.state.small_apply import Merged, SmallApply
+from connector.state import apply_level as limits
+from connector.state.apply_level import Merged, SmallApply
+from connector.state.changelog_slots import bucket_of
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, expire, join, visible
@@ -177,11 +177,6 @@ def _bucket_of(add: Add) -> str | None:
     return None if bucket is None else str(bucket)
 
 
-def _bucket(row_key: bytes, buckets: int) -> int:
-    """The bucket of a row, as Spark's `pmod(xxhash64(row_key), buckets)`. It is a power of two."""
-    return xxh64(row_key, SEED) % buckets if buckets > 1 else 0
-
-
 def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, int | None]:
     """The changes of the source table that are below the low watermark and not merged yet, and the
     oldest batch with a change that is not below it.
@@ -234,7 +229,7 @@ def _keys_of(task: SmallApply, reader: RowReader, changes: pa.Table) -> _Keys:
         if isinstance(key, Unreadable):
             raise LeftToSpark
         values.append(key)
-    buckets = [_bucket(row_key, task.buckets) for row_key in row_keys]
+    buckets = [bucket_of(row_key, task.buckets) for row_key in row_keys]
     of_change = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
     return _Keys(of_change, values, np.array(buckets, np.int64))
 

@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 from pyarrow import parquet
 from pyroaring import BitMap64
 
-from connector.lake.column_merge import Numbers
 from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES, plain
-from connector.state import small_apply as limits
+from connector.lake.table_fields import ARROW_TYPES, Numbers, plain
+from connector.state import apply_level as limits
 from connector.tables.definition import TableDefinition
 from connector.tables.values import DataType
 

@@ -35,9 +35,9 @@ def append(
     forget: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Append rows with these columns (`string` or `int64`) in one commit. If there is no table, it
-    is made first. Raises `TableError`, also if the table at `path` has none of these columns.
+    is made first. Raises `TableError`, also if the table at `path` lacks one of these columns.
 
-    Columns that the table lacks are added. After every `TIDY_EVERY` commits, `tidy` runs. Then the
+    After every `TIDY_EVERY` commits, `tidy` runs. Then the
     rows are removed for which the SQL condition from `forget` is true (TBL-23).
     """
     from deltalake import write_deltalake
@@ -47,9 +47,9 @@ def append(
     try:
         table = _existing(path) or _made(path, types, configuration=_KEPT)
         known = {field.name for field in table.schema().fields}
-        if known.isdisjoint(types):
-            raise foreign_table(path, f"It has none of the columns {', '.join(types)}")
-        write_deltalake(table, as_arrow(rows, types), mode="append", schema_mode="merge")
+        if lacking := sorted(set(types) - known):
+            raise foreign_table(path, f"It lacks the columns {', '.join(lacking)}")
+        write_deltalake(table, as_arrow(rows, types), mode="append")
         table = opened(path)
         if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
             tidy(table, forget())
@@ -150,12 +150,10 @@ def append_next(
         try:
             table = _existing(path) or _made(path, types, metadata=empty)
             row, metadata = following(stored_of(table))
-            # A table of an earlier release gets the columns that it lacks.
             write_deltalake(
                 table,
                 as_arrow([row], types),
                 mode="append",
-                schema_mode="merge",
                 commit_properties=_with_metadata(metadata),
             )
         except (DeltaError, OSError, ValueError) as error:
@@ -165,11 +163,9 @@ def append_next(
             return
 
 
-def select(
-    path: str, condition: str, columns: str = "*", *, needs: str | None = None
-) -> list[dict[str, Any]]:
+def select(path: str, condition: str, columns: str = "*") -> list[dict[str, Any]]:
     """The rows of the table for which the SQL `condition` is true. The list is empty if there is no
-    table, or no column `needs`.
+    table.
 
     Raises `TableError`, also if only the log of the table is missing.
     """
@@ -182,8 +178,6 @@ def select(
         return []
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error
-    if needs is not None and needs not in {field.name for field in delta.schema().fields}:
-        return []
     found = batches(delta, f"SELECT {columns} FROM t WHERE {condition}")  # noqa: S608, names are quoted
     return [
         dict(zip(batch.schema.names, row, strict=True)) for batch in found for row in rows_in(batch)

@@ -10,14 +10,12 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from connector import warehouse as places
-from connector.errors import ErrorCode, TableError
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
 from connector.state.changelog_slots import FRONTIER_SLOT
-from connector.state.freshness_file import with_file
-from connector.state.reading import frontier_missing, reading
-from connector.state.stream_progress import Progress
+from connector.state.reading import check_owner, frontier_missing, reading
+from connector.state.stream_progress import Progress, with_file
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
@@ -128,18 +126,3 @@ def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
     if metadata is not None:
         check_owner(path, what, name, metadata)
     return metadata
-
-
-def check_owner(path: str, what: str, name: str, metadata: Mapping[str, Any]) -> None:
-    """Raise `TableError` unless the newest commit at `path` has the metadata of this "stream" or
-    "table".
-    """
-    if metadata.get(what) != name:
-        raise TableError(
-            ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} does not belong to {what} {name}",
-            "Another program committed to the Delta table",
-            "Restore the Delta table to the last version that lowmark committed",
-            path=path,
-            **{what: name},
-        )

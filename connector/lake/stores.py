@@ -8,9 +8,9 @@ environment.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
@@ -41,16 +41,34 @@ def options_of(path: str) -> dict[str, str] | None:
     return None if warehouse is None else dict(_OPTIONS[warehouse])
 
 
+def reader_of(folder: str) -> Callable[[str], bytes | None]:
+    """A function that reads a small file of a folder by its name. It returns None if there is no
+    such file, and raises `OSError` if it cannot be read.
+    """
+    local, in_store = _local(folder), list[Any]()
+
+    def read(name: str) -> bytes | None:
+        try:
+            if local is not None:
+                return Path(local, name).read_bytes()
+            if not in_store:
+                from deltalake._internal import DeltaFileSystemHandler
+
+                in_store.append(DeltaFileSystemHandler(folder, options_of(folder), None))
+            file = in_store[0].open_input_file(name)
+            return bytes(file.read(file.size()))
+        except FileNotFoundError:
+            return None
+
+    return read
+
+
 def text_at(path: str) -> str | None:
     """The text of a small file of a warehouse. None: there is no file, or it cannot be read."""
     folder, _, name = path.rpartition("/")
     try:
-        if (local := _local(path)) is not None:
-            return Path(local).read_text("utf-8")
-        from deltalake._internal import DeltaFileSystemHandler
-
-        file = DeltaFileSystemHandler(folder, options_of(path), None).open_input_file(name)
-        return bytes(file.read(file.size())).decode()
+        content = reader_of(folder)(name)
+        return None if content is None else content.decode()
     except (OSError, ValueError):
         return None
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.values import DataType
+
+Numbers = NDArray[np.int64]
 
 ARROW_TYPES: Final = {
     DataType.STRING: pa.string(),

@@ -46,6 +46,8 @@ PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
 )
 _LONG_MASK: Final = 2**64 - 1
+_ENDS_OF_8: Final = 0x8080808080808080
+_END_OF_EIGHTH: Final = 0x0080808080808080
 _INT_MASK: Final = 2**32 - 1
 
 
@@ -59,10 +61,17 @@ class DamagedError(Exception):
         self.path: list[str] = []
 
 
-def _read_long(data: bytes, start: int) -> tuple[int, int]:
+def read_long(data: bytes, start: int) -> tuple[int, int]:
     byte = data[start]
     if byte < 128:
         return (byte >> 1) ^ -(byte & 1), start + 1
+    # Times in microseconds have eight bytes today. Their bits are joined in pairs.
+    number = int.from_bytes(data[start : start + 8], "little")
+    if number & _ENDS_OF_8 == _END_OF_EIGHTH:
+        number = (number & 0x007F007F007F007F) | (number & 0x7F007F007F007F00) >> 1
+        number = (number & 0x00003FFF00003FFF) | (number & 0x3FFF00003FFF0000) >> 2
+        number = (number & 0x0FFFFFFF) | (number & 0x0FFFFFFF00000000) >> 4
+        return (number >> 1) ^ -(number & 1), start + 8
     return _read_number(data, start, 70, _LONG_MASK)
 
 
@@ -86,7 +95,7 @@ def _read_number(data: bytes, start: int, max_bits: int, mask: int) -> tuple[int
     raise DamagedError(start, f"a number of more than {max_bits // 7} bytes")
 
 
-def _read_bytes(data: bytes, start: int) -> tuple[bytes, int]:
+def read_bytes(data: bytes, start: int) -> tuple[bytes, int]:
     length = data[start]
     if length < 128 and not length & 1:
         begin = start + 1
@@ -105,8 +114,8 @@ def _read_bytes(data: bytes, start: int) -> tuple[bytes, int]:
     return data[begin:end], end
 
 
-def _read_string(data: bytes, start: int) -> tuple[str, int]:
-    text, end = _read_bytes(data, start)
+def read_string(data: bytes, start: int) -> tuple[str, int]:
+    text, end = read_bytes(data, start)
     try:
         return text.decode(), end
     except UnicodeDecodeError as error:
@@ -134,18 +143,18 @@ PRIMITIVE_READERS: Final[Mapping[str, Reader]] = {
     "null": _read_null,
     "boolean": _read_boolean,
     "int": read_int,
-    "long": _read_long,
+    "long": read_long,
     "float": fixed_reader(
         4
     ),  # our schema has no floating point numbers: these are read only to be dropped
     "double": fixed_reader(8),
-    "bytes": _read_bytes,
-    "string": _read_string,
+    "bytes": read_bytes,
+    "string": read_string,
 }
 
 
 def skip_bytes(data: bytes, start: int) -> tuple[None, int]:
-    length, begin = _read_long(data, start)
+    length, begin = read_long(data, start)
     end = begin + max(0, length)
     if end > len(data):
         raise DamagedError(start, f"{length} bytes announced, {len(data) - begin} left")
@@ -234,11 +243,11 @@ def union_reader(branches: list[Reader]) -> Reader:
 
 def _read_block_start(data: bytes, start: int, items_so_far: int) -> tuple[int, int]:
     """Return the number of items in the block, and the offset of the first one."""
-    count, begin = _read_long(data, start)
+    count, begin = read_long(data, start)
     if count < 0:
         # Java has no 2^63. In the first block, it takes -2^63 for an empty array.
         count = -count if items_so_far or count > -(2**63) else 0
-        _, begin = _read_long(data, begin)
+        _, begin = read_long(data, begin)
     if items_so_far + count > MAX_ITEMS:
         raise DamagedError(start, f"{items_so_far + count} items, above the limit of {MAX_ITEMS}")
     return count, begin
@@ -273,7 +282,7 @@ def map_reader(value: Reader) -> Reader:
             if count == 0:
                 return values, end
             for _ in range(count):
-                key, end = _read_string(data, end)
+                key, end = read_string(data, end)
                 values[key], end = value(data, end)
             read_so_far += count
 
@@ -286,7 +295,7 @@ def blocks_skipper(parts: list[Reader]) -> Reader:
     def read(data: bytes, start: int) -> tuple[None, int]:
         end = start
         while True:
-            count, end = _read_long(data, end)
+            count, end = read_long(data, end)
             if count == 0:
                 return None, end
             if count < 0:

@@ -1,8 +1,5 @@
 """Encodes the Avro body of a record, by hand (REC-20).
 
-A record is written in version 2 of the schema if it has a field that version 1 lacks: a row of a
-write stream, or a release. All other records are written in version 1 (WRS-16).
-
 An Avro library walks the schema for every value. Here, the walk is unrolled, and encoding only
 joins pieces of bytes. Three optimizations matter:
 
@@ -48,31 +45,24 @@ _MOD_TYPES: Final = {ModType.INSERT: b"\x00", ModType.UPDATE: b"\x02", ModType.D
 
 
 def encode_body(record: Record, kafka_partitions: int) -> bytes:
-    """Return the same bytes as `codec.encode_with_fastavro`. The version is `version_of`."""
+    """Return the same bytes as `codec.encode_with_fastavro`."""
     head = _head(record.stream_partition, kafka_partitions)
     if isinstance(record, DataChange):
         pieces = [head, b"\x02"]
         _append_data_change(pieces, record, record.commit_timestamp)
         if record.write_stream is None:
-            pieces.append(b"\x00\x00")
+            pieces.append(b"\x00\x00\x00\x00")
         else:
             _append_write_stream(pieces, record.write_stream.stream, record.write_stream.offset)
             pieces.append(b"\x00\x00\x00")
         return b"".join(pieces)
     if isinstance(record, Heartbeat):
         return b"".join(
-            (head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00")
+            (head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00\x00")
         )
     if isinstance(record, Release):
         return b"".join((head, b"\x00\x00\x00\x02", _release(record)))
-    return b"".join((head, b"\x00\x00\x02", _child_partitions(record)))
-
-
-def version_of(record: Record) -> int:
-    """Return the version of the schema that a record is written in: 1 or 2 (WRS-16)."""
-    if isinstance(record, DataChange):
-        return 1 if record.write_stream is None else 2
-    return 2 if isinstance(record, Release) else 1
+    return b"".join((head, b"\x00\x00\x02", _child_partitions(record), b"\x00"))
 
 
 def encode_row(
@@ -81,7 +71,7 @@ def encode_row(
     """Encode a row of a write stream at another offset than its own.
 
     Returns:
-        The Avro body in version 2, and the bytes that are equal for each append of the same row at
+        The Avro body, and the bytes that are equal for each append of the same row at
         the same offset (WRS-7). The cells of a staged change with `SERVER_TIME` are at
         `server_time` (µs) in the body.
     """
@@ -124,7 +114,7 @@ def _append_data_change(
     server_time: int,
     server_time_bytes: bytes | None = None,
 ) -> None:
-    """Append a change, without the fields of version 2. Cells at `server_time` get
+    """Append a change, without its write stream. Cells at `server_time` get
     `server_time_bytes`, or those of the commit timestamp.
     """
     commit_timestamp = _long(change.commit_timestamp)

@@ -42,6 +42,7 @@ MAX_SCHEMA_DEPTH: Final = 64
 _NAMED: Final = ("record", "error", "enum", "fixed")
 _COMPLEX: Final = (*_NAMED, "array", "map")
 _PROMOTIONS: Final = frozenset({("int", "long"), ("string", "bytes"), ("bytes", "string")})
+_PARTS: Final = ("type", "name", "items", "values", "symbols", "size")
 _MICROS: Final = "timestamp-micros"
 _IN_MICROS: Final[Mapping[str, int]] = {_MICROS: 1, "timestamp-millis": 1_000}
 """The logical types of a time, and the microseconds of one unit."""
@@ -60,12 +61,15 @@ class Plan(NamedTuple):
       `heartbeat.timestamp`.
     - `inconvertible`: for each field whose numbers or bytes mean something else than in the reader
       schema, its logical types in the writer schema.
+    - `is_ours`: bodies of the writer schema are bodies of the reader schema. Their numbers may have
+      another unit.
     """
 
     read: Reader
     unknown_fields: tuple[str, ...]
     factors: Mapping[str, int]
     inconvertible: Mapping[str, str]
+    is_ours: bool
 
 
 class UnreadableSchemaError(Exception):
@@ -171,17 +175,18 @@ def _logical_type(schema: Datum) -> Datum:
     return {} if name is None else {"logicalType": name}
 
 
-def without_logical_types(parsed: Datum) -> Datum:
-    """Return a result of `parse_schema` without logical types, and without wrappers for them."""
-    if isinstance(parsed, list):
-        return [without_logical_types(one) for one in parsed]
-    if not isinstance(parsed, dict):
-        return parsed
-    if "name" not in parsed and parsed["type"] not in ("array", "map"):
-        return without_logical_types(parsed["type"])
-    return {
-        name: without_logical_types(one) for name, one in parsed.items() if name != "logicalType"
-    }
+def _form(schema: Datum) -> Datum:
+    """The parts of a parsed schema that decide how bytes are read."""
+    if isinstance(schema, list):
+        return [_form(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "name" not in schema and schema["type"] not in ("array", "map"):
+        return _form(schema["type"])
+    parts = {part: _form(schema[part]) for part in _PARTS if part in schema}
+    if "fields" in schema:
+        parts["fields"] = [(field["name"], _form(field["type"])) for field in schema["fields"]]
+    return parts
 
 
 def _full_name(schema: Datum, namespace: str) -> str:
@@ -233,7 +238,8 @@ def compile_plan(writer: Datum, reader: Datum) -> Plan:
             inconvertible[path] = " or ".join(sorted(filter(None, by_type)))
         elif factor != 1:
             factors[path] = factor
-    return Plan(read, tuple(sorted(compiler.unknown_fields)), factors, inconvertible)
+    unknown_fields = tuple(sorted(compiler.unknown_fields))
+    return Plan(read, unknown_fields, factors, inconvertible, _form(writer) == _form(reader))
 
 
 def _names(schema: Datum) -> dict[str, Datum]:

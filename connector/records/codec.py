@@ -7,8 +7,8 @@ Encoding takes a valid record, whose values have the declared types. Decoding ta
 returns a `ChangeRecord`, or a `Rejection` with the reason. It never raises. Its work grows in
 proportion to the number of bytes (`connector.records.avro_decoder`).
 
-The schemas are in the folder `schemas/`, one file for each released version. Records are read with
-the newest one. Each record is written with the oldest one that has its fields (WRS-16).
+The schemas are in the folder `schemas/`, one file for each released version. Records are written
+with the newest one, and read with any of them.
 """
 
 from __future__ import annotations
@@ -27,24 +27,17 @@ from fastavro.schema import (
     to_parsing_canonical_form,
 )
 
+from connector.errors import InvalidChangeError
 from connector.records import avro_plan
 from connector.records.avro_decoder import DamagedError
-from connector.records.avro_encoder import encode_body, version_of
+from connector.records.avro_encoder import encode_body
 from connector.records.avro_plan import Plan, UnreadableSchemaError, compile_plan
-from connector.records.checks import to_record
-from connector.records.model import (
-    DataChange,
-    DeleteCells,
-    DeleteFamily,
-    Entry,
-    Heartbeat,
-    Record,
-    Release,
-    Rule,
-    SetCell,
-    check_types,
-)
+from connector.records.body_decoder import decode_body
+from connector.records.datum import build, to_datum
+from connector.records.field_types import check_types
+from connector.records.model import Record, Rule
 from connector.records.rejection import Reason, Rejection
+from connector.records.units import unit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -75,32 +68,14 @@ def schema_fingerprint(schema: str) -> bytes:
 
 _schemas: Final = _shipped_schemas()
 
-READER_SCHEMA: Final = _schemas[-1]
-"""JSON text of the newest schema. Every record is resolved to it."""
-
-VERSIONS: Final[Mapping[int, str]] = dict(enumerate(_schemas, start=1))
-"""JSON text of every released schema, by its version. `version_of` tells which one a record is
-written with.
-"""
+SCHEMA: Final = _schemas[-1]
+"""JSON text of the newest schema. Every record is written with it, and resolved to it."""
 
 SHIPPED: Final[Mapping[bytes, str]] = {schema_fingerprint(schema): schema for schema in _schemas}
 """JSON text of every released schema, by its fingerprint in the single-object framing."""
 
-_SINGLE_OBJECT_HEADS: Final = {
-    version: SINGLE_OBJECT + schema_fingerprint(schema) for version, schema in VERSIONS.items()
-}
-
-
-def _form(schema: str) -> Any:
-    """A schema without logical types, so only the parts that decide how bytes are read."""
-    return avro_plan.without_logical_types(avro_plan.parse_schema(json.loads(schema)))
-
-
-_FORMS: Final = {version: _form(schema) for version, schema in VERSIONS.items()}
-_PARSED: Final = parse_schema(json.loads(READER_SCHEMA))
-_PARSED_VERSIONS: Final = {
-    version: parse_schema(json.loads(schema)) for version, schema in VERSIONS.items()
-}
+_SINGLE_OBJECT_HEAD: Final = SINGLE_OBJECT + schema_fingerprint(SCHEMA)
+_PARSED: Final = parse_schema(json.loads(SCHEMA))
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,31 +157,12 @@ def schema_id(value: bytes | None) -> str | None:
     return None if number is None else str(number)
 
 
-def body_version(value: bytes, schemas: Schemas) -> int | None:
-    """Return the version of the released schema that the body of a value was written with, or None
-    for another schema.
-
-    If no framing tells it, it is the version in which the whole body is a record. A valid record
-    has one such version only: after the same fields, a body of version 2 has more of them.
-    """
-    schema = schemas.writer(value)
-    if isinstance(schema, str) and not isinstance(plan_of(schema), str):
-        form = _form(schema)
-        return next((n for n, known in _FORMS.items() if known == form), None)
-    framings = {version: frame(body_of(value), None, version) for version in VERSIONS}
-    for is_record in (decode, read):
-        for version, framing in framings.items():
-            if not isinstance(is_record(framing, schemas), Rejection):
-                return version
-    return None
-
-
-def frame(body: bytes, schema_id: int | None, version: int = 1) -> bytes:
+def frame(body: bytes, schema_id: int | None) -> bytes:
     """Put the framing before a body (REC-11). With a registry id it is Confluent's, with None the
-    single-object framing. `version` is that of the schema of the body.
+    single-object framing, with the newest schema.
     """
     if schema_id is None:
-        return _SINGLE_OBJECT_HEADS[version] + body
+        return _SINGLE_OBJECT_HEAD + body
     return CONFLUENT + schema_id.to_bytes(4, "big") + body
 
 
@@ -220,9 +176,23 @@ def body_of(value: bytes) -> bytes:
     return value if confluent_id(value) is None else value[CONFLUENT_BYTES:]
 
 
+def _body_start(value: bytes) -> int:
+    """The index of the body of a value with a complete framing."""
+    return CONFLUENT_BYTES if value.startswith(CONFLUENT) else SINGLE_OBJECT_BYTES
+
+
+def names_other_schema(value: bytes, schemas: Schemas) -> bool:
+    """Return whether the framing of a value names a schema that can be read, and whose bodies
+    differ from those of the newest schema.
+    """
+    schema = schemas.writer(value)
+    plan = plan_of(schema) if isinstance(schema, str) else None
+    return isinstance(plan, Plan) and not plan.is_ours
+
+
 def encode(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record, without framing. `version_of` is its schema. Raises
-    `InvalidChangeError` if a value does not have the type of its field.
+    """Return the Avro body of a record, without framing. Raises `InvalidChangeError` if a value
+    does not have the type of its field.
     """
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
     try:
@@ -233,19 +203,14 @@ def encode(record: Record, kafka_partitions: int) -> bytes:
 
 
 def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:
-    """Encode a record and put the framing before it. `schema_id` is that of its version."""
-    return frame(encode(record, kafka_partitions), schema_id, version_of(record))
+    """Encode a record and put the framing before it."""
+    return frame(encode(record, kafka_partitions), schema_id)
 
 
 def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
     """Encode with fastavro. A test compares the bytes of `encode` with it (REC-20)."""
     body = BytesIO()
-    version, datum = version_of(record), to_datum(record, kafka_partitions)
-    if version == 1:
-        del datum["release"]
-        if datum["data_change"] is not None:
-            del datum["data_change"]["write_stream"]
-    fastavro.schemaless_writer(body, _PARSED_VERSIONS[version], datum, strict=True)
+    fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
     return body.getvalue()
 
 
@@ -254,32 +219,10 @@ def decode(
 ) -> ChangeRecord | Rejection:
     """Decode a framed value, or return the reason why it cannot be decoded. Never raises.
 
-    The steps are framing, schema, bytes, logical types, and the rules of
-    `connector.records.checks`. If the bytes are damaged, `detail` names the byte, counted from the
-    start of the value. `kafka_partitions` is the number of Kafka partitions of the topic. With
-    None, this limit of REC-14 is not checked.
+    The steps are framing, schema, bytes, logical types, and the limits of the model. If the bytes
+    are damaged, `detail` names the byte, counted from the start of the value. `kafka_partitions` is
+    the number of Kafka partitions of the topic. With None, this limit of REC-14 is not checked.
     """
-    found = _read(value, schemas)
-    if isinstance(found, Rejection):
-        return found
-    datum, plan = found
-    if plan.inconvertible:
-        return _inconvertible(plan, schema_id(value))
-    record = to_record(datum, kafka_partitions)
-    return (
-        record if isinstance(record, Rejection) else ChangeRecord(record, datum["kafka_partitions"])
-    )
-
-
-def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
-    """Decode a framed value to a dict with the Avro field names, in the newest schema. It is not
-    validated. A number whose logical type cannot be converted stays as it is.
-    """
-    found = _read(value, schemas)
-    return found if isinstance(found, Rejection) else found[0]
-
-
-def _read(value: bytes | None, schemas: Schemas) -> tuple[dict[str, Any], Plan] | Rejection:
     schema = schemas.writer(value)
     if isinstance(schema, Rejection):
         return schema
@@ -287,9 +230,51 @@ def _read(value: bytes | None, schemas: Schemas) -> tuple[dict[str, Any], Plan] 
     plan = plan_of(schema)
     if isinstance(plan, str):
         return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
-    start = CONFLUENT_BYTES if value.startswith(CONFLUENT) else SINGLE_OBJECT_BYTES
+    decoded = None
+    if plan.is_ours and not plan.factors and not plan.inconvertible:
+        decoded = decode_body(value, _body_start(value))
+    if decoded is None:
+        datum = _datum(value, plan)
+        if isinstance(datum, Rejection):
+            return datum
+        if plan.inconvertible:
+            return _inconvertible(plan, schema_id(value))
+        try:
+            decoded = build(datum), datum["kafka_partitions"]
+        except InvalidChangeError as error:
+            return _rejection(error)
+    record, count = decoded
+    if count < 1 or (kafka_partitions is not None and count > kafka_partitions):
+        limit = "at least 1" if count < 1 else f"at most {kafka_partitions}, which the topic has"
+        return _rejection(Rule.KAFKA_PARTITIONS.broken(count, limit=limit))
+    return ChangeRecord(record, count)
+
+
+def _rejection(error: InvalidChangeError) -> Rejection:
+    if error.rule in Reason.__members__:
+        return Rejection(Reason(error.rule), error.problem)
+    hint = unit_hint(int(error.value)) if error.field.endswith("timestamp") else ""
+    return Rejection(Reason.INVALID, error.problem + hint, error.rule)
+
+
+def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
+    """Decode a framed value to a dict with the Avro field names, in the newest schema. It is not
+    validated. A number whose logical type cannot be converted stays as it is.
+    """
+    schema = schemas.writer(value)
+    if isinstance(schema, Rejection):
+        return schema
+    assert value is not None
+    plan = plan_of(schema)
+    if isinstance(plan, str):
+        return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
+    return _datum(value, plan)
+
+
+def _datum(value: bytes, plan: Plan) -> dict[str, Any] | Rejection:
+    datum: dict[str, Any]
     try:
-        datum, end = plan.read(value, start)
+        datum, end = plan.read(value, _body_start(value))
     except DamagedError as error:
         field = ".".join(reversed(error.path)).replace(".[", "[")
         return Rejection(
@@ -300,19 +285,7 @@ def _read(value: bytes | None, schemas: Schemas) -> tuple[dict[str, Any], Plan] 
             Reason.UNDECODABLE,
             f"at byte {end} of {len(value)}: the record ends, but {len(value) - end} bytes follow",
         )
-    return datum, plan
-
-
-LOGICAL_TYPE_RULE: Final = (
-    Rule.LOGICAL_TYPE,
-    "",
-    (
-        "the writer schema has only logical types that lowmark converts: a time is"
-        " timestamp-micros or timestamp-millis, a cell timestamp and a range may be"
-        " timestamp-micros, and text may be uuid"
-    ),
-)
-"""The rule of the schema of a record (REC-26), its field and what must be true, for documents."""
+    return datum
 
 
 def _inconvertible(plan: Plan, schema: str | None) -> Rejection:
@@ -320,7 +293,7 @@ def _inconvertible(plan: Plan, schema: str | None) -> Rejection:
     return Rejection(
         Reason.INVALID,
         f"the schema {schema} has the logical type {fields}, which cannot be converted",
-        Rule.LOGICAL_TYPE.value,
+        Rule.LOGICAL_TYPE,
     )
 
 
@@ -348,93 +321,3 @@ def with_references(schema: str, referenced: Iterable[str]) -> str:
 
 _SCHEMA_FAULTS: Final = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 """The exceptions of parsing a text that is not a schema."""
-
-
-def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
-    """Convert a record to a datum of the newest schema for an Avro library. Times are integers."""
-    datum: dict[str, Any] = {
-        "stream_partition": record.stream_partition,
-        "kafka_partitions": kafka_partitions,
-        "data_change": None,
-        "heartbeat": None,
-        "child_partitions": None,
-        "release": None,
-    }
-    if isinstance(record, DataChange):
-        datum["data_change"] = _change_datum(record)
-    elif isinstance(record, Release):
-        ranges = [_fields(one) for one in record.ranges]
-        datum["release"] = {"commit_timestamp": record.commit_timestamp, "ranges": ranges}
-    elif isinstance(record, Heartbeat):
-        datum["heartbeat"] = {"timestamp": record.timestamp, "resume_token": record.resume_token}
-    else:
-        datum["child_partitions"] = {
-            "start_timestamp": record.start_timestamp,
-            "record_sequence": record.record_sequence,
-            "children": [
-                {
-                    "token": child.token,
-                    "parent_partition_tokens": list(child.parent_partition_tokens),
-                    "start_key": child.start_key,
-                    "end_key": child.end_key,
-                }
-                for child in record.children
-            ],
-        }
-    return datum
-
-
-def _change_datum(change: DataChange) -> dict[str, Any]:
-    image, row = change.row_image, change.write_stream
-    return {
-        "table": change.table,
-        "row_key": change.row_key,
-        "change_type": change.change_type.value,
-        "source_cluster_id": change.source_cluster_id,
-        "commit_timestamp": change.commit_timestamp,
-        "tie_breaker": change.tie_breaker,
-        "resume_token": change.resume_token,
-        "estimated_low_watermark": change.estimated_low_watermark,
-        "entries": [_entry_datum(entry) for entry in change.entries],
-        "transaction": None if change.transaction is None else _fields(change.transaction),
-        "change_sequence_number": change.change_sequence_number,
-        "row_image": (
-            None
-            if image is None
-            else {
-                "mod_type": image.mod_type.value,
-                "value_capture_type": image.value_capture_type,
-                "column_types": [_fields(column) for column in image.column_types],
-                "old_cells": [_fields(cell) for cell in image.old_cells],
-            }
-        ),
-        "write_stream": None if row is None else _fields(row),
-    }
-
-
-def _entry_datum(entry: Entry) -> dict[str, Any]:
-    datum: dict[str, Any] = {"kind": "DELETE_FAMILY", "family": entry.family}
-    datum |= {"qualifier": b"", "cell_timestamp": 0, "range_start": 0, "range_end": 0, "value": b""}
-    match entry:
-        case SetCell():
-            datum |= {
-                "kind": "SET_CELL",
-                "qualifier": entry.qualifier,
-                "cell_timestamp": entry.cell_timestamp,
-                "value": entry.value,
-            }
-        case DeleteCells():
-            datum |= {
-                "kind": "DELETE_CELLS",
-                "qualifier": entry.qualifier,
-                "range_start": entry.range_start,
-                "range_end": entry.range_end,
-            }
-        case DeleteFamily():
-            pass
-    return datum
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a flat dataclass. Its attributes have the names of the Avro fields."""
-    return {name: getattr(value, name) for name in value.__slots__}

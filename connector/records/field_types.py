@@ -1,7 +1,7 @@
 """Finds the field of a dataclass whose value does not have the declared type or range.
 
 The constructors of records do not check every type, because they are called for each change. They
-call `wrong_field` when a value could not be used, so that the error names the field. Definitions
+call `check_types` when a value could not be used, so that the error names the field. Definitions
 and settings are rare: their constructors call `check_arguments`.
 """
 
@@ -15,8 +15,13 @@ from math import inf
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
-from connector.errors import argument_invalid
+from connector.errors import InvalidChangeError, argument_invalid
 from connector.text import is_secret
+
+UNENCODABLE: Final = "UNENCODABLE"
+"""The rule of an `InvalidChangeError` for a value that the wire format cannot represent. A decoded
+record cannot break it.
+"""
 
 Wrong = tuple[str, str, object]
 """The path of a field, such as `entries[0].value`, the values that it allows, and its value."""
@@ -69,6 +74,14 @@ def wrong_field(value: Any, *, is_deep: bool = True) -> Wrong | None:
         if (wrong := _wrong(getattr(value, name), kind, name, is_deep=is_deep)) is not None:
             return wrong
     return None
+
+
+def check_types(record: object) -> None:
+    """Raise `InvalidChangeError` if a field of a record, or of a part of it, does not have its
+    type. The constructors call it when a value cannot be used, and `codec.encode` does.
+    """
+    if (wrong := wrong_field(record)) is not None:
+        raise InvalidChangeError(UNENCODABLE, *wrong)
 
 
 def check_arguments(value: Any) -> None:
@@ -154,3 +167,26 @@ def _words(kind: Any) -> str:
     if issubclass(kind, Enum):
         return f"a {kind.__name__} such as {kind.__name__}.{next(iter(kind)).name}"
     return f"a {kind.__name__}"
+
+
+def check_text(field: str, text: str) -> None:
+    """Refuse lone surrogates: UTF-8 cannot encode them. Python uses them for file names that are
+    not text.
+    """
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise InvalidChangeError(
+                UNENCODABLE, field, "text that can be written as UTF-8", text
+            ) from None
+
+
+def check_int(field: str, number: int) -> None:
+    if not -(2**31) <= number < 2**31:
+        raise InvalidChangeError(UNENCODABLE, field, "from -2^31 to 2^31 - 1", number)
+
+
+def check_long(field: str, number: int) -> None:
+    if not -(2**63) <= number < 2**63:
+        raise InvalidChangeError(UNENCODABLE, field, "from -2^63 to 2^63 - 1", number)

@@ -10,7 +10,7 @@ A change stream has four kinds of record:
 
 Each kind is a frozen dataclass. Its constructor checks every limit of REC-14 that does not depend
 on a setting. If a limit is broken, it raises `InvalidChangeError` with the rule, the field, the
-limit and the value.
+limit and the value. `connector.records.datum` builds decoded records with the same constructors.
 
 Timestamps are integer microseconds since 1970-01-01 UTC. Attributes have the names of the Avro
 fields.
@@ -19,14 +19,20 @@ fields.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
-from typing import Final
+from typing import Final, Self
 
 from connector.errors import InvalidChangeError
-from connector.records.field_types import wrong_field
+from connector.records.field_types import (
+    UNENCODABLE,
+    check_int,
+    check_long,
+    check_text,
+    check_types,
+)
 from connector.records.views import Always, Time
 
 CONTROL_KEY: Final = b"\x00connector.control"
@@ -46,7 +52,11 @@ MAX_ENTRIES: Final = 100_000
 MAX_STREAM_PARTITION_BYTES: Final = 1024
 MAX_RESUME_TOKEN_BYTES: Final = 64 * 1024
 MAX_RANGES: Final = 1_000
-"""The most write streams that one release names (WRS-4)."""
+
+STAGED_WITHOUT: Final = ("estimated_low_watermark", "resume_token", "transaction")
+"""The fields that are empty in a staged change (WRS-11)."""
+
+BRANCHES: Final = ("data_change", "heartbeat", "child_partitions", "release")
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -61,45 +71,67 @@ table_matches = re.compile(TABLE_PATTERN).fullmatch
 write_stream_matches = re.compile(WRITE_STREAM_PATTERN).fullmatch
 sequence_number_matches = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
 
-
-UNENCODABLE: Final = "UNENCODABLE"
-"""The rule of an `InvalidChangeError` for a value that the wire format cannot represent. A decoded
-record cannot break it.
-"""
+_NAME: Final = "of the characters - _ . a-z A-Z 0-9"
+_TIME: Final = f"microseconds from 1 to {MAX_TIMESTAMP}"
+_NATURAL: Final = "from 0 to 2^63 - 1"
 
 
 class Rule(StrEnum):
     """The rules of `Reason.INVALID` that a decoded record can break. The list is complete (REC-14,
     REC-16).
 
-    The rules are checked in this order, in Python and in the JVM. If several are broken, the first
-    one is reported. A stream only rejects records by the last two if its settings say so (EVO-10,
-    ING-7).
+    If several are broken, the first one in this order is reported, in Python and in the JVM: the
+    parts of a change are built before the change. The rules of entries are checked for one entry
+    after the other. A stream only rejects records by the last two if its settings say so (EVO-10,
+    ING-7). `field` is the Avro field, and `limit` what it must be, in words.
     """
 
-    LOGICAL_TYPE = "LOGICAL_TYPE"
-    BRANCHES = "BRANCHES"
-    STREAM_PARTITION = "STREAM_PARTITION"
-    KAFKA_PARTITIONS = "KAFKA_PARTITIONS"
-    TABLE = "TABLE"
-    ROW_KEY = "ROW_KEY"
-    COMMIT_TIMESTAMP = "COMMIT_TIMESTAMP"
-    SOURCE_CLUSTER_ID = "SOURCE_CLUSTER_ID"
-    RESUME_TOKEN = "RESUME_TOKEN"  # noqa: S105, a position, not a secret
-    ESTIMATED_LOW_WATERMARK = "ESTIMATED_LOW_WATERMARK"
-    TRANSACTION = "TRANSACTION"
-    WRITE_STREAM = "WRITE_STREAM"
-    ENTRY_COUNT = "ENTRY_COUNT"
-    FAMILY = "FAMILY"
-    QUALIFIER = "QUALIFIER"
-    CELL_TIMESTAMP = "CELL_TIMESTAMP"
-    CELL_RANGE = "CELL_RANGE"
-    HEARTBEAT_TIMESTAMP = "HEARTBEAT_TIMESTAMP"
-    START_TIMESTAMP = "START_TIMESTAMP"
-    CHILDREN = "CHILDREN"
-    RELEASE = "RELEASE"
-    UNKNOWN_FIELDS = "UNKNOWN_FIELDS"
-    ROW_IMAGE = "ROW_IMAGE"
+    def __new__(cls, name: str, limit: str, field: str | None = None) -> Self:
+        rule = str.__new__(cls, name)
+        rule._value_, rule.limit = name, limit
+        rule.field = name.lower() if field is None else field
+        return rule
+
+    limit: str
+    field: str
+
+    LOGICAL_TYPE = "LOGICAL_TYPE", "the schema has only logical types that lowmark converts", ""
+    BRANCHES = "BRANCHES", f"exactly one of {', '.join(BRANCHES)}", ""
+    FAMILY = "FAMILY", f"1 to 64 {_NAME}"
+    QUALIFIER = "QUALIFIER", f"at most {MAX_QUALIFIER_BYTES} bytes"
+    CELL_TIMESTAMP = "CELL_TIMESTAMP", _NATURAL
+    CELL_RANGE = (
+        "CELL_RANGE",
+        "at least 0, start < end or end = 0",
+        "range_start, range_end",
+    )
+    TRANSACTION = "TRANSACTION", _NATURAL, "record_sequence"
+    WRITE_STREAM = "WRITE_STREAM", f"a write stream such as job/rows: two parts of 1 to 64 {_NAME}"
+    STREAM_PARTITION = "STREAM_PARTITION", f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text"
+    TABLE = "TABLE", f"1 to 128 {_NAME}"
+    ROW_KEY = "ROW_KEY", f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records"
+    COMMIT_TIMESTAMP = "COMMIT_TIMESTAMP", f"{_TIME}, or 0 in a change with a write_stream"
+    SOURCE_CLUSTER_ID = "SOURCE_CLUSTER_ID", "given for USER, empty for GARBAGE_COLLECTION"
+    HEARTBEAT_TIMESTAMP = "HEARTBEAT_TIMESTAMP", _TIME, "timestamp"
+    RESUME_TOKEN = "RESUME_TOKEN", f"at most {MAX_RESUME_TOKEN_BYTES} bytes"
+    ESTIMATED_LOW_WATERMARK = "ESTIMATED_LOW_WATERMARK", _NATURAL
+    ENTRY_COUNT = "ENTRY_COUNT", f"1 to {MAX_ENTRIES} entries", "entries"
+    START_TIMESTAMP = "START_TIMESTAMP", _TIME
+    CHILDREN = "CHILDREN", "names as stream_partition, and key ranges that start before they end"
+    RELEASE = (
+        "RELEASE",
+        f"1 to {MAX_RANGES} ranges of different write streams, each with at least one offset",
+        "ranges",
+    )
+    KAFKA_PARTITIONS = "KAFKA_PARTITIONS", "from 1 to the number of Kafka partitions of the topic"
+    UNKNOWN_FIELDS = "UNKNOWN_FIELDS", 'none, with `unknown_fields = "reject"`', ""
+    ROW_IMAGE = "ROW_IMAGE", 'what the entries do, with `row_images = "reject"`', "mod_type"
+
+    def broken(self, value: object, field: str = "", limit: str = "") -> InvalidChangeError:
+        """Return the error for a value that breaks the rule, in this field and beyond this limit of
+        the rule.
+        """
+        return InvalidChangeError(self, field or self.field, limit or self.limit, value)
 
 
 class ChangeType(StrEnum):
@@ -107,6 +139,9 @@ class ChangeType(StrEnum):
 
     USER = "USER"
     GARBAGE_COLLECTION = "GARBAGE_COLLECTION"
+
+
+_USER: Final = ChangeType.USER
 
 
 class ModType(StrEnum):
@@ -123,8 +158,26 @@ class ModType(StrEnum):
         return self is not ModType.UPDATE and sets_cells == (self is ModType.DELETE)
 
 
+class _Checked:
+    """A dataclass whose constructor checks limits. A value of another type that makes the check
+    fail is reported with its field.
+    """
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
+
+    def _check(self) -> None:
+        """Raise `InvalidChangeError` if a limit is broken."""
+
+
 @dataclass(frozen=True, slots=True)
-class SetCell:
+class SetCell(_Checked):
     """Write one cell. `cell_timestamp` is at least 0, or `SERVER_TIME`."""
 
     family: str
@@ -132,80 +185,23 @@ class SetCell:
     value: bytes
     cell_timestamp: Always[Time] = SERVER_TIME
 
-    def __post_init__(self) -> None:
-        try:
-            _check_family(self.family)
-            _check_qualifier(self.qualifier)
-            _check_bytes("value", self.value)
-            if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
-                raise InvalidChangeError(
-                    Rule.CELL_TIMESTAMP,
-                    "cell_timestamp",
-                    "from 0 to 2^63 - 1, or -1 for the commit timestamp",
-                    self.cell_timestamp,
-                )
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
+    def _check(self) -> None:
+        _check_family(self.family)
+        if not isinstance(self.qualifier, bytes) or len(self.qualifier) > MAX_QUALIFIER_BYTES:
+            raise _bytes_error(Rule.QUALIFIER, self.qualifier)
+        if not isinstance(self.value, bytes):
+            raise InvalidChangeError(UNENCODABLE, "value", "bytes", self.value)
+        if not SERVER_TIME <= self.cell_timestamp <= MAX_LONG:
+            raise Rule.CELL_TIMESTAMP.broken(self.cell_timestamp, limit=f"{_NATURAL}, or -1")
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteCells:
-    """Delete the cells of one column with a cell timestamp in `[range_start, range_end)` (REC-7).
-
-    A `range_end` of 0 means that the range has no end.
-    """
-
-    family: str
-    qualifier: bytes
-    range_start: Time = 0
-    range_end: Time = 0
-
-    def __post_init__(self) -> None:
-        try:
-            _check_family(self.family)
-            _check_qualifier(self.qualifier)
-            if not (
-                0 <= self.range_start < self.range_end <= MAX_LONG
-                or (self.range_end == 0 <= self.range_start <= MAX_LONG)
-            ):
-                raise InvalidChangeError(
-                    Rule.CELL_RANGE,
-                    "range_start, range_end",
-                    "at least 0, the start below the end unless the end is 0",
-                    (self.range_start, self.range_end),
-                )
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteFamily:
-    """Delete all cells of one family. To delete a row, send one for each family with data
-    (REC-6).
-    """
-
-    family: str
-
-    def __post_init__(self) -> None:
-        try:
-            _check_family(self.family)
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
-
-
-Entry = SetCell | DeleteCells | DeleteFamily
-
-
-def _at(timestamp: int, cell: SetCell) -> SetCell:
-    """Copy a cell with another, valid timestamp. The other fields are already checked."""
+def with_data(cell: SetCell, value: bytes, cell_timestamp: int) -> SetCell:
+    """Return a cell of the same column. The arguments must be legal: nothing is checked."""
     copy = object.__new__(SetCell)
     _set_family(copy, cell.family)
     _set_qualifier(copy, cell.qualifier)
-    _set_value(copy, cell.value)
-    _set_cell_timestamp(copy, timestamp)
+    _set_value(copy, value)
+    _set_cell_timestamp(copy, cell_timestamp)
     return copy
 
 
@@ -216,7 +212,44 @@ _set_family, _set_qualifier, _set_value, _set_cell_timestamp = (
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction:
+class DeleteCells(_Checked):
+    """Delete the cells of one column with a cell timestamp in `[range_start, range_end)` (REC-7).
+
+    A `range_end` of 0 means that the range has no end.
+    """
+
+    family: str
+    qualifier: bytes
+    range_start: Time = 0
+    range_end: Time = 0
+
+    def _check(self) -> None:
+        _check_family(self.family)
+        if not isinstance(self.qualifier, bytes) or len(self.qualifier) > MAX_QUALIFIER_BYTES:
+            raise _bytes_error(Rule.QUALIFIER, self.qualifier)
+        start, end = self.range_start, self.range_end
+        if not (0 <= start < end <= MAX_LONG or end == 0 <= start <= MAX_LONG):
+            raise Rule.CELL_RANGE.broken((start, end))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFamily(_Checked):
+    """Delete all cells of one family. To delete a row, send one for each family with data
+    (REC-6).
+    """
+
+    family: str
+
+    def _check(self) -> None:
+        _check_family(self.family)
+
+
+Entry = SetCell | DeleteCells | DeleteFamily
+_ENTRY_TYPES: Final = frozenset({SetCell, DeleteCells, DeleteFamily})
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction(_Checked):
     """The source transaction of a change.
 
     `record_sequence` is unique in the transaction. It increases, and may have gaps.
@@ -230,25 +263,17 @@ class Transaction:
     transaction_tag: str = ""
     is_system_transaction: bool = False
 
-    def __post_init__(self) -> None:
-        try:
-            if not 0 <= self.record_sequence <= MAX_LONG:
-                raise InvalidChangeError(
-                    Rule.TRANSACTION, "record_sequence", "from 0 to 2^63 - 1", self.record_sequence
-                )
-            _check_text("server_transaction_id", self.server_transaction_id)
-            _check_text("transaction_tag", self.transaction_tag)
-            _check_int("number_of_records_in_transaction", self.number_of_records_in_transaction)
-            _check_int(
-                "number_of_partitions_in_transaction", self.number_of_partitions_in_transaction
-            )
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
+    def _check(self) -> None:
+        if not 0 <= self.record_sequence <= MAX_LONG:
+            raise Rule.TRANSACTION.broken(self.record_sequence)
+        check_text("server_transaction_id", self.server_transaction_id)
+        check_text("transaction_tag", self.transaction_tag)
+        for name in ("number_of_records_in_transaction", "number_of_partitions_in_transaction"):
+            check_int(name, getattr(self, name))
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnType:
+class ColumnType(_Checked):
     """A column as the source declares it. `ordinal_position` counts from 1."""
 
     name: str
@@ -256,18 +281,14 @@ class ColumnType:
     is_primary_key: bool = False
     ordinal_position: int = 0
 
-    def __post_init__(self) -> None:
-        try:
-            _check_text("name", self.name)
-            _check_text("type", self.type)
-            _check_int("ordinal_position", self.ordinal_position)
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
+    def _check(self) -> None:
+        check_text("name", self.name)
+        check_text("type", self.type)
+        check_int("ordinal_position", self.ordinal_position)
 
 
 @dataclass(frozen=True, slots=True)
-class OldCell:
+class OldCell(_Checked):
     """A cell before the change, if the source knows it (REC-8)."""
 
     family: str
@@ -275,19 +296,16 @@ class OldCell:
     value: bytes
     cell_timestamp: Time = 0
 
-    def __post_init__(self) -> None:
-        try:
-            _check_text("family", self.family)
-            _check_bytes("qualifier", self.qualifier)
-            _check_bytes("value", self.value)
-            _check_long("cell_timestamp", self.cell_timestamp)
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
+    def _check(self) -> None:
+        check_text("family", self.family)
+        for name in ("qualifier", "value"):
+            if not isinstance(getattr(self, name), bytes):
+                raise InvalidChangeError(UNENCODABLE, name, "bytes", getattr(self, name))
+        check_long("cell_timestamp", self.cell_timestamp)
 
 
 @dataclass(frozen=True, slots=True)
-class RowImage:
+class RowImage(_Checked):
     """Extra data of a source with row images. The merge does not use it (REC-8)."""
 
     mod_type: ModType
@@ -295,12 +313,8 @@ class RowImage:
     column_types: tuple[ColumnType, ...] = ()
     old_cells: tuple[OldCell, ...] = ()
 
-    def __post_init__(self) -> None:
-        try:
-            _check_text("value_capture_type", self.value_capture_type)
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
+    def _check(self) -> None:
+        check_text("value_capture_type", self.value_capture_type)
 
     def contradicts(self, entries: Iterable[Entry]) -> bool:
         """Return whether `mod_type` is not what the entries do: a DELETE that sets a cell, or an
@@ -311,7 +325,7 @@ class RowImage:
 
 
 @dataclass(frozen=True, slots=True)
-class WriteStreamOffset:
+class WriteStreamOffset(_Checked):
     """The write stream of a row, as `session/name`, and the number of the row there, from 0
     (WRS-1).
     """
@@ -319,15 +333,15 @@ class WriteStreamOffset:
     stream: str
     offset: int
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         if not write_stream_matches(self.stream):
-            raise InvalidChangeError(Rule.WRITE_STREAM, "stream", WRITE_STREAM_WORDS, self.stream)
+            raise Rule.WRITE_STREAM.broken(self.stream, "stream")
         if not 0 <= self.offset <= MAX_LONG:
-            raise InvalidChangeError(Rule.WRITE_STREAM, "offset", "from 0 to 2^63 - 1", self.offset)
+            raise Rule.WRITE_STREAM.broken(self.offset, "offset", _NATURAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataChange:
+class DataChange(_Checked):
     """All entries that one commit wrote to one row. They are applied together, in order, or not at
     all (REC-6).
 
@@ -368,93 +382,69 @@ class DataChange:
         """Whether the row waits for a `Release`."""
         return self.commit_timestamp == 0
 
-    def __post_init__(self) -> None:
-        try:
-            self._check()
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
-
     def _check(self) -> None:
+        commit_timestamp, write_stream = self.commit_timestamp, self.write_stream
+        if commit_timestamp == 0 and write_stream is not None:
+            for field in STAGED_WITHOUT:
+                if value := getattr(self, field):
+                    raise Rule.WRITE_STREAM.broken(value, field, "empty in a staged change")
         _check_stream_partition(self.stream_partition)
         check_table(self.table)
-        _check_bytes("row_key", self.row_key)
-        if not 1 <= len(self.row_key) <= MAX_ROW_KEY_BYTES or self.row_key == CONTROL_KEY:
-            raise InvalidChangeError(
-                Rule.ROW_KEY,
-                "row_key",
-                f"1 to {MAX_ROW_KEY_BYTES} bytes, and not the key of control records",
-                self.row_key,
-            )
-        if self.commit_timestamp != 0 or self.write_stream is None:
-            _check_timestamp(Rule.COMMIT_TIMESTAMP, "commit_timestamp", self.commit_timestamp)
-        if (self.change_type is ChangeType.USER) != bool(self.source_cluster_id):
-            raise InvalidChangeError(
-                Rule.SOURCE_CLUSTER_ID,
-                "source_cluster_id",
-                "given for USER, empty for GARBAGE_COLLECTION",
-                (self.change_type.value, self.source_cluster_id),
-            )
-        _check_text("source_cluster_id", self.source_cluster_id)
-        _check_long("tie_breaker", self.tie_breaker)
-        _check_resume_token(self.resume_token)
-        if not 0 <= self.estimated_low_watermark <= MAX_LONG:
-            raise InvalidChangeError(
-                Rule.ESTIMATED_LOW_WATERMARK,
-                "estimated_low_watermark",
-                "from 0 to 2^63 - 1",
-                self.estimated_low_watermark,
-            )
-        if self.is_staged:
-            self._check_staged()
-        given, commit_timestamp = _entries(self.entries), self.commit_timestamp
-        if not 1 <= len(given) <= MAX_ENTRIES:
-            raise InvalidChangeError(
-                Rule.ENTRY_COUNT, "entries", f"1 to {MAX_ENTRIES} entries", len(given)
-            )
-        entries = [
-            (
-                _at(commit_timestamp, e)
-                if type(e) is SetCell and e.cell_timestamp == SERVER_TIME and commit_timestamp
-                else e
-            )
-            for e in given
-        ]
-        object.__setattr__(self, "entries", tuple(entries))
-        if self.change_sequence_number is not None and not sequence_number_matches(
-            self.change_sequence_number
+        row_key, resume_token = self.row_key, self.resume_token
+        if (
+            not isinstance(row_key, bytes)
+            or not 1 <= len(row_key) <= MAX_ROW_KEY_BYTES
+            or row_key == CONTROL_KEY
         ):
+            raise _bytes_error(Rule.ROW_KEY, row_key)
+        if not _is_timestamp(commit_timestamp) and (commit_timestamp != 0 or write_stream is None):
+            raise _timestamp_error(Rule.COMMIT_TIMESTAMP, commit_timestamp)
+        if (self.change_type is _USER) != bool(self.source_cluster_id):
+            raise Rule.SOURCE_CLUSTER_ID.broken((self.change_type.value, self.source_cluster_id))
+        check_text("source_cluster_id", self.source_cluster_id)
+        check_long("tie_breaker", self.tie_breaker)
+        if not isinstance(resume_token, bytes) or len(resume_token) > MAX_RESUME_TOKEN_BYTES:
+            raise _bytes_error(Rule.RESUME_TOKEN, resume_token)
+        if not 0 <= self.estimated_low_watermark <= MAX_LONG:
+            raise Rule.ESTIMATED_LOW_WATERMARK.broken(self.estimated_low_watermark)
+        entries = _entries(self.entries)
+        if not 1 <= len(entries) <= MAX_ENTRIES:
+            raise Rule.ENTRY_COUNT.broken(len(entries))
+        if commit_timestamp:
+            entries = tuple(
+                [
+                    with_data(entry, entry.value, commit_timestamp)
+                    if type(entry) is SetCell and entry.cell_timestamp == SERVER_TIME
+                    else entry
+                    for entry in entries
+                ]
+            )
+        object.__setattr__(self, "entries", entries)
+        number = self.change_sequence_number
+        if number is not None and not sequence_number_matches(number):
             raise InvalidChangeError(
                 "INVALID_SEQUENCE_NUMBER",
                 "change_sequence_number",
                 "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
-                self.change_sequence_number,
+                number,
             )
-
-    def _check_staged(self) -> None:
-        for field in STAGED_WITHOUT:
-            if getattr(self, field):
-                raise InvalidChangeError(
-                    Rule.WRITE_STREAM, field, "empty in a staged change", getattr(self, field)
-                )
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(_Checked):
     """All changes of the stream partition up to and including `timestamp` (µs) were delivered."""
 
     stream_partition: str
     timestamp: Time
     resume_token: bytes = b""
 
-    def __post_init__(self) -> None:
-        try:
-            _check_stream_partition(self.stream_partition)
-            _check_timestamp(Rule.HEARTBEAT_TIMESTAMP, "timestamp", self.timestamp)
-            _check_resume_token(self.resume_token)
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
+    def _check(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        if not _is_timestamp(self.timestamp):
+            raise _timestamp_error(Rule.HEARTBEAT_TIMESTAMP, self.timestamp)
+        token = self.resume_token
+        if not isinstance(token, bytes) or len(token) > MAX_RESUME_TOKEN_BYTES:
+            raise _bytes_error(Rule.RESUME_TOKEN, token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,7 +467,7 @@ class ChildPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildPartitions:
+class ChildPartitions(_Checked):
     """The stream partition ended, and its children continue at `start_timestamp` (µs) (WMK-7).
 
     If the children have no parents, the record is an announcement (WMK-6).
@@ -488,28 +478,19 @@ class ChildPartitions:
     record_sequence: int
     children: tuple[ChildPartition, ...]
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         check_types(self)
         _check_stream_partition(self.stream_partition)
-        _check_timestamp(Rule.START_TIMESTAMP, "start_timestamp", self.start_timestamp)
-        _check_long("record_sequence", self.record_sequence)
+        if not _is_timestamp(self.start_timestamp):
+            raise _timestamp_error(Rule.START_TIMESTAMP, self.start_timestamp)
+        check_long("record_sequence", self.record_sequence)
         for child in self.children:
             for token in (child.token, *child.parent_partition_tokens):
-                _check_text("token", token)
+                check_text("token", token)
                 if not 1 <= len(token.encode()) <= MAX_STREAM_PARTITION_BYTES:
-                    raise InvalidChangeError(
-                        Rule.CHILDREN,
-                        "children",
-                        f"tokens of 1 to {MAX_STREAM_PARTITION_BYTES} bytes of text",
-                        token,
-                    )
+                    raise Rule.CHILDREN.broken(token)
             if child.start_key and child.end_key and child.start_key >= child.end_key:
-                raise InvalidChangeError(
-                    Rule.CHILDREN,
-                    "children",
-                    "key ranges that start before they end",
-                    (child.start_key, child.end_key),
-                )
+                raise Rule.CHILDREN.broken((child.start_key, child.end_key))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -522,7 +503,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class Release(_Checked):
     """The staged rows of these ranges get the commit timestamp (µs). They are one source
     transaction (WRS-16).
 
@@ -533,42 +514,21 @@ class Release:
     commit_timestamp: Time
     ranges: tuple[OffsetRange, ...]
 
-    def __post_init__(self) -> None:
+    def _check(self) -> None:
         _check_stream_partition(self.stream_partition)
-        _check_timestamp(Rule.RELEASE, "commit_timestamp", self.commit_timestamp)
-        given = [(one.stream, one.first, one.upto) for one in self.ranges]
-        if not are_ranges(given):
-            raise InvalidChangeError(Rule.RELEASE, "ranges", RANGES_WORDS, given[:3])
+        if not _is_timestamp(self.commit_timestamp):
+            raise _timestamp_error(Rule.RELEASE, self.commit_timestamp, "commit_timestamp")
+        streams = {one.stream for one in self.ranges}
+        if not 1 <= len(streams) == len(self.ranges) <= MAX_RANGES or not all(
+            write_stream_matches(one.stream) and 0 <= one.first < one.upto <= MAX_LONG
+            for one in self.ranges
+        ):
+            raise Rule.RELEASE.broken(
+                [(one.stream, one.first, one.upto) for one in self.ranges[:3]]
+            )
 
 
 Record = DataChange | Heartbeat | ChildPartitions | Release
-
-STAGED_WITHOUT: Final = ("estimated_low_watermark", "resume_token", "transaction")
-"""The fields that are empty in a staged change (WRS-11)."""
-
-WRITE_STREAM_WORDS: Final = (
-    "a write stream such as job/rows: two parts of 1 to 64 of the characters - _ . a-z A-Z 0-9"
-)
-RANGES_WORDS: Final = (
-    f"1 to {MAX_RANGES} ranges of different write streams, each with at least one offset"
-)
-
-
-def is_row_offset(stream: str, offset: int) -> bool:
-    """Return whether a row of a write stream can have this name and offset."""
-    return write_stream_matches(stream) is not None and 0 <= offset <= MAX_LONG
-
-
-def are_ranges(ranges: Sequence[tuple[str, int, int]]) -> bool:
-    """Return whether a release can have these ranges (stream, first, upto)."""
-    return (
-        1 <= len(ranges) <= MAX_RANGES
-        and len({stream for stream, _, _ in ranges}) == len(ranges)
-        and all(
-            write_stream_matches(stream) is not None and 0 <= first < upto <= MAX_LONG
-            for stream, first, upto in ranges
-        )
-    )
 
 
 def time_of(record: Record) -> int:
@@ -581,14 +541,6 @@ def time_of(record: Record) -> int:
     return record.commit_timestamp
 
 
-def check_types(record: object) -> None:
-    """Raise `InvalidChangeError` if a field of a record, or of a part of it, does not have its
-    type. The constructors call it when a value cannot be used, and `codec.encode` does.
-    """
-    if (wrong := wrong_field(record)) is not None:
-        raise InvalidChangeError(UNENCODABLE, *wrong)
-
-
 def kafka_key(record: Record) -> bytes:
     """Return the Kafka key of a record: the row key of a change, or `CONTROL_KEY` (REC-1,
     REC-3).
@@ -597,65 +549,41 @@ def kafka_key(record: Record) -> bytes:
 
 
 # The same names occur very often, so the cache keeps names that passed the check.
-
-
 @lru_cache(maxsize=1024)
 def check_table(table: str) -> None:
     """Raise `InvalidChangeError` if a source table cannot have this name."""
     if not table_matches(table):
-        raise InvalidChangeError(
-            Rule.TABLE, "table", "1 to 128 of the characters - _ . a-z A-Z 0-9", table
-        )
+        raise Rule.TABLE.broken(table)
 
 
 @lru_cache(maxsize=1024)
 def _check_family(family: str) -> None:
     if not family_matches(family):
-        raise InvalidChangeError(
-            Rule.FAMILY, "family", "1 to 64 of the characters - _ . a-z A-Z 0-9", family
-        )
+        raise Rule.FAMILY.broken(family)
 
 
 @lru_cache(maxsize=1024)
 def _check_stream_partition(stream_partition: str) -> None:
-    _check_text("stream_partition", stream_partition)
+    check_text("stream_partition", stream_partition)
     if not 1 <= len(stream_partition.encode()) <= MAX_STREAM_PARTITION_BYTES:
-        raise InvalidChangeError(
-            Rule.STREAM_PARTITION,
-            "stream_partition",
-            f"1 to {MAX_STREAM_PARTITION_BYTES} bytes of text",
-            stream_partition,
-        )
+        raise Rule.STREAM_PARTITION.broken(stream_partition)
 
 
-def _check_qualifier(qualifier: bytes) -> None:
-    _check_bytes("qualifier", qualifier)
-    if len(qualifier) > MAX_QUALIFIER_BYTES:
-        raise InvalidChangeError(
-            Rule.QUALIFIER, "qualifier", f"at most {MAX_QUALIFIER_BYTES} bytes", qualifier
-        )
+def _is_timestamp(timestamp: object) -> bool:
+    return isinstance(timestamp, int) and 1 <= timestamp <= MAX_TIMESTAMP
 
 
-def _check_resume_token(resume_token: bytes) -> None:
-    _check_bytes("resume_token", resume_token)
-    if len(resume_token) > MAX_RESUME_TOKEN_BYTES:
-        raise InvalidChangeError(
-            Rule.RESUME_TOKEN,
-            "resume_token",
-            f"at most {MAX_RESUME_TOKEN_BYTES} bytes",
-            resume_token,
-        )
-
-
-def _check_timestamp(rule: Rule, field: str, timestamp: object) -> None:
+def _timestamp_error(rule: Rule, timestamp: object, field: str = "") -> InvalidChangeError:
     if not isinstance(timestamp, int):
         limit = f"an int, the number of microseconds since 1970: 1 to {MAX_TIMESTAMP}"
-        raise InvalidChangeError(rule, field, limit, timestamp)
-    if not 1 <= timestamp <= MAX_TIMESTAMP:
-        raise InvalidChangeError(rule, field, f"microseconds from 1 to {MAX_TIMESTAMP}", timestamp)
+        return rule.broken(timestamp, field, limit)
+    return rule.broken(timestamp, field, _TIME)
 
 
-_ENTRY_TYPES: Final = frozenset({SetCell, DeleteCells, DeleteFamily})
+def _bytes_error(rule: Rule, value: object) -> InvalidChangeError:
+    if not isinstance(value, bytes):
+        return InvalidChangeError(UNENCODABLE, rule.field, "bytes", value)
+    return rule.broken(value)
 
 
 def _entries(given: Iterable[Entry]) -> tuple[Entry, ...]:
@@ -667,36 +595,6 @@ def _entries(given: Iterable[Entry]) -> tuple[Entry, ...]:
     else:
         if _ENTRY_TYPES.issuperset(map(type, entries)):
             return entries
-        wrong = [one for one in entries if not isinstance(one, Entry)]
-        if not wrong:
-            return entries
+        wrong = [entry for entry in entries if type(entry) not in _ENTRY_TYPES]
     limit = "a tuple of SetCell, DeleteCells and DeleteFamily, for example (DeleteFamily('f'),)"
     raise InvalidChangeError(UNENCODABLE, "entries", limit, wrong[0])
-
-
-def _check_bytes(field: str, value: bytes) -> None:
-    if not isinstance(value, bytes):
-        raise InvalidChangeError(UNENCODABLE, field, "bytes", value)
-
-
-def _check_text(field: str, text: str) -> None:
-    """Refuse lone surrogates: UTF-8 cannot encode them. Python uses them for file names that are
-    not text.
-    """
-    if not text.isascii():
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise InvalidChangeError(
-                UNENCODABLE, field, "text that can be written as UTF-8", text
-            ) from None
-
-
-def _check_int(field: str, number: int) -> None:
-    if not -MAX_INT - 1 <= number <= MAX_INT:
-        raise InvalidChangeError(UNENCODABLE, field, "from -2^31 to 2^31 - 1", number)
-
-
-def _check_long(field: str, number: int) -> None:
-    if not -MAX_LONG - 1 <= number <= MAX_LONG:
-        raise InvalidChangeError(UNENCODABLE, field, "from -2^63 to 2^63 - 1", number)

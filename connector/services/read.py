@@ -21,7 +21,7 @@ from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.overrides import bound_in_force, check_bound
-from connector.state.reading import reading
+from connector.state.reading import check_owner, reading
 from connector.state.table_state import TableState
 from connector.text import counted
 from connector.watermarks.freshness import is_fresh
@@ -135,7 +135,7 @@ def _as_applied(
 ) -> TableRead | None:
     """The table without a JVM, if that will do (TBL-16)."""
     from connector.lake.plain_table import open_table
-    from connector.lake.state_reader import check_owner, logged_progress_of
+    from connector.lake.state_reader import logged_progress_of
 
     now = now_us()
     path = places.table(warehouse_of(config), name)

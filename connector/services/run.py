@@ -139,8 +139,7 @@ def run(
                 for_writing=True,
                 is_short=once,
             )
-            on_step = Trace(trace).step if trace else _no_trace
-            _run_pipeline(config, started, ports, stop, on_event, on_step, counts, once=once)
+            _run_pipeline(config, started, ports, stop, on_event, Trace(trace), counts, once=once)
         except Exception as error:
             is_of_spark = started is not None or not isinstance(error, ConnectorError | OSError)
             if not (is_of_spark and _spark_has_ended()):
@@ -166,10 +165,6 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(usual_s)
-
-
-def _no_trace(step: str) -> None:
-    pass
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:
@@ -204,7 +199,7 @@ def _run_pipeline(
     ports: Mapping[str, IngestPorts],
     stop: threading.Event,
     on_event: OnEvent,
-    on_step: Callable[[str], None],
+    trace: Trace,
     counts: _Counts,
     *,
     once: bool,
@@ -227,13 +222,12 @@ def _run_pipeline(
         last_clean_up=history.last_clean_up,
         forget_cuts=history.forget_cuts,
     )
-    earliest = {name: _earliest(config, stream) for name, stream in config.streams.items()}
 
     def say(text: str) -> None:
         on_event(info("PIPELINE", text))
 
     with watching(spark), _short_turns():
-        begin = partial(Pipeline, spark, config, ports, earliest, log, merge_few, say, on_step)
+        begin = partial(Pipeline, spark, config, ports, log, merge_few, say, trace.step)
         pipeline = repeating(begin, "the tables", say, stop)
         if once:
             pipeline.run_once(stop)
@@ -334,6 +328,9 @@ def ports_of(
             config.kafka, topics.describe(config.kafka, stream.topic)
         ),
         count_rows=count_rows,
+        earliest=lambda: topics.beginning_offsets(
+            config.kafka, topics.describe(config.kafka, stream.topic)
+        ),
         schema_by_id=_registry(config, stack),
         ends=lambda taken_to: overrides.ends(stream.name, above=taken_to),
         releases=lambda taken_to: overrides.releases(stream.name, above=taken_to),
@@ -372,11 +369,3 @@ def _registry(config: ConnectorConfig, stack: ExitStack) -> Callable[[int], str 
     from connector.kafka.schema_registry import RegistryClient
 
     return stack.enter_context(RegistryClient(config.registry)).schema
-
-
-def _earliest(config: ConnectorConfig, stream: StreamConfig) -> Callable[[], Mapping[int, int]]:
-    from connector.kafka import topics
-
-    return lambda: topics.beginning_offsets(
-        config.kafka, topics.describe(config.kafka, stream.topic)
-    )

@@ -13,19 +13,21 @@ from connector.records.views import view_of_time
 
 
 class Trace:
-    """Writes a line of JSON for each step. Any thread may call `step`.
+    """Writes a line of JSON for each step to a file, if there is one. Any thread may call `step`.
 
     For example, `{"at": "2024-03-01T12:00:00.000000Z", "of": "table orders", "step": "table
     committed", "seconds": 0.184}`. The seconds are those since the step before of the same stream
     or table.
     """
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: TextIO | None) -> None:
         self._file, self._lock = file, threading.Lock()
         self._last = dict[str, float]()
 
     def step(self, step: str) -> None:
         """Write a step, such as "table orders: table committed"."""
+        if self._file is None:
+            return
         of, _, name = step.partition(": ")
         with self._lock:
             now = time.monotonic()

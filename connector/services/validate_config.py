@@ -27,8 +27,7 @@ from connector.errors import (
 )
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
-from connector.tables.compatibility import check_columns, check_compatible
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, check_columns, check_compatible
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
@@ -280,7 +279,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     if config.registry is None:
         return
     from connector.kafka.schema_registry import RegistryClient
-    from connector.records.codec import VERSIONS
+    from connector.records.codec import SCHEMA
 
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
@@ -290,7 +289,7 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
             )
             return
         for stream in config.streams.values():
-            schema_id = registry.schema_id(stream.topic, VERSIONS[1])
+            schema_id = registry.schema_id(stream.topic, SCHEMA)
             yield Finding(
                 "ok",
                 f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"

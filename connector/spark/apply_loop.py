@@ -30,10 +30,10 @@ from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table
+from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import pace_in_force
 from connector.state.pace import Turns
-from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
@@ -69,6 +69,18 @@ class JobLog:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Functions that are called while tables are applied: `record` when a round ends, with the
+    version of each table at its cut; `say` with a line about each apply; `on_step` after each step
+    of an apply.
+    """
+
+    record: Callable[[str, Cut, Mapping[str, Stood]], None]
+    say: Say
+    on_step: Callable[[str], None]
+
+
 @dataclass(slots=True)
 class _Round:
     """Tables on their way to one cut, and those that have reached it.
@@ -84,10 +96,8 @@ class _Round:
 
 
 class Applies:
-    """The applies of all tables of a configuration.
-
-    `record` is called when a round ends, with the version of each table at its cut. Use it from one
-    thread only, except `heard`, `between` and `add_job`.
+    """The applies of all tables of a configuration. Use it from one thread only, except `heard`,
+    `between` and `add_job`.
     """
 
     def __init__(
@@ -99,13 +109,12 @@ class Applies:
         worlds: Mapping[str, IngestPorts],
         journal: JobLog,
         merge_few: MergeFew | None,
-        record: Callable[[str, Cut, Mapping[str, Stood]], None],
-        say: Say,
-        on_step: Callable[[str], None],
+        listener: Listener,
     ) -> None:
         self._spark, self._config, self._tables = spark, config, tables
         self._changelogs, self._worlds = changelogs, worlds
-        self._journal, self._record, self._say, self._on_step = journal, record, say, on_step
+        self._journal, self._record = journal, listener.record
+        self._say, self._on_step = listener.say, listener.on_step
         self._merge_few = merge_few
         self._names = {
             stream: [name for name, one in config.tables.items() if one.stream == stream]
@@ -439,4 +448,4 @@ def _discarded(world: IngestPorts) -> frozenset[str]:
         return frozenset()
 
 
-__all__ = ["Applies", "JobLog", "Stood"]
+__all__ = ["Applies", "JobLog", "Listener", "Stood"]

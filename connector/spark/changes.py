@@ -20,7 +20,7 @@ from connector.errors import (
 from connector.records.model import MAX_INT, MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
-from connector.spark.storage.changelog import Changelog, entries_of
+from connector.spark.storage.changelog_reader import ChangelogReader, entries_of
 from connector.state.changelog_slots import TABLE_SLOTS
 from connector.watermarks.commit_range import check_range
 
@@ -176,12 +176,12 @@ def _check_skew(max_clock_skew_s: object) -> None:
         raise argument_invalid("max_clock_skew_s", max_clock_skew_s, allowed)
 
 
-def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> Changelog:
+def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> ChangelogReader:
     """The changelog of a stream. Raises `TableError` if it has no batch, and `ConnectorError` if
     the session has ended.
     """
     check_live(spark)
-    changelog = Changelog(spark, places.changelog(warehouse, stream), stream)
+    changelog = ChangelogReader(spark, places.changelog(warehouse, stream), stream)
     if changelog.newest() is None:
         raise TableError(
             ErrorCode.CHANGELOG_EMPTY,
@@ -194,7 +194,7 @@ def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> Chan
 
 
 def oldest_start(
-    changelog: Changelog, rows: DataFrame, max_clock_skew_s: int, now: int
+    changelog: ChangelogReader, rows: DataFrame, max_clock_skew_s: int, now: int
 ) -> int | None:
     """The least commit timestamp from which no change was trimmed. None: nothing was trimmed.
 
@@ -214,7 +214,7 @@ def oldest_start(
 
 
 def _check_not_trimmed(
-    changelog: Changelog, rows: DataFrame, start_commit: int, max_clock_skew_s: int, now: int
+    changelog: ChangelogReader, rows: DataFrame, start_commit: int, max_clock_skew_s: int, now: int
 ) -> None:
     oldest = oldest_start(changelog, rows, max_clock_skew_s, now)
     if oldest is not None and start_commit < oldest:
@@ -228,7 +228,7 @@ def _check_not_trimmed(
 
 
 def _selected(
-    changelog: Changelog,
+    changelog: ChangelogReader,
     rows: DataFrame,
     table: str | None,
     start_commit: int | None,

@@ -17,24 +17,23 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig
-from connector.spark.apply_loop import Applies, JobLog, Say, Stood
+from connector.spark.apply_loop import Applies, JobLog, Listener, Say, Stood
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.storage.maintenance import Maintenance, Work
-from connector.spark.storage.offsets import Offsets
+from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.table import Table
 from connector.spark.stream_ingest import StreamIngest
+from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
-from connector.state.small_apply import MergeFew
 from connector.state.stream_progress import Cut
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `worlds` and `earliest` have an entry for every
-    stream. `merge_few` merges few changes without Spark (TBL-13).
+    """All streams and tables of a configuration. `worlds` has an entry for every stream.
+    `merge_few` merges few changes without Spark (TBL-13).
 
     `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
     or "table NAME: STEP". An error that it raises ends that batch or apply.
@@ -45,7 +44,6 @@ class Pipeline:
         spark: SparkSession,
         config: ConnectorConfig,
         worlds: Mapping[str, IngestPorts],
-        earliest: Mapping[str, Callable[[], Offsets]],
         journal: JobLog,
         merge_few: MergeFew | None = None,
         say: Say = lambda line: None,
@@ -58,7 +56,7 @@ class Pipeline:
         self._say = say
         self._streams = {
             name: StreamIngest(
-                *(spark, config, stream, worlds[name], earliest[name], say, journal.bounds),
+                *(spark, config, stream, worlds[name], say, journal.bounds),
                 on_step=partial(self._step, f"stream {name}"),
                 heard=partial(self._heard, name),
             )
@@ -78,9 +76,7 @@ class Pipeline:
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
             *(spark, config, self._tables, changelogs, worlds, journal, merge_few),
-            record=self._record,
-            say=lambda line: self._say(line),
-            on_step=on_step,
+            Listener(self._record, lambda line: self._say(line), on_step),
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
@@ -129,52 +125,51 @@ class Pipeline:
 
     def _upkeep(self) -> dict[str, list[Maintenance]]:
         """The maintenance of each stream: first that of its tables, then that of its changelog."""
-        found: dict[str, list[Maintenance]] = {}
-        for stream, ingest in self._streams.items():
-            retention = self._config.streams[stream].retention
-            found[stream] = [
-                Maintenance(
-                    *(
-                        f"table {name}",
-                        Job(JobKind.CLEAN_UP, name, 0, 0),
-                        self._applies.add_job,
-                        self._say,
-                    ),
-                    retention_s=retention.table_file_s,
-                    passed=self._tables[name].passed,
-                    compact=partial(self._compact, name),
-                    clean=partial(self._clean_table, stream, name),
-                    clean_log=partial(self._clean_table_log, stream, name),
-                    last_clean=partial(self._journal.last_clean_up, name, ""),
-                    begun_at=self._tables[name].begun_at,
-                    is_late=self._is_late,
-                    is_wanted=self._tables[name].is_vacuum_due,
-                    live_bytes=self._tables[name].size_in_bytes,
-                )
-                for name in self._tables_of(stream)
+        return {
+            stream: [
+                *(self._upkeep_of_table(stream, name) for name in self._tables_of(stream)),
+                self._upkeep_of_changelog(stream),
             ]
-            found[stream].append(
-                Maintenance(
-                    *(
-                        f"stream {stream}",
-                        Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream),
-                        self._applies.add_job,
-                        self._say,
-                    ),
-                    retention_s=retention.file_s,
-                    passed=ingest.changelog.passed,
-                    compact=ingest.compact,
-                    clean=partial(self._clean_changelog, stream),
-                    clean_log=partial(self._clean_changelog_log, stream),
-                    last_clean=partial(self._journal.last_clean_up, "", stream),
-                    begun_at=ingest.changelog.begun_at,
-                    is_late=self._is_late,
-                )
-            )
-        return found
+            for stream in self._streams
+        }
 
-    def _compact(self, name: str) -> Work | None:
-        return self._tables[name].compact(partial(self._applies.between, name))
+    def _upkeep_of_table(self, stream: str, name: str) -> Maintenance:
+        table = self._tables[name]
+        maintained = Maintained(
+            passed=table.passed,
+            begun_at=table.begun_at,
+            compact=lambda: table.compact(partial(self._applies.between, name)),
+            clean=partial(self._clean_table, stream, name),
+            clean_log=partial(self._clean_table_log, stream, name),
+            is_wanted=table.is_vacuum_due,
+            live_bytes=table.size_in_bytes,
+        )
+        return Maintenance(
+            *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), maintained),
+            retention_s=self._config.streams[stream].retention.table_file_s,
+            last_clean=partial(self._journal.last_clean_up, name, ""),
+            add_job=self._applies.add_job,
+            say=self._say,
+            is_late=self._is_late,
+        )
+
+    def _upkeep_of_changelog(self, stream: str) -> Maintenance:
+        ingest = self._streams[stream]
+        maintained = Maintained(
+            passed=ingest.changelog.passed,
+            begun_at=ingest.changelog.begun_at,
+            compact=ingest.compact,
+            clean=partial(self._clean_changelog, stream),
+            clean_log=partial(self._clean_changelog_log, stream),
+        )
+        return Maintenance(
+            *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), maintained),
+            retention_s=self._config.streams[stream].retention.file_s,
+            last_clean=partial(self._journal.last_clean_up, "", stream),
+            add_job=self._applies.add_job,
+            say=self._say,
+            is_late=self._is_late,
+        )
 
     def _is_late(self, now: int) -> bool:
         """Whether a batch has waited too long for an apply of one of the tables."""

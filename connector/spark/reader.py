@@ -29,21 +29,21 @@ from connector.errors import (
 from connector.lake.jobs import History
 from connector.records.model import MAX_LONG
 from connector.records.views import view_of_time
-from connector.spark.apply.blocked_rows import holding_of, not_merged, select_changes
+from connector.spark.apply.blocked_rows import Holding
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.kept import keep_on
+from connector.spark.apply.frames import keep_on
 from connector.spark.apply.merge import merged_view
+from connector.spark.apply.select import not_merged, select_changes
 from connector.spark.apply.statistics import analyze_once, check_changelog
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live
-from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
-from connector.spark.storage.overrides import bounds_set
 from connector.spark.storage.table import Table
-from connector.state.damage import foreign_table, log_missing
+from connector.state.damage import foreign_table
 from connector.state.jobs import CutRecord, Job, JobKind, cut_of_another_table
-from connector.state.overrides import bound_in_force, check_bound
+from connector.state.overrides import bound_in_force, bounds_at, check_bound
 from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -137,11 +137,14 @@ def read_table(
     table = Table.existing(spark, places.table_folder(warehouse, name))
     definition = table.layout.definition
     version, before = table.newest()
-    changelog = Changelog(spark, places.changelog(warehouse, definition.stream), definition.stream)
+    changelog = ChangelogReader(
+        spark, places.changelog(warehouse, definition.stream), definition.stream
+    )
     check_changelog(table, before, changelog.newest())
     progress = changelog.progress(with_frontier=False)
+    path = places.overrides(warehouse)
     bound = (
-        bound_in_force(definition, bounds_set(spark, warehouse))
+        bound_in_force(definition, bounds_at(path, DeltaLog(spark, path).newest_stored()))
         if max_staleness_s is None
         else max_staleness_s
     )
@@ -184,7 +187,7 @@ def _merged_in_a_job(
     table: Table,
     version: int,
     before: TableState,
-    changelog: Changelog,
+    changelog: ChangelogReader,
     progress: Progress,
     job: Job,
     keep: Callable[[Job], None],
@@ -212,7 +215,7 @@ def _shown(table: Table, version: int) -> DataFrame:
 
 
 def _merged_of_one_version(
-    table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress
+    table: Table, version: int, before: TableState, changelog: ChangelogReader, progress: Progress
 ) -> SparkRead:
     try:
         return _merged(table, version, before, changelog, progress)
@@ -232,7 +235,7 @@ def _merged_of_one_version(
 
 
 def _merged(
-    table: Table, version: int, before: TableState, changelog: Changelog, progress: Progress
+    table: Table, version: int, before: TableState, changelog: ChangelogReader, progress: Progress
 ) -> SparkRead:
     layout, batch = table.layout, progress.ingest_batch
     source, after = layout.definition.source, before.complete_to_batch
@@ -241,11 +244,9 @@ def _merged(
         recent.rows() if recent else changelog.changes(source, after=after, to=batch, pinned=True)
     )
     newest = changelog.newest()
-    holding = (
-        None
-        if newest is None
-        else holding_of(table, changelog, before, newest, batch, horizon=progress.horizon)
-    )
+    holding = None
+    if newest is not None and layout.definition.block_rows:
+        holding = Holding(table, changelog, before, newest, batch, horizon=progress.horizon)
     changes, waiting = not_merged(since, before, table.spark), None
     seen, pivoted, _ = (
         analyze_once(changes, layout, before, keep_on) if holding is None else (None, None, None)
@@ -404,8 +405,7 @@ def _cuts(spark: SparkSession, path: str) -> DataFrame | None:
     """The recorded cuts. None: there are none yet. Raises `TableError` for another table."""
     log = DeltaLog(spark, path)
     if log.newest() is None:
-        if log.has_other_files():
-            raise log_missing(path)
+        log.check_missing()
         return None
     cuts = spark.read.format("delta").load(path)
     lacking = {"table", *_OF_CUT, "version"}.difference(cuts.columns)
@@ -423,7 +423,7 @@ def _check_kept(
     path, version = table_path(warehouse, name), cut.versions[name]
     log = DeltaLog(spark, path)
     following = log.at(version + 1)
-    left_at = None if following is None else following.at
+    left_at = None if following is None else following.committed_at
     kept = (
         re.fullmatch(r"interval (\d+) seconds", log.properties().get(FILE_RETENTION, ""))
         if left_at

@@ -16,8 +16,9 @@ from connector.errors import ConfigError, ErrorCode
 from connector.records.views import view_of_time
 from connector.spark.changes import DEFAULT_CLOCK_SKEW_S, existing_changelog, oldest_start
 from connector.spark.jvm import check_live
-from connector.spark.literal_rows import literal_rows
-from connector.spark.storage.delta_log import DeltaLog, folders_in
+from connector.spark.sql import literal_rows
+from connector.spark.storage.delta_log import DeltaLog
+from connector.spark.storage.hadoop import names_in
 from connector.state.changelog_slots import CONTROL_SLOT, TABLE_SLOTS
 
 LEAST_HEARTBEAT_MS: Final = 1_000
@@ -235,7 +236,7 @@ def register_functions(
     at = now_us() if now is None else now
     names = [
         stream
-        for stream in folders_in(spark, places.streams_folder(warehouse))
+        for stream in names_in(spark, places.streams_folder(warehouse), folders=True)
         if DeltaLog(spark, places.changelog(warehouse, stream)).newest() is not None
     ]
     _check_distinct(names)

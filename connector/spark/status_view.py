@@ -13,12 +13,12 @@ from connector.clock import now_us
 from connector.errors import TableError
 from connector.reports.table_status import TableStatus, table_status
 from connector.spark.jvm import check_live
-from connector.spark.literal_rows import literal_rows
-from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.delta_log import DeltaLog, folders_in
-from connector.spark.storage.overrides import bounds_set
+from connector.spark.sql import literal_rows
+from connector.spark.storage.changelog_reader import ChangelogReader
+from connector.spark.storage.delta_log import DeltaLog
+from connector.spark.storage.hadoop import names_in
 from connector.spark.storage.table import Table
-from connector.state.overrides import bound_in_force
+from connector.state.overrides import bound_in_force, bounds_at
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 
@@ -85,26 +85,27 @@ def register_status_view(
 
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
-    wished, changelogs = bounds_set(spark, warehouse), dict[str, Changelog]()
-    for name in folders_in(spark, places.tables_folder(warehouse)):
+    overrides, changelogs = places.overrides(warehouse), dict[str, ChangelogReader]()
+    bounds = bounds_at(overrides, DeltaLog(spark, overrides).newest_stored())
+    for name in names_in(spark, places.tables_folder(warehouse), folders=True):
         path = places.table_folder(warehouse, name)
         if DeltaLog(spark, places.data(path)).newest() is None:
             continue
         table = Table.existing(spark, path)
         definition = table.layout.definition
         if (stream := definition.stream) not in changelogs:
-            changelogs[stream] = Changelog(spark, places.changelog(warehouse, stream), stream)
+            changelogs[stream] = ChangelogReader(spark, places.changelog(warehouse, stream), stream)
         state = table.table_state()
         yield table_status(
             definition,
             state,
             _progress(name, state, changelogs[stream]),
             now,
-            max_staleness_s=bound_in_force(definition, wished),
+            max_staleness_s=bound_in_force(definition, bounds),
         )
 
 
-def _progress(name: str, table: TableState, changelog: Changelog) -> Progress | None:
+def _progress(name: str, table: TableState, changelog: ChangelogReader) -> Progress | None:
     newest = changelog.newest()
     try:
         table.check_changelog(

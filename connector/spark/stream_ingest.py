@@ -26,8 +26,8 @@ from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
 from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work
-from connector.spark.storage.offsets import BatchRange, Offsets
 from connector.state.overrides import bounds_in_force
 from connector.state.stream_progress import Progress
 from connector.text import counted
@@ -46,10 +46,7 @@ class _StoppedError(Exception):
 
 
 class StreamIngest:
-    """The streaming query of one stream.
-
-    `earliest` returns the first offset of each Kafka partition. `heard` is called after each batch.
-    """
+    """The streaming query of one stream. `heard` is called after each batch."""
 
     def __init__(
         self,
@@ -57,13 +54,13 @@ class StreamIngest:
         config: ConnectorConfig,
         stream: StreamConfig,
         world: IngestPorts,
-        earliest: Callable[[], Offsets],
         say: Say,
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
         heard: Callable[[], None] = lambda: None,
     ) -> None:
-        self._spark, self._config, self._stream, self._earliest = spark, config, stream, earliest
+        self._spark, self._config, self._stream = spark, config, stream
+        self._earliest = world.earliest
         self._say = say
         self._bounds, self._heard = bounds, heard
         self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"

@@ -1,4 +1,5 @@
-"""Whether an apply replaces single rows or rewrites buckets (TBL-13).
+"""Which way an apply takes: it rewrites buckets, or replaces single rows, in Spark or without it
+(TBL-13).
 
 Theory. A row-level apply finds the old rows by their keys, writes the new ones, and marks the old
 ones as deleted. Its cost is a fixed part, for the search and for the vectors, and a part for each
@@ -6,14 +7,20 @@ changed row. A bucket-level apply reads, merges and writes each row of the bucke
 Both do the same work for a row. So the row-level apply is the faster one as long as it replaces
 clearly fewer rows than the other one would write. Therefore the choice compares rows with rows. The
 size of a row does not matter.
+
+A small apply is a row-level one without Spark. Its values are what it reads, and the files that it
+has written. The files are named as Delta names them: each is the JSON of an action of its log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from connector.state.maintenance_schedule import DataFile
+from connector.state.table_state import TableState
+from connector.tables.definition import TableDefinition
 
 MANY_CHANGES: Final = 1_000_000
 """The keys of more changes are not sent to every task, so their rows are not searched."""
@@ -27,6 +34,21 @@ CHANGES_PER_TASK: Final = 20_000
 """One task merges this many changes of a row-level apply on one bucket. Starting another task would
 take longer than its work.
 """
+MAX_BYTES: Final = 64_000_000
+"""An apply that must look at larger files is one of Spark."""
+MAX_IN_MEMORY: Final = 256_000_000
+"""The same for the bytes of one file without compression, for those of the changes, and for those
+of their rows.
+"""
+MAX_ENTRIES: Final = 1_250_000
+MAX_ENTRIES_BY_ROW: Final = 400_000
+"""An apply of more entries is one of Spark. An entry needs about half a kB, and twice as much if it
+is merged row by row.
+"""
+_MAX_WORK: Final = 4_000_000
+_MAX_WORK_BY_ROW: Final = 1_000_000
+_WORK_OF_CHANGE: Final = 4
+"""A change without columns is as much work as this number of columns."""
 
 
 def is_row_level(changes: int, touched: Iterable[DataFile] | None) -> bool:
@@ -46,3 +68,75 @@ def is_row_level(changes: int, touched: Iterable[DataFile] | None) -> bool:
     rows = sum(file.rows - file.marked for file in files)
     size = sum(file.size for file in files)
     return size >= MIN_BYTES and changes * ROWS_PER_CHANGE <= rows
+
+
+def is_few(changes: int, columns: int, cores: int) -> bool:
+    """Return whether so many changes of a table with so many columns are merged without Spark.
+
+    One processor merges them, and Spark would use all of them. So with more processors, fewer
+    changes are few. For example, 200,000 changes of 5 columns are few on 2 processors, and 27,000
+    are on 16.
+    """
+    return _work(changes, columns, cores) <= _MAX_WORK
+
+
+def are_few_by_row(changes: int, entries: int, columns: int, cores: int) -> bool:
+    """The same for changes that are merged row by row, which takes several times as long."""
+    is_small = entries <= MAX_ENTRIES_BY_ROW
+    return is_small and _work(changes, columns, cores) <= _MAX_WORK_BY_ROW
+
+
+def _work(changes: int, columns: int, cores: int) -> int:
+    return changes * (columns + _WORK_OF_CHANGE) * max(2, cores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallApply:
+    """The input of the apply.
+
+    - `definition`, `buckets` and `before` are those of the table. It keeps the latest version of a
+      cell, and has no blocked rows and no column that was added later.
+    - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
+      is deferred. Deletes below `horizon` may be forgotten.
+    - `changelog` is the folder of the changelog, and `changes` its files with all changes after
+      `before.complete_to_batch`, up to the cut.
+    - `table` is the folder of the table, and `rows` its files.
+    - `tombstones` is the folder of the tombstone table, which may not exist yet, and `removed` its
+      files.
+    - `attempt_id` identifies the attempt.
+    - `cores` is the number of processors that Spark has.
+    """
+
+    definition: TableDefinition
+    buckets: int
+    before: TableState
+    below: int | None
+    horizon: int | None
+    changelog: str
+    changes: tuple[str, ...]
+    table: str
+    rows: tuple[str, ...]
+    tombstones: str
+    removed: tuple[str, ...]
+    attempt_id: str
+    cores: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Merged:
+    """The result of the apply: files that no commit names yet.
+
+    `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
+    actions to commit to both tables.
+    """
+
+    changes: int
+    highest: int
+    deferred_from: int | None
+    has_residual: bool
+    table: tuple[str, ...]
+    tombstones: tuple[str, ...]
+
+
+MergeFew = Callable[[SmallApply], Merged | None]
+"""Merges the changes and writes the files. None: Spark must do it, and no file was written."""

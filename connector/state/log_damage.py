@@ -65,7 +65,7 @@ def log_damage(
     newest = max([*commits, *parts], default=-1)
     lost = max(_numbers(_CHECKSUM, sizes), default=-1)
     if lost > newest:
-        return LogDamage(_commit(lost), f"{IS_MISSING}, but its checksum is there")
+        return LogDamage(commit_file(lost), f"{IS_MISSING}, but its checksum is there")
     if newest < 0:
         return None  # there is no table
     last = newest if version is None else version
@@ -91,7 +91,7 @@ def log_damage(
 def _of_commits(
     numbers: Iterable[int], sizes: Mapping[str, int], read: Callable[[str], bytes] | None
 ) -> LogDamage | None:
-    for file in map(_commit, numbers):
+    for file in map(commit_file, numbers):
         if file not in sizes:
             return LogDamage(file, IS_MISSING)
         if not sizes[file]:
@@ -186,5 +186,6 @@ def _numbers(end: str, names: Iterable[str]) -> set[int]:
     return {int(number) for number in numbers if number.isdecimal()}
 
 
-def _commit(version: int) -> str:
+def commit_file(version: int) -> str:
+    """The name of the file of a commit."""
     return f"{version:020}.json"

@@ -17,6 +17,7 @@ from connector.errors import ConfigError, ErrorCode, TableError, argument_invali
 from connector.records.model import MAX_INT
 from connector.state.damage import or_move_away
 from connector.state.pace import pace_s
+from connector.state.reading import reading
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 
@@ -73,16 +74,26 @@ class ClosePartition:
     """The end of a stream partition that does not end by itself (WMK-8). `made_at` is in
     microseconds.
 
-    In a warehouse, numbers increase in the order in which they were made. A `reason` of None can be
-    read, because an earlier release stored it. It is not written any more.
+    In a warehouse, numbers increase in the order in which they were made.
     """
 
     number: int
     stream: str
     stream_partition: str
-    reason: str | None
+    reason: str
     made_at: int
     made_by: str
+
+
+def bounds_at(path: str, metadata: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the `max_staleness` overrides in seconds, by table, from the metadata of the newest
+    commit at `path` (TBL-20). None: there is no commit. Raises `TableError` if it is not known
+    which are in force.
+    """
+    if metadata is not None:
+        check_requests(path, metadata, "max_staleness_s")
+    with reading(path):
+        return bounds_in(metadata)
 
 
 def bounds_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:

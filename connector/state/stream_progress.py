@@ -1,9 +1,12 @@
 """The progress of a stream, computed from the progress before and from the counts of a batch
-(TBL-5).
+(TBL-5), and the file beside a changelog with the time at which ingest last asked Kafka and had
+nothing to read (TBL-24).
 """
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,11 +21,22 @@ from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
 from connector.state.table_state import TableState
-from connector.stored import from_stored, to_stored
+from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRules:
+    """The settings of a stream that its progress depends on. `roots` are as in
+    `connector.watermarks.frontier.advance`, and `wait_s` as in `Progress.cut`.
+    """
+
+    retention: Retention = field(default_factory=Retention)
+    roots: frozenset[str] = frozenset()
+    wait_s: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,20 +181,18 @@ class Progress:
         counts: BatchCounts,
         ends: Mapping[int, int],
         asked: EndOffsets,
-        retention: Retention,
-        roots: frozenset[str],
+        rules: StreamRules,
         overrides: Sequence[ClosePartition] = (),
         placement: KeyPlacement | None = None,
-        wait_s: int | None = None,
         releases: ReleaseProgress | None = None,
     ) -> Progress:
         """Return the progress after `ingest_batch`, the next batch, was read up to `ends`.
 
-        `roots` are as in `connector.watermarks.frontier.advance`. `overrides` are those of the
-        batch. One that was already taken is ignored. `placement` is that of the keys, if a sample
-        was taken (ING-1). `wait_s` is as in `cut`. `releases` are
-        those after the batch; None: as before.
+        `overrides` are those of the batch. One that was already taken is ignored. `placement` is
+        that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
+        as before.
         """
+        retention, roots, wait_s = rules.retention, rules.roots, rules.wait_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         reasons = sorted({*self.rejected, *counts.rejected})
         taken = tuple(override for override in overrides if override.number > self.closed_to)
@@ -357,6 +369,60 @@ class Progress:
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        horizons = {"kept": stored.get("batch_horizons", ())}
+        horizons = {"kept": stored["batch_horizons"]}
         known = from_stored(Progress, {**stored, "batch_horizons": horizons})
         return replace(known, frontier=frontier)
+
+
+@dataclass(frozen=True, slots=True)
+class FreshnessFile:
+    """The content of the file beside a changelog: the topic, and its end offsets at a time (µs).
+
+    An idle stream overwrites it in place of a commit. It names its batch by the topic and the end
+    offsets. Readers use it if it is newer than the newest commit. Without it, or if it is damaged,
+    a state looks older than it is, but never younger.
+    """
+
+    topic_id: str
+    at: int
+    ends: Mapping[int, int]
+
+    def to_text(self) -> str:
+        """Convert to the text of the file: a line with the content, and its checksum."""
+        content = json.dumps(to_stored(self), separators=(",", ":"))
+        return f"{content}\n{_checksum(content)}"
+
+    @staticmethod
+    def from_text(text: str) -> FreshnessFile | None:
+        """Read the text of the file. None: it is damaged."""
+        content, _, checksum = text.partition("\n")
+        if checksum != _checksum(content):
+            return None
+        try:
+            return from_text(FreshnessFile, content)
+        except (RecursionError, ValueError):
+            return None
+
+
+def _checksum(content: str) -> str:
+    return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"
+
+
+def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -> Progress:
+    """Return a progress with the freshness of the file, if the file is newer.
+
+    Args:
+        progress: That of the newest commit of the changelog.
+        stored: The metadata of this commit.
+        text: The text of the file. None: there is no file.
+    """
+    if text is None or stored["ingest_batch"] != progress.ingest_batch:
+        return progress
+    known = FreshnessFile.from_text(text)
+    if known is None or known.topic_id != stored["topic_id"]:
+        return progress
+    if known.at <= (progress.freshness.newest or 0):
+        return progress
+    read_to = from_stored(dict[int, int], stored["end_offsets"])
+    asked = EndOffsets(known.at, known.ends)
+    return progress.renewed(read_to, asked, progress.open_transactions)

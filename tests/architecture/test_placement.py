@@ -67,6 +67,6 @@ def test_no_spark_job_runs_python_on_executors() -> None:
     }
     # The second one is a method of Delta's log in the JVM.
     assert calls == {
-        ("literal_rows.py", "spark.createDataFrame"),
+        ("sql.py", "spark.createDataFrame"),
         ("files.py", "self.log.createDataFrame"),
     }

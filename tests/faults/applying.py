@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from connector.config.settings import ConnectorConfig
 from connector.errors import ConnectorError
 from connector.lake.jobs import History as Jobs
-from connector.services.run import _earliest, ports_of
+from connector.services.run import ports_of
 from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_table
@@ -136,9 +136,8 @@ class Applying:
             forget_cuts=jobs.forget_cuts,
         )
         worlds = {"s": ports_of(self.config, stream, life)}
-        earliest = {"s": _earliest(self.config, stream)}
         return Pipeline(
-            *(self.spark, self.config, worlds, earliest, journal, merge_every_other), on_step=reach
+            *(self.spark, self.config, worlds, journal, merge_every_other), on_step=reach
         )
 
     def _read(self) -> None:

@@ -35,13 +35,13 @@ from connector.kafka.local.broker import LocalBroker
 from connector.kafka.local.folder import free_port
 from connector.lake.jobs import History as Jobs
 from connector.services.load_config import load_config
-from connector.services.run import _earliest, ports_of
+from connector.services.run import ports_of
 from connector.spark.apply.apply import apply
 from connector.spark.apply_loop import JobLog
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.pipeline import Pipeline
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.table import Table
 from connector.state.jobs import CutRecord, Job
 from tests.broker import jar_store
@@ -385,12 +385,10 @@ class System:
             last_clean_up=jobs.last_clean_up,
             forget_cuts=jobs.forget_cuts,
         )
-        earliest = {"s": _earliest(self.config, self.stream)}
         return Pipeline(
             self.spark,
             self.config,
             {"s": self._world(points, life)},
-            earliest,
             journal,
             merge_every_other,
             on_step=points.reach,

@@ -21,11 +21,12 @@ from deltalake import DeltaTable
 from connector.config.settings import ConnectorConfig
 from connector.kafka import topics
 from connector.lake.jobs import History as Jobs
-from connector.lake.plain_table import open_table, stored_in
+from connector.lake.plain_table import open_table
 from connector.lake.stores import options_of
 from connector.records import codec
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
+from connector.state.commits import stored_in
 from connector.state.jobs import CutRecord
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition, Versions
@@ -382,7 +383,7 @@ def _commits(path: str) -> list[tuple[int, Mapping[str, Any]]]:
     for file in sorted(Path(path).glob("_delta_log/*.json")):
         actions = map(json.loads, file.read_text("utf-8").splitlines())
         infos = [action["commitInfo"] for action in actions if "commitInfo" in action]
-        found.append((int(file.stem), stored_in(infos[0])))
+        found.append((int(file.stem), stored_in(infos[0]) or {}))
     return found
 
 

@@ -31,7 +31,7 @@ from connector.kafka import (
 )
 from connector.kafka.consume import reader
 from connector.kafka.produce.producer import CopyingProducer
-from connector.records.codec import VERSIONS, encode, frame
+from connector.records.codec import SCHEMA, encode, frame
 from connector.records.model import CONTROL_KEY, DataChange, Heartbeat
 from connector.records.rejection import Position, Reason, Rejection
 from connector.validation import Limits
@@ -313,7 +313,7 @@ def test_a_registry_is_asked_and_an_unreachable_one_makes_no_rejection(
         [(b"row-1", frame(encode(change(1), 1), 5)), (b"row-1", frame(encode(change(1), 1), 6))],
     )
     with running_registry() as registry:
-        registry.add(VERSIONS[1], 5)
+        registry.add(SCHEMA, 5)
         with ChangeConsumer(
             kafka, topic, bounded=True, stream=StreamSettings(registry=RegistryConfig(registry.url))
         ) as consumer:

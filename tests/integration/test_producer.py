@@ -39,7 +39,7 @@ from connector.kafka import (
 )
 from connector.kafka.produce import control_records, resume
 from connector.kafka.produce.producer import CopyingProducer
-from connector.records.codec import VERSIONS, ChangeRecord, Schemas, decode
+from connector.records.codec import SCHEMA, ChangeRecord, Schemas, decode
 from connector.records.model import (
     CONTROL_KEY,
     MAX_LONG,
@@ -190,7 +190,7 @@ def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic
             kafka, topic, registry=RegistryConfig(registry.url, auto_register=True)
         ) as producer:
             producer.send(change(1))
-        assert registry.schemas == {1: VERSIONS[1]}
+        assert registry.schemas == {1: SCHEMA}
         (received,) = read_changes(kafka, topic, RegistryConfig(registry.url))
         assert received.record == change(1)
         assert received.source.value is not None

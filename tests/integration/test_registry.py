@@ -19,7 +19,7 @@ from connector.kafka import (
     WriteSession,
 )
 from connector.kafka.produce.producer import CopyingProducer
-from connector.records.codec import VERSIONS
+from connector.records.codec import SCHEMA
 from connector.records.model import DataChange
 from connector.services import validate_config
 from tests import machine
@@ -71,7 +71,7 @@ def test_records_are_framed_with_the_ids_of_the_registry(
     sent = [one.record for one in found if isinstance(one.record, DataChange)]  # type: ignore[union-attr]
     assert sorted(one.commit_timestamp for one in sent) == [1_000_001, 1_000_002]
     with RegistryClient(known) as client:
-        schema_id = client.schema_id(topic, VERSIONS[1])
+        schema_id = client.schema_id(topic, SCHEMA)
         assert client.schema(schema_id) is not None
         assert client.schema(999_999) is None
     framing = b"\x00" + schema_id.to_bytes(4, "big")

@@ -486,10 +486,10 @@ def test_an_expired_write_stream_takes_nothing(kafka: KafkaConfig, new_topic: Ne
     discard_streams(kafka, topic, ["job/p"], staging_retention_s=0)
 
 
-def test_with_a_registry_each_record_has_the_schema_that_it_needs(
+def test_with_a_registry_records_have_its_schema_id(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
-    """WRS-16: rows are of version 2, heartbeats of version 1."""
+    """REC-11, WRS-16."""
     topic = new_topic().topic
     with running_registry() as registry:
         config = RegistryConfig(registry.url, auto_register=True)
@@ -497,7 +497,7 @@ def test_with_a_registry_each_record_has_the_schema_that_it_needs(
             stream = session.stream("a", kind="committed")
             stream.append(rows(stream, 0, 2))
             session.reached(1_000_001)
-        assert len(registry.schemas) == 2
+        assert len(registry.schemas) == 1
         (records,) = read(kafka, topic, Schemas(dict(registry.schemas)))
     assert Counter(type(one) for one in records)[DataChange] == 2
 
@@ -505,7 +505,7 @@ def test_with_a_registry_each_record_has_the_schema_that_it_needs(
 def test_a_topic_without_a_catalog_is_an_error_with_a_remedy(
     kafka: KafkaConfig, new_topic: NewTopic, admin: object
 ) -> None:
-    """WRS-3: for example a topic of an earlier release. To create the topics again is enough."""
+    """WRS-3: for example a topic that another tool made. To create the topics again is enough."""
     facts = new_topic()
     admin.delete_topics([catalog_topic(facts.topic)])[catalog_topic(facts.topic)].result(30)  # type: ignore[attr-defined]
     with pytest.raises(TopicError) as missing:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from connector.records.model import ChildPartitions, Heartbeat, OffsetRange, Release
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.tables.retention import Retention, is_too_late
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
@@ -208,8 +208,7 @@ class Reader:
             counts,
             batch.ends,
             batch.asked,
-            Retention(RETENTION_S),
-            frozenset(),
+            StreamRules(Retention(RETENTION_S)),
             releases=releases,
         )
         return after, ranges

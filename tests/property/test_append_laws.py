@@ -54,11 +54,11 @@ def appended(row: DataChange, offset: int, now: int) -> DataChange:
 def test_a_row_is_the_change_at_its_offset_with_the_time_of_the_append(
     row: DataChange, offset: int, now: int, kafka_partitions: int
 ) -> None:
-    """WRS-11, WRS-16: and every reader of version 2 takes it."""
+    """WRS-11, WRS-16: and every reader takes it."""
     body, _ = encode_row(row, offset, now, kafka_partitions)
     expected = appended(row, offset, now)
     assert body == encode_body(expected, kafka_partitions)
-    decoded = decode(frame(body, None, version=2), Schemas())
+    decoded = decode(frame(body, None), Schemas())
     assert decoded == ChangeRecord(expected, kafka_partitions)
 
 

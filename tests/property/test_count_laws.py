@@ -45,20 +45,7 @@ from connector.watermarks.producer_epoch import EPOCH_HEADER, EpochRun
 Row = dict[str, Any]
 
 CHANGELOG: Final = Path(__file__).parents[1] / "golden/warehouse/streams/s/changelog"
-RANGES: Final = pa.struct([("stream", pa.string()), ("first", pa.int64()), ("upto", pa.int64())])
-OLD_SCHEMA: Final = parquet.read_schema(next(CHANGELOG.glob("slot=-1/*.parquet")))
-"""That of a changelog without write streams."""
-SCHEMA: Final = pa.schema(
-    [
-        *OLD_SCHEMA,
-        ("write_stream", pa.struct([("stream", pa.string()), ("offset", pa.int64())])),
-        (
-            "release",
-            pa.struct([("commit_timestamp", pa.int64()), ("ranges", pa.list_(RANGES))]),
-        ),
-        ("released_from", pa.int64()),
-    ]
-)
+SCHEMA: Final = parquet.read_schema(next(CHANGELOG.glob("slot=-1/*.parquet")))
 
 BATCH: Final = 7
 AT: Final = 1_000_000
@@ -155,9 +142,7 @@ def write(folder: Path, rows: Iterable[Row], *, at_once: int, files: int = 1) ->
     for (slot, number), of_file in by_file.items():
         name = f"slot={slot}/part {number}.parquet"
         (folder / f"slot={slot}").mkdir(exist_ok=True)
-        has_new = slot == STAGED_SLOT or any(one["release"] for one in of_file)
-        schema = SCHEMA if has_new else OLD_SCHEMA
-        schema = pa.schema([one for one in schema if one.name != "slot"])
+        schema = pa.schema([one for one in SCHEMA if one.name != "slot"])
         parquet.write_table(
             pa.Table.from_pylist(of_file, schema=schema), folder / name, row_group_size=at_once
         )

@@ -21,15 +21,15 @@ import pytest
 from pyarrow import parquet
 
 from connector.errors import InvalidChangeError
-from connector.lake import small_apply
 from connector.lake.deletion_vectors import read_vector
 from connector.lake.small_apply import merge_few
 from connector.lake.stores import files_at
 from connector.lake.table_fields import plain
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
-from connector.state import small_apply as limits
-from connector.state.small_apply import MAX_BYTES, SmallApply, are_few_by_row, is_few
+from connector.state import apply_level as limits
+from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
+from connector.state.changelog_slots import bucket_of
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition
@@ -556,7 +556,7 @@ def test_buckets_without_a_change_do_not_count_and_are_not_read(tmp_path: Path) 
     """TBL-13"""
     disk = Disk(tmp_path / "disk", TABLE)
     disk.log([cell(b"old", 2, 1)])
-    other = 1 - small_apply._bucket(b"a", 2)
+    other = 1 - bucket_of(b"a", 2)
     large = {"path": "absent", "size": MAX_BYTES, "partitionValues": {"_bucket": str(other)}}
     assert merge_few(replace(disk.task(), rows=(json.dumps({"add": large}),))) is not None
 

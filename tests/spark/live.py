@@ -22,7 +22,7 @@ from connector.lake.jobs import History
 from connector.records import codec
 from connector.records.model import DataChange, kafka_key
 from connector.records.ordering import OrderPosition
-from connector.services.run import _earliest, ports_of
+from connector.services.run import ports_of
 from connector.services.warehouses import warehouse_of
 from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
@@ -75,7 +75,6 @@ class Live:
             self.spark,
             self.config,
             worlds,
-            {"s": _earliest(self.config, self.stream)},
             journal,
             merge_every_other,
             on_step=on_step,

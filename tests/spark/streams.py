@@ -28,11 +28,11 @@ from connector.records.rejection import Headers
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.table import Table
+from connector.state.apply_level import Merged, SmallApply
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
-from connector.state.small_apply import Merged, SmallApply
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -244,6 +244,7 @@ class Stream:
             now=self.now,
             high_watermarks=lambda: self.topic.rest().end,
             count_rows=count_rows,
+            earliest=dict,
             schema_by_id=self.schema_by_id,
             releases=lambda taken_to: [
                 release for release in self.releases if release.number > taken_to

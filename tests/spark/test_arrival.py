@@ -25,8 +25,8 @@ from connector.records.arrival import EARLIEST_ARRIVAL, MAX_AHEAD_US, arrival
 from connector.records.model import MAX_TIMESTAMP, kafka_key
 from connector.records.rejection import Position, Reason
 from connector.spark.ingest import source
-from connector.spark.literal_rows import literal_rows
-from connector.spark.storage.offsets import BatchRange, same
+from connector.spark.sql import literal_rows
+from connector.spark.storage.logged_batch import BatchRange, same
 from connector.validation import KafkaRecord
 from tests.spark.live import Live
 from tests.spark.streams import CrashError, account

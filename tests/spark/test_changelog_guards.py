@@ -20,7 +20,7 @@ from connector.errors import (
 )
 from connector.records.rejection import Reason
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.transaction import Transaction
 from tests.changes import change
 from tests.spark.streams import STREAM, Stream, account, copied, versions

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from connector.lake.plain_table import open_table
 from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, kafka_key
-from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.logged_batch import BatchRange
 from connector.state.jobs import CutRecord
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType

@@ -18,17 +18,8 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.records.codec import (
-    CONFLUENT,
-    READER_SCHEMA,
-    SINGLE_OBJECT,
-    VERSIONS,
-    Schemas,
-    encode,
-    frame,
-    framed,
-    to_datum,
-)
+from connector.records.codec import CONFLUENT, SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, framed
+from connector.records.datum import to_datum
 from connector.records.model import (
     ColumnType,
     ModType,
@@ -196,7 +187,7 @@ def as_bytes(schema: Any) -> Any:
     )
 
 
-BYTES_SCHEMA = fastavro.parse_schema(as_bytes(without_logical_types(json.loads(READER_SCHEMA))))
+BYTES_SCHEMA = fastavro.parse_schema(as_bytes(without_logical_types(json.loads(SCHEMA))))
 SYMBOLS = ("kind", "change_type", "mod_type")
 
 
@@ -231,7 +222,7 @@ def test_text_that_is_not_utf8_is_undecodable_wherever_it_stands(spark: SparkSes
                 datum = to_datum(record, 1)
                 for place, (container, name) in enumerate(text_slots(datum)):
                     container[name] = text if place == slot else container[name].encode()
-                value = frame(raw(datum, BYTES_SCHEMA), None, version=2)
+                value = frame(raw(datum, BYTES_SCHEMA), None)
                 cases.append(case(f"text {slot}", record, value))
     said = assert_agreement(spark, cases, schemas=Schemas())
     rules = {Rule.FAMILY, Rule.TABLE, Rule.WRITE_STREAM, Rule.RELEASE}
@@ -294,7 +285,7 @@ def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
     ranges = [b"\x0ajob/a\x00\x08", b"\x08w2/p\x02\x04"]
     release = b"\x02p\x08\x00\x00\x00\x02\x0e"
     cases += [
-        case("ranges", RELEASE, frame(release + array + b"\x00", None, version=2))
+        case("ranges", RELEASE, frame(release + array + b"\x00", None))
         for array in (
             *(
                 number(2) + b"".join(ranges),
@@ -315,7 +306,7 @@ def raw_entry(place: int) -> bytes:
     return raw(datum, fastavro.parse_schema(schema))
 
 
-BRANCH = without_logical_types(json.loads(READER_SCHEMA))["fields"][2]["type"][1]
+BRANCH = without_logical_types(json.loads(SCHEMA))["fields"][2]["type"][1]
 
 
 def test_lengths_up_to_16_mib_are_read(spark: SparkSession) -> None:
@@ -338,7 +329,7 @@ def newer() -> Any:
     """A schema of the future: new fields everywhere, and kinds of entries and changes that this
     release has not heard of.
     """
-    schema = without_logical_types(json.loads(READER_SCHEMA))
+    schema = without_logical_types(json.loads(SCHEMA))
     change = schema["fields"][2]["type"][1]
     change["fields"].insert(
         2, {"name": "priority", "type": ["null", "int", "string"], "default": None}
@@ -358,7 +349,7 @@ def newer() -> Any:
 
 def with_extra(extra: Any) -> str:
     """Our schema with a field of another type behind the others."""
-    schema = json.loads(READER_SCHEMA)
+    schema = json.loads(SCHEMA)
     schema["fields"].append({"name": "extra", "type": extra})
     return json.dumps(schema)
 
@@ -386,10 +377,8 @@ UNREADABLE = {
     21: '"string"',
     22: "{}",
     23: json.dumps({"type": "record", "name": "ChangeRecord", "fields": []}),
-    24: json.dumps(
-        {"type": "record", "name": "Other", "fields": json.loads(READER_SCHEMA)["fields"]}
-    ),
-    25: json.dumps(["null", json.loads(READER_SCHEMA)]),
+    24: json.dumps({"type": "record", "name": "Other", "fields": json.loads(SCHEMA)["fields"]}),
+    25: json.dumps(["null", json.loads(SCHEMA)]),
     26: "[" * 100_000,
     27: "null",
     **{50 + place: with_extra(extra) for place, extra in enumerate(REFUSED)},
@@ -398,7 +387,7 @@ UNREADABLE = {
 
 def odd_schemas() -> dict[int, str]:
     """Schemas that are ours for all that counts, and say so in odd ways."""
-    ours = json.loads(VERSIONS[1])
+    ours = json.loads(SCHEMA)
     no_namespace = {name: part for name, part in ours.items() if name != "namespace"}
     bad_default = copy.deepcopy(ours)
     bad_default["fields"].append({"name": "extra", "type": "int", "default": 2**40})
@@ -445,11 +434,10 @@ def test_other_writer_schemas_are_read_or_unknown_alike(spark: SparkSession, see
     new = fastavro.parse_schema(newer())
     big = 2**32 - 1
     texts: dict[int, str | None] = {
-        7: VERSIONS[1],
+        7: SCHEMA,
         8: None,
         10: json.dumps(newer()),
-        11: VERSIONS[2],
-        big: VERSIONS[1],
+        big: SCHEMA,
         2**31: None,
     }
     texts |= UNREADABLE | odd_schemas()
@@ -534,7 +522,7 @@ def test_logical_types_are_converted_or_refused_alike(spark: SparkSession) -> No
     numbers that no long has a thousand times.
     """
     times = {path: logical_types.with_logical_type(path, MILLIS, "type") for path in TIMES}
-    everywhere = json.loads(READER_SCHEMA.replace("timestamp-micros", MILLIS))
+    everywhere = json.loads(SCHEMA.replace("timestamp-micros", MILLIS))
     union = copy.deepcopy(times["heartbeat.timestamp"])
     union["fields"][3]["type"][1]["fields"][0]["type"] = [{"type": "long", "logicalType": MILLIS}]
     two_units = copy.deepcopy(union)
@@ -622,7 +610,7 @@ def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: Spar
         case("short", CHANGE, b"\x00\x00\x00\x01"),
         case("large", CHANGE, frame(bytes(1000), 9)),
     ]
-    for texts in ({8: None}, {7: READER_SCHEMA, 8: None, 2**32 - 1: "not a schema"}):
+    for texts in ({8: None}, {7: SCHEMA, 8: None, 2**32 - 1: "not a schema"}):
         assert_agreement(spark, cases, schemas=Schemas(texts), ask_registry=True, limits=limits)
     for id_ in (0, 9, 2**31, 2**32 - 2):
         unseen = rows(spark, [*cases, case("unseen", CHANGE, frame(b"", id_))])

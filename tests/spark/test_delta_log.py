@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import lit
 
 from connector.errors import ErrorCode, TableError
-from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, user_metadata
+from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted
+from connector.state.commits import user_metadata
 
 COMMITS = 200
 

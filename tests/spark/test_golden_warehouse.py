@@ -44,9 +44,7 @@ def test_it_is_read_as_applied_and_merged(stream: Stream) -> None:
 
 
 def test_apply_and_ingest_go_on(stream: Stream) -> None:
-    """TBL-9, MRG-11: what was deleted before stays deleted. WRS-17: a changelog of an earlier
-    release gets the columns of write streams when ingest starts, and staged rows.
-    """
+    """TBL-9, MRG-11: what was deleted before stays deleted. WRS-17: staged rows are taken, too."""
     later = stream.clock + stream.config.stall_after_s * 1_000_000
     stream.apply(stream.table(TABLE), now=later)
     assert as_json(shown(stream.table(TABLE))) == KEPT["merged"]

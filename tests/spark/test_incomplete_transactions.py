@@ -22,7 +22,7 @@ from connector.records.model import (
 )
 from connector.records.rejection import Reason
 from connector.services.transactions import incomplete_transactions, release_transaction
-from connector.spark.ingest import transactions
+from connector.spark.ingest import completeness
 from connector.spark.ingest.ingest import Ingest
 from connector.spark.reader import SparkRead, read_table
 from connector.state.incomplete_transactions import ID_PREFIX, ReleaseTransaction
@@ -296,7 +296,7 @@ def test_a_check_with_more_than_it_may_find(
     """cut_is_consistent: what it may have left out holds the cut, also where a record without a
     number completes one that it found. A stream that counts goes on.
     """
-    monkeypatch.setattr(transactions, "MOST_FOUND", 2)
+    monkeypatch.setattr(completeness, "MOST_FOUND", 2)
     stream = begun(spark, tmp_path, WAITS if wait else STREAM)
     stream.topic.send(of("a", 1, 10), of("a", 2, 10, declared=0), of("b", 1, 20), of("c", 1, 30))
     stream.topic.send_everywhere(Heartbeat("p", 40))

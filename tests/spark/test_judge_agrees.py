@@ -19,10 +19,10 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.records.avro_encoder import version_of
-from connector.records.checks import BRANCHES
-from connector.records.codec import VERSIONS, Schemas, frame, framed, read, to_datum
+from connector.records.codec import SCHEMA, Schemas, frame, framed, read
+from connector.records.datum import to_datum
 from connector.records.model import (
+    BRANCHES,
     CONTROL_KEY,
     MAX_ENTRIES,
     MAX_LONG,
@@ -204,8 +204,8 @@ def claimed_us(datum: Datum) -> int:
     return next(branch[name] for name in times if name in branch)  # type: ignore[no-any-return]
 
 
-def in_version_2(datum: Datum) -> bytes:
-    return frame(raw(datum), None, version=2)
+def framed_datum(datum: Datum) -> bytes:
+    return frame(raw(datum), None)
 
 
 def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession, seed: int) -> None:
@@ -216,11 +216,11 @@ def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession,
     cases = []
     for record in drawn(RECORDS, 500, seed):
         count = rng.choice([1, 4, 4, 5])
-        value = rng.choice([framed(record, count), in_version_2(to_datum(record, count))])
+        value = rng.choice([framed(record, count), framed_datum(to_datum(record, count))])
         cases.append(Case("legal", kafka_key(record), value, _arrival(rng, time_of(record))))
     edges = drawn(edge_data(st.integers(1, 3)), 800, seed + 1)
     cases += [
-        Case("edge", key_of(datum), in_version_2(datum), _arrival(rng, claimed_us(datum)))
+        Case("edge", key_of(datum), framed_datum(datum), _arrival(rng, claimed_us(datum)))
         for datum in edges
     ]
     said = assert_agreement(spark, cases, schemas=Schemas())
@@ -255,16 +255,12 @@ def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
 
 def test_what_a_stream_may_reject_is_judged_the_same(spark: SparkSession, seed: int) -> None:
     """ING-3, ING-7, EVO-10"""
-    schemas = Schemas({7: VERSIONS[1], 8: VERSIONS[2], 9: NEWER_SCHEMA})
+    schemas = Schemas({7: SCHEMA, 9: NEWER_SCHEMA})
     cases = [
         Case(
             "may be rejected",
             kafka_key(record),
-            (
-                in_newer_schema(record, 4, 9)
-                if place % 4 == 0
-                else framed(record, 4, 6 + version_of(record))
-            ),
+            (in_newer_schema(record, 4, 9) if place % 4 == 0 else framed(record, 4, 7)),
             time_of(record) // 1000,
         )
         for place, record in enumerate(drawn(RECORDS, 200, seed))
@@ -536,7 +532,7 @@ def broken_data() -> Iterator[tuple[str, Datum]]:
 def test_each_rule_is_judged_the_same_on_both_sides_of_its_limit(spark: SparkSession) -> None:
     """REC-10, REC-14, REC-16, WRS-4, WRS-16: one rule at a time, and every rule there is."""
     cases = [
-        Case(name, key_of(datum), in_version_2(datum), MAX_TIMESTAMP // 1000)
+        Case(name, key_of(datum), framed_datum(datum), MAX_TIMESTAMP // 1000)
         for name, datum in broken_data()
     ]
     said = assert_agreement(spark, cases, schemas=Schemas())
@@ -562,7 +558,7 @@ def test_of_two_broken_rules_both_name_the_same(spark: SparkSession, seed: int) 
         except (LookupError, TypeError):  # the first change took the place of the second
             continue
         key = rng.choice([key_of(datum), key_of(datum), None, b"other"])
-        cases.append(Case("several", key, in_version_2(datum), rng.choice([0, ARRIVAL_MS])))
+        cases.append(Case("several", key, framed_datum(datum), rng.choice([0, ARRIVAL_MS])))
     assert_agreement(spark, cases, schemas=Schemas(), tables=frozenset({"t"}))
 
 
@@ -577,7 +573,7 @@ def test_a_hundred_thousand_entries_are_the_limit(spark: SparkSession) -> None:
         many = set_field(
             datum, ("data_change", "entries"), [entry | {"family": name} for name in names]
         )
-        cases.append(Case(f"{len(names)} entries", b"row", in_version_2(many)))
+        cases.append(Case(f"{len(names)} entries", b"row", framed_datum(many)))
     assert assert_agreement(spark, cases, schemas=Schemas()) == {
         "GOOD",
         Rule.ENTRY_COUNT,
@@ -610,7 +606,7 @@ def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -
     ]
     for table in ("t", "T", "u", "v.1"):
         datum = set_field(to_datum(CHANGE, 1), ("data_change", "table"), table)
-        cases.append(Case("table", b"row", in_version_2(datum)))
+        cases.append(Case("table", b"row", framed_datum(datum)))
     limits = Limits(max_clock_skew_s=SKEW_S, max_record_bytes=300)
     future = {Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE}
     expected = {

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.spark.literal_rows import literal_rows
+from connector.spark.sql import literal_rows
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 PLACES = "key binary, places array<struct<place: struct<batch: bigint, part: int>, at: bigint>>"

@@ -28,8 +28,8 @@ from connector.spark.pipeline import Pipeline
 from connector.spark.reader import read_snapshot, read_table
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
-from connector.spark.storage.maintenance import Maintenance, Work
-from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.logged_batch import BatchRange
+from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.transaction import Transaction
 from connector.state import maintenance_schedule
 from connector.state.changelog_slots import TABLE_SLOTS
@@ -452,17 +452,21 @@ class Kept:
         self.said: list[str] = []
         self.jobs: list[Job] = []
         self.error: Exception | None = None
-        self.upkeep = Maintenance(
-            *("table t", Job(JobKind.CLEAN_UP, "t", 0, 0), self.jobs.append, self.said.append),
-            retention_s=3600,
+        maintained = Maintained(
             passed=self._passed,
+            begun_at=lambda: 0,
             compact=lambda: self._do("compact", Work(7, 70)),
             clean=lambda now: self._do("clean", Work(3, 30, 5, 50)),
             clean_log=lambda now: self.did.append("log"),
-            last_clean=lambda: last_clean,
-            begun_at=lambda: 0,
-            is_late=lambda now: self.is_late,
             live_bytes=lambda: 1_000_000,
+        )
+        self.upkeep = Maintenance(
+            *("table t", Job(JobKind.CLEAN_UP, "t", 0, 0), maintained),
+            retention_s=3600,
+            last_clean=lambda: last_clean,
+            add_job=self.jobs.append,
+            say=self.said.append,
+            is_late=lambda now: self.is_late,
         )
 
     def _passed(self) -> list[CommitCount]:
@@ -560,6 +564,7 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         now=now_us,
         high_watermarks=dict,
         count_rows=count_rows,
+        earliest=dict,
     )
     kept = History(config.warehouse)
     journal = JobLog(
@@ -569,7 +574,7 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         last_clean_up=kept.last_clean_up,
         forget_cuts=kept.forget_cuts,
     )
-    return Pipeline(stream.spark, config, {"s": world}, {"s": dict}, journal, merge_every_other)
+    return Pipeline(stream.spark, config, {"s": world}, journal, merge_every_other)
 
 
 def now_us() -> int:

@@ -27,11 +27,11 @@ from connector.spark.storage.delta_log import (
     DeltaLog,
     metadata_session,
     session_with,
-    user_metadata,
 )
 from connector.spark.storage.maintenance import retention_properties
 from connector.spark.storage.table import Table, layout_of, new_properties
 from connector.spark.storage.transaction import Transaction
+from connector.state.commits import user_metadata
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -126,17 +126,17 @@ def test_a_new_table_is_that_of_the_builder(
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
-    """The arguments with which new changelogs are made, and what their transactions write."""
+    """The arguments with which new changelogs are created, and what their transactions write."""
     found: list[tuple[Any, ...]] = []
 
-    def watched(act: Callable[..., None]) -> Callable[..., None]:
-        def watching(*args: Any) -> None:
+    def watched(act: Callable[..., Any]) -> Callable[..., Any]:
+        def watching(*args: Any) -> Any:
             found.append(args)
-            act(*args)
+            return act(*args)
 
         return watching
 
-    monkeypatch.setattr(Changelog, "_make", watched(Changelog._make))
+    monkeypatch.setattr(Changelog, "_create", watched(Changelog._create))
     monkeypatch.setattr(Transaction, "write", watched(Transaction.write))
     return found
 
@@ -148,9 +148,9 @@ def test_a_new_changelog_and_a_new_tombstone_table_are_those_of_the_writer(
     stream = Stream(session, tmp_path / "one")
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
-    _, rows, stored = seen[0]
+    _, rows, batch = seen[0]
     before = executions(session), job_count(session)
-    Changelog(session, f"{tmp_path}/again", "s")._make(rows, stored)
+    stored = Changelog(session, f"{tmp_path}/again", "s")._create(rows, batch)
     assert (executions(session), job_count(session)) == before
     of_changelog = save(
         rows.limit(0),

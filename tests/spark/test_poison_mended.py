@@ -20,14 +20,15 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import LetterState, LetterStatus
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import ReplayTarget, Verdict, decide
-from connector.records.codec import VERSIONS, Schemas, encode, frame, to_datum
+from connector.records.codec import SCHEMA, Schemas, encode, frame
+from connector.records.datum import to_datum
 from connector.records.json_view import to_json
 from connector.records.model import DataChange, Heartbeat, kafka_key
 from connector.records.rejection import Reason
 from connector.validation import KafkaRecord, Limits, validate_record
 from tests.spark.streams import STREAM, Stream, account, definition, shown
 
-SCHEMA = parse_schema(json.loads(VERSIONS[1]))
+PARSED = parse_schema(json.loads(SCHEMA))
 FUTURE = 4_000_000_000_000_000
 
 
@@ -51,7 +52,7 @@ def altered(change: DataChange, alter: Callable[[dict[str, Any]], object]) -> by
     datum = copy.deepcopy(to_datum(change, 2))
     alter(datum["data_change"])
     body = BytesIO()
-    fastavro.schemaless_writer(body, SCHEMA, datum)
+    fastavro.schemaless_writer(body, PARSED, datum)
     return frame(body.getvalue(), None)
 
 

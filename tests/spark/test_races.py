@@ -142,7 +142,7 @@ def pipeline(
     )
     journal = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
     return Pipeline(
-        *(stream.spark, config, {"s": stream.process()._world}, {"s": dict}, journal),
+        *(stream.spark, config, {"s": stream.process()._world}, journal),
         merge_every_other,
         on_step=on_step,
     )

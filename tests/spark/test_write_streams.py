@@ -26,7 +26,7 @@ from connector.records.rejection import Reason
 from connector.spark.changes import read_changes
 from connector.spark.reader import read_table
 from connector.spark.sql_functions import register_functions
-from connector.spark.storage.offsets import BatchRange
+from connector.spark.storage.logged_batch import BatchRange
 from connector.state.table_state import TableState
 from connector.tables.merge import visible
 from connector.tables.row import row_of

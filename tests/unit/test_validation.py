@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from connector.errors import ConfigError, InvalidChangeError
-from connector.records.avro_encoder import version_of
-from connector.records.codec import VERSIONS, ChangeRecord, Schemas, encode, frame, framed
+from connector.records.codec import SCHEMA, ChangeRecord, Schemas, encode, frame, framed
 from connector.records.model import (
     CONTROL_KEY,
     ChildPartitions,
@@ -275,19 +274,19 @@ def test_of_several_faults_the_first_of_the_order_is_named() -> None:
     good = encode(late, 4)
     assert good.count(b"\x02f\x00\x00\x00\x00\x00") == 1
     no_sequence = good.replace(b"\x02\x021", b"\x02\x02x")
-    no_family = no_sequence.replace(b"\x02f\x00\x00\x00\x00\x00", b"\x02!\x00\x00\x00\x00\x00")
+    no_table = no_sequence.replace(b"\x02t\x02k", b"\x02!\x02k")
+    no_family = no_table.replace(b"\x02f\x00\x00\x00\x00\x00", b"\x02!\x00\x00\x00\x00\x00")
     unknown_entry = no_family.replace(b"\x06\x02!", b"\x00\x02!")
-    no_table = unknown_entry.replace(b"\x02t\x02k", b"\x02!\x02k")
-    registry = Schemas({7: VERSIONS[1]})
+    registry = Schemas({7: SCHEMA})
     single = frame(b"", None)
     steps: list[tuple[str, bytes]] = [
         ("TOO_LARGE", b"\xff" * (ROOM + 1)),
-        ("UNKNOWN_FRAMING", no_table),
-        ("UNKNOWN_SCHEMA", b"\x00\x00\x00\x00\x08" + no_table[:-1]),
-        ("UNDECODABLE", b"\x00\x00\x00\x00\x07" + no_table[:-1]),
-        ("INVALID TABLE", single + no_table),
+        ("UNKNOWN_FRAMING", unknown_entry),
+        ("UNKNOWN_SCHEMA", b"\x00\x00\x00\x00\x08" + unknown_entry[:-1]),
+        ("UNDECODABLE", b"\x00\x00\x00\x00\x07" + unknown_entry[:-1]),
         ("UNKNOWN_ENTRY", single + unknown_entry),
         ("INVALID FAMILY", single + no_family),
+        ("INVALID TABLE", single + no_table),
         ("INVALID_SEQUENCE_NUMBER", single + no_sequence),
         ("KEY_MISMATCH", single + good),
     ]
@@ -402,7 +401,9 @@ def test_more_kafka_partitions_than_the_topic_has_are_judged_by_what_it_has_now(
     assert isinstance(verdict(kafka_partitions=4), ChangeRecord)
     rejection = verdict(kafka_partitions=3)
     assert rejection == Rejection(
-        Reason.INVALID, "kafka_partitions is 4, but the topic has 3", "KAFKA_PARTITIONS"
+        Reason.INVALID,
+        "kafka_partitions is 4, but must be at most 3, which the topic has",
+        "KAFKA_PARTITIONS",
     )
 
 
@@ -413,7 +414,7 @@ def test_a_record_of_a_schema_with_unknown_fields_is_rejected_if_the_stream_says
     """ING-3, EVO-10: by default it is accepted, without these fields."""
     asked = {
         "value": in_newer_schema(record, 4, 9),
-        "schemas": Schemas({9: NEWER_SCHEMA, 8: VERSIONS[version_of(record)]}),
+        "schemas": Schemas({9: NEWER_SCHEMA, 8: SCHEMA}),
     }
     assert verdict(record, **asked) == ChangeRecord(record, 4)
     reject = Limits(unknown_fields=UnknownFields.REJECT)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 from connector.errors import BrokerError, InvalidChangeError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.avro_encoder import version_of
-from connector.records.codec import VERSIONS, encode, frame
+from connector.records.codec import SCHEMA, encode, frame
 from connector.records.model import DataChange, Release, Rule
 from connector.validation import check_age
 
@@ -60,9 +59,7 @@ def outside_session(record: Record) -> InvalidChangeError:
 
 
 class RecordBytes:
-    """Encodes records for a topic, in version 1 of the schema. `kafka_partitions` is the number
-    that the records name.
-    """
+    """Encodes records for a topic. `kafka_partitions` is the number that the records name."""
 
     def __init__(
         self,
@@ -79,7 +76,7 @@ class RecordBytes:
         self.schema_id = schema_id
         if registry is not None and schema_id is None:
             with RegistryClient(registry) as schemas:
-                self.schema_id = schemas.schema_id(facts.topic, VERSIONS[1])
+                self.schema_id = schemas.schema_id(facts.topic, SCHEMA)
 
     def of(self, record: Record) -> bytes:
         """Return the framed value of a record. The size is not checked."""
@@ -94,7 +91,7 @@ class RecordBytes:
         too old.
         """
         self.check_age(record)
-        if version_of(record) > 1:
+        if isinstance(record, Release) or (isinstance(record, DataChange) and record.write_stream):
             raise outside_session(record)
         value = frame(encode(record, self.kafka_partitions), self.schema_id)
         self.check_size(key, value, headers)

@@ -16,10 +16,9 @@ from confluent_kafka import murmur2
 
 from connector.clock import now_us
 from connector.kafka.produce.record_bytes import RecordBytes
-from connector.kafka.schema_registry import RegistryClient
 from connector.kafka.transactions import HeaderList, TransactionMessage
-from connector.records.avro_encoder import encode_row, version_of
-from connector.records.codec import VERSIONS, encode, frame
+from connector.records.avro_encoder import encode_row
+from connector.records.codec import frame, framed
 from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Release
 from connector.watermarks.heartbeat_schedule import HeartbeatSchedule
 from connector.watermarks.lineage import Announcements
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class Encoding:
-    """Encodes records for one topic, in the version of the schema that they need.
+    """Encodes records for one topic.
 
     `kafka_partitions` is the number of Kafka partitions. It may be increased.
     """
@@ -53,14 +52,8 @@ class Encoding:
         registry: RegistryConfig | None,
         limits: Limits,
     ) -> None:
-        """Look up the schemas if there is a registry. Raises `RegistryError`."""
-        self._ids: dict[int, int | None] = {1: None, 2: None}
-        if registry is not None:
-            with RegistryClient(registry) as schemas:
-                self._ids = {
-                    version: schemas.schema_id(facts.topic, VERSIONS[version]) for version in (1, 2)
-                }
-        self._bytes = RecordBytes(facts, None, limits, self._ids[1])
+        """Look up the schema if there is a registry. Raises `RegistryError`."""
+        self._bytes = RecordBytes(facts, registry, limits)
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
 
     def row(
@@ -71,7 +64,7 @@ class Encoding:
         Raises `InvalidChangeError` if it is too large or too old.
         """
         body, row = encode_row(change, offset, server_time, self.kafka_partitions)
-        value = frame(body, self._ids[2], 2)
+        value = frame(body, self._bytes.schema_id)
         self._bytes.check_age(change)
         self._bytes.check_size(change.row_key, value, [])
         number = murmur2(change.row_key, self.kafka_partitions)
@@ -79,8 +72,7 @@ class Encoding:
 
     def everywhere(self, record: Record, headers: HeaderList) -> list[TransactionMessage]:
         """Return a control record for every Kafka partition. Raises as `row` does."""
-        version = version_of(record)
-        value = frame(encode(record, self.kafka_partitions), self._ids[version], version)
+        value = framed(record, self.kafka_partitions, self._bytes.schema_id)
         self._bytes.check_age(record)
         self._bytes.check_size(CONTROL_KEY, value, headers)
         return [

@@ -75,7 +75,7 @@ class WriteSession:
             batching: How appends become transactions. None: the default values of `Batching`.
             limits: The limits of the stream. The size of a record and the least commit timestamp
                 are used.
-            registry: The schema registry. Both versions of the schema are looked up.
+            registry: The schema registry, where the schema is looked up.
             heartbeat_s: The interval of heartbeats, 1 to 300 seconds.
             staging_retention_s: After this time without an append, a pending or buffered write
                 stream is expired. Use the value of the stream.

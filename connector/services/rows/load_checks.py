@@ -90,7 +90,7 @@ def _opened(path: str) -> PlainTable | None:
 
 
 def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
-    from connector.lake.visible_changes import visible_changes
+    from connector.lake.changelog_changes import visible_changes
 
     found = visible_changes(changelog, "1", source, f"ingest_batch > {after}")
     return next(iter(found), None) is not None

@@ -22,17 +22,11 @@ from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.spark.apply.blocked_rows import (
-    BlockedFrom,
-    Holding,
-    holding_of,
-    not_merged,
-    select_changes,
-)
-from connector.spark.apply.dead_letters import table_letters
+from connector.spark.apply.blocked_rows import BlockedFrom, Holding
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.kept import Keep, keep_nothing, keeping
+from connector.spark.apply.frames import Keep, keep_nothing, keeping
 from connector.spark.apply.merge import is_sparse, merged_buckets, merged_rows
+from connector.spark.apply.select import not_merged, select_changes
 from connector.spark.apply.statistics import (
     BatchStatistics,
     analyze_once,
@@ -42,9 +36,10 @@ from connector.spark.apply.statistics import (
 )
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.dead_letters import table_letters
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table, new_attempt
-from connector.state.small_apply import MergeFew, SmallApply, is_few
+from connector.state.apply_level import MergeFew, SmallApply, is_few
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 
@@ -91,16 +86,14 @@ def apply(
     if newest is None or (is_there and not before.blocked_rows):
         return None
     below = None if cut.ignores_watermark else cut.low_watermark or 0
-    holding = holding_of(
-        table,
-        changelog,
-        before,
-        newest,
-        cut.batch,
-        below=below,
-        discarded=discarded,
-        horizon=cut.horizon,
-    )
+    holding = None
+    if table.layout.definition.block_rows:
+        holding = Holding(
+            *(table, changelog, before, newest, cut.batch),
+            below=below,
+            discarded=discarded,
+            horizon=cut.horizon,
+        )
     if is_there and holding is not None and holding.dead == before.blocked_rows:
         return None
     if holding is None and not before.blocked_rows and merge_few is not None:
@@ -145,7 +138,7 @@ def _apply_few(
     if files is None:
         return None
     on_step("changes chosen")
-    tombstones, removed = table.tombstone_files(before)
+    removed = table.tombstones.files(before)
     attempt = new_attempt()
     merged = merge_few(
         SmallApply(
@@ -158,7 +151,7 @@ def _apply_few(
             changes=recent.files,
             table=table.path,
             rows=files.actions() if recent.count else (),
-            tombstones=tombstones,
+            tombstones=table.tombstones.path,
             removed=removed,
             attempt_id=attempt,
             cores=cores,

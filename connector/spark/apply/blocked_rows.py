@@ -1,5 +1,5 @@
 """Blocked rows in Spark: which dead letters block, which were replayed, and which changes wait
-(DLQ-3).
+for them (DLQ-3).
 
 The rule is in `connector.dead_letters.blocked_rows`.
 """
@@ -7,7 +7,7 @@ The rule is in `connector.dead_letters.blocked_rows`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -21,12 +21,8 @@ from connector.dead_letters.blocked_rows import (
 )
 from connector.errors import ErrorCode, TableError
 from connector.records.model import CONTROL_KEY
-from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
-from connector.spark.apply.statistics import BatchStatistics, analyze, unapplied
-from connector.spark.literal_rows import literal_rows
-from connector.spark.sql import constant
-from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.layout import Layout
+from connector.spark.sql import constant, literal_rows
+from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
@@ -55,112 +51,22 @@ class BlockedFrom:
     committed: int
 
 
-def earliest(*several: BlockedFrom | None) -> BlockedFrom | None:
-    """The smallest batch and the smallest commit timestamp of all."""
-    found = [waiting for waiting in several if waiting is not None]
-    return (
-        BlockedFrom(min(one.batch for one in found), min(one.committed for one in found))
-        if found
-        else None
-    )
-
-
-def holding_of(
-    table: Table,
-    changelog: Changelog,
-    before: TableState,
-    newest: LoggedBatch,
-    to_batch: int,
-    *,
-    below: int | None = None,
-    discarded: Callable[[], frozenset[str]] = frozenset,
-    horizon: int | None = None,
-) -> Holding | None:
-    """The blocked rows of a table with the batches up to `to_batch`. None: the table does not use
-    `block_rows`.
-
-    The other arguments are those of `Holding`.
-    """
-    definition = table.layout.definition
-    if not definition.block_rows:
-        return None
-    return Holding(
-        *(table.spark, definition.name, definition.source, changelog, before, to_batch),
-        topic_id=newest.topic_id,
-        below=below,
-        discarded=discarded,
-        horizon=horizon,
-    )
-
-
-def select_changes(
-    changes: DataFrame,
-    layout: Layout,
-    before: TableState,
-    holding: Holding | None,
-    publish: Callable[[DataFrame], object],
-) -> tuple[DataFrame, BatchStatistics, BlockedFrom | None]:
-    """The changes that can be merged, their statistics, and the changes that wait.
-
-    `publish` gets the changes that the table cannot hold. The statistics count them. The later
-    changes of a blocked row wait, also those that the table cannot hold. Each change is validated
-    once, when it no longer waits.
-    """
-    if holding is None:
-        seen = analyze(changes, layout, before)
-        letters, good = _judged(changes, seen, layout)
-        if letters is not None:
-            publish(letters)
-        return good, seen, None
-    changes, waiting = holding.split(changes)
-    seen = analyze(changes, layout, before)
-    letters, good = _judged(changes, seen, layout)
-    if letters is None:
-        return good, seen, waiting
-    holding.add(letters)
-    letters, later_letters = holding.split(letters)
-    good, later = holding.split(good)
-    publish(letters)
-    if later_letters is None and later is None:
-        return good, seen, waiting
-    count, again = letters.count(), analyze(good, layout, before)
-    return (
-        good,
-        replace(again, changes=again.changes + count, unreadable=count),
-        earliest(waiting, later_letters, later),
-    )
-
-
-def _judged(
-    changes: DataFrame, seen: BatchStatistics, layout: Layout
-) -> tuple[DataFrame | None, DataFrame]:
-    """The changes that the table cannot hold, or None, and the other changes."""
-    if not seen.unreadable:
-        return None, changes
-    bad = unreadable(changes, layout)
-    return changes.join(bad, [*RECORD_COORDINATES], "left_semi"), changes.join(
-        bad, [*RECORD_COORDINATES], "left_anti"
-    )
-
-
 class Holding:
     """The blocked rows of one table at one cut. `dead` are the dead letters that they wait for."""
 
     def __init__(
         self,
-        spark: SparkSession,
-        table: str,
-        source: str,
-        changelog: Changelog,
+        table: Table,
+        changelog: ChangelogReader,
         before: TableState,
+        newest: LoggedBatch,
         to_batch: int,
         *,
-        topic_id: str,
         below: int | None = None,
         discarded: Callable[[], frozenset[str]] = frozenset,
         horizon: int | None = None,
     ) -> None:
-        """Read the batches after `before.to_batch`, up to `to_batch`.
+        """Read the batches after `before.to_batch`, up to `to_batch`. `newest` is the newest batch.
 
         `discarded` is called once, if there is a dead letter, for the ids of the discarded ones.
 
@@ -168,9 +74,10 @@ class Holding:
         less than `below`. Raises `TableError` if there are more dead letters than a table state can
         store.
         """
-        self._spark, self._table, self._before = spark, table, before
+        definition = table.layout.definition
+        self._spark, self._table, self._before = table.spark, definition.name, before
         self._discarded: frozenset[str] | None = None
-        self._topic_id, self._horizon = topic_id, horizon
+        self._topic_id, self._horizon = newest.topic_id, horizon
         is_merged = (
             "true"
             if below is None
@@ -178,13 +85,13 @@ class Holding:
         )
         # A replay that the cut before deferred is after `complete_to_batch`. A replayed record may
         # also be a change of another table.
-        replays = changelog.all_changes(after=before.complete_to_batch, to=to_batch).where(
+        replays = changelog.changes(None, after=before.complete_to_batch, to=to_batch).where(
             "order_position.attempt > 0"
         )
-        self._replays = replays.where(f"table <> '{source}' OR {is_merged}").selectExpr(
+        self._replays = replays.where(f"table <> '{definition.source}' OR {is_merged}").selectExpr(
             *_FIRST, "ingest_batch AS replay_batch"
         )
-        rejected = changelog.rejected_between(before.to_batch, to_batch)
+        rejected = changelog.rejected(before.to_batch, to_batch)
         self._found = self._open(rejected.where(_may_block()), table_letters=False)
         # A replay can be rejected for a reason that does not block a row. It is still the newest
         # dead letter of a change that does.
@@ -217,7 +124,7 @@ class Holding:
         """The changes that do not wait, and where the waiting changes begin."""
         if not self.dead:
             return changes, None
-        marked = _marked(changes, self.dead, self._spark)
+        marked = with_waits(changes, self.dead, self._spark)
         seen = (
             marked.where("waits")
             .agg(F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))"))
@@ -274,26 +181,9 @@ class Holding:
         )
 
 
-def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> DataFrame:
-    """The changes in `since` that are not merged yet, including those that waited.
-
-    `since` begins after the last batch of which every change is merged.
-    """
-    if not before.blocked_rows:
-        return since.where(unapplied(before))
-    is_new = f"ingest_batch > {constant(before.to_batch, 'kafka_partition')}"
-    above = (
-        "unix_micros(commit_timestamp) >="
-        f" {constant(before.target_watermark or 0, 'kafka_partition')}"
-    )
-    return (
-        _marked(since, before.blocked_rows, spark)
-        .where(f"waits OR {is_new} OR {above}")
-        .select(*since.columns)
-    )
-
-
-def _marked(changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSession) -> DataFrame:
+def with_waits(
+    changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSession
+) -> DataFrame:
     """The changes, with a column that says whether each one waits: `BlockingLetter.is_before`."""
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
     for one in dead:

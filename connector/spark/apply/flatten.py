@@ -74,7 +74,7 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
             "_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})")
         )
     return placed.selectExpr(
-        f"int(pmod(xxhash64(row_key), {layout.buckets})) AS {BUCKET}",
+        f"int(pmod(crc32(row_key), {layout.buckets})) AS {BUCKET}",
         *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
         f"{_change_order(layout)} AS _change",
         *(f"_{register}{n}" for n in layout.registers for register in "itv"),

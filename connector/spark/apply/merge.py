@@ -9,8 +9,7 @@ from dataclasses import replace
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.apply.broadcast import broadcast_join
-from connector.spark.apply.kept import Keep
+from connector.spark.apply.frames import Keep, broadcast_join
 from connector.spark.apply.lww_merge import (
     RowRegisters,
     combine,
@@ -66,13 +65,9 @@ def merged_buckets(
     )
     touched = F.col(BUCKET).isin(*seen.buckets)
     known = _known_by(pivoted, layout, seen, partitions)
-    if table.has_tombstones_table(before):
-        known = combine(
-            known,
-            registers_of_tombstones(table.tombstones(before).where(touched), layout, partitions),
-            layout,
-            "left",
-        )
+    if table.tombstones.exist(before):
+        buried = table.tombstones.rows(before, layout).where(touched)
+        known = combine(known, registers_of_tombstones(buried, layout, partitions), layout, "left")
     known = combine(
         known,
         registers_of_rows(table.rows(version).where(touched), layout, partitions),
@@ -104,9 +99,9 @@ def merged_rows(
     layout, is_said, tasks = table.layout, seen.overwrites_rows(before), _tasks(table, seen)
     rows = files.rows() if files else table.rows(version)
     rows = rows.selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *ROW_LOCATION)
-    remembers = not is_said and table.has_tombstones_table(before)
+    remembers = not is_said and table.tombstones.exist(before)
     if remembers:
-        rows = rows.unionByName(table.tombstones(before), allowMissingColumns=True)
+        rows = rows.unionByName(table.tombstones.rows(before, layout), allowMissingColumns=True)
     found = keep(
         broadcast_join(
             rows, pivoted.select(BUCKET, *layout.keys), layout, "left_semi", seen.changes
@@ -162,11 +157,10 @@ def merged_view(
         rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes
     ).selectExpr(*shown)
     old = broadcast_join(rows, touched, layout, "left_semi", seen.changes)
-    buried = (
-        broadcast_join(table.tombstones(before), touched, layout, "left_semi", seen.changes)
-        if table.has_tombstones_table(before)
-        else None
-    )
+    buried = None
+    if table.tombstones.exist(before):
+        tombstones = table.tombstones.rows(before, layout)
+        buried = broadcast_join(tombstones, touched, layout, "left_semi", seen.changes)
     merged = rows_of(
         _with_memory(known, buried, old, layout, tasks),
         layout,

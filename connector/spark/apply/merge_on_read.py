@@ -12,7 +12,7 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from connector.spark.apply.broadcast import broadcast_join
+from connector.spark.apply.frames import broadcast_join
 from connector.spark.apply.lww_merge import registers_of_changes, said_of_columns
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import BUCKET, UNMAPPED

@@ -28,9 +28,9 @@ from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying, explained
-from connector.spark.literal_rows import literal_rows
+from connector.spark.sql import literal_rows
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.delta_log import Commit, DeltaLog, metadata_session, quoted, rows_in
+from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, rows_in
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import (
     KEPT_PROPERTIES,
@@ -40,12 +40,12 @@ from connector.spark.storage.table import (
     new_attempt,
     new_properties,
 )
+from connector.state.commits import Commit
 from connector.state.reading import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
-from connector.tables.compatibility import check_compatible
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, check_compatible
 from connector.tables.stored_definition import ColumnIds, assign_ids, from_properties
 
 

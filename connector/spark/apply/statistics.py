@@ -11,12 +11,12 @@ from pyspark.sql import functions as F
 from connector.errors import ErrorCode, TableError
 from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.kept import Keep, keep_nothing
+from connector.spark.apply.frames import Keep, keep_nothing
 from connector.spark.sql import constant
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
-from connector.state.small_apply import Merged
+from connector.state.apply_level import Merged
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 

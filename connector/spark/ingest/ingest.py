@@ -23,11 +23,9 @@ from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import ErrorCode, StreamHaltedError
 from connector.records import codec
-from connector.spark.ingest.dead_letters import rejected_letters
-from connector.spark.ingest.releases import count_rows_of
+from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
-from connector.spark.ingest.transactions import incomplete_transactions
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
     schema_ids,
@@ -36,14 +34,14 @@ from connector.spark.ingest.validate import (
 )
 from connector.spark.sql import skew_us
 from connector.spark.storage.changelog import Changelog
-from connector.spark.storage.logged_batch import LoggedBatch
-from connector.spark.storage.offsets import BatchRange, same
+from connector.spark.storage.dead_letters import rejected_letters
+from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
 from connector.state.batch_counts import BatchRows, CountRows, counts_of
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
 from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
@@ -70,6 +68,7 @@ class IngestPorts:
     - `publish` delivers dead letters, or raises. It returns how many there were.
     - `now` is the time in microseconds.
     - `high_watermarks` returns the end of every Kafka partition, including open transactions.
+    - `earliest` returns the first offset of every Kafka partition.
     - `count_rows` counts the rows of a batch in the files of the changelog.
     - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
       id, and raises if the registry does not answer. Without the function, no registry is
@@ -93,6 +92,7 @@ class IngestPorts:
     now: Callable[[], int]
     high_watermarks: Callable[[], Mapping[int, int]]
     count_rows: CountRows
+    earliest: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
     ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
@@ -335,7 +335,7 @@ class Ingest:
         counts, placement = self._counted(files, batch, before, self._unknown_fields)
         published = 0
         if counts.rejected:
-            rejected = self._changelog.rejected(batch.ingest_batch)
+            rejected = self._changelog.rejected(batch.ingest_batch - 1, batch.ingest_batch)
             # A process that did not log the batch does not know its schemas yet. Dead letters must
             # not depend on the process that writes them.
             self._learn_schemas(rejected)
@@ -430,20 +430,17 @@ class Ingest:
         published: int,
         releases: ReleaseProgress,
     ) -> Progress:
-        retention, roots = (
-            Retention(self._stream.delete_retention_s),
-            frozenset(self._stream.partitions),
-        )
+        stream = self._stream
         after = before.after(
             batch.ingest_batch,
             counts,
             batch.offsets.end,
             batch.asked,
-            retention,
-            roots,
+            StreamRules(
+                Retention(stream.delete_retention_s), frozenset(stream.partitions), stream.wait_s
+            ),
             batch.ends,
             placement,
-            self._stream.wait_s,
             releases,
         )
         return self._with_outside(after, published)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,9 +25,9 @@ from connector.records.arrival import EARLIEST_ARRIVAL, MAX_AHEAD_US
 from connector.records.model import MAX_TIMESTAMP
 from connector.records.sizes import size_of
 from connector.spark.failures import text_of
-from connector.spark.literal_rows import literal_rows
-from connector.spark.sql import constant
-from connector.spark.storage.offsets import BatchRange, Offsets, same
+from connector.spark.sql import constant, literal_rows
+from connector.spark.storage.hadoop import content_of, names_in, remove_folder
+from connector.spark.storage.logged_batch import BatchRange, Offsets, same
 from connector.validation import KafkaRecord
 
 PIECE_RECORDS: Final = 20_000
@@ -136,41 +136,19 @@ def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bo
     With `even_finished`, any checkpoint is removed. The changelog says whether the last batch was
     logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
     """
-    folder = _path(spark, checkpoint)
-    files = folder.getFileSystem(_hadoop(spark))
 
     def newest(name: str) -> int:
-        part = _path(spark, f"{checkpoint}/{name}")
-        names = (
-            [status.getPath().getName() for status in files.listStatus(part)]
-            if files.exists(part)
-            else []
-        )
+        names = names_in(spark, f"{checkpoint}/{name}")
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
     acknowledged = newest("commits")
     is_whole = acknowledged >= 0 and newest("offsets") == acknowledged
-    if files.exists(folder) and (even_finished or not is_whole):
-        files.delete(folder, True)
-
-
-def _path(spark: SparkSession, path: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.hadoop.fs.Path(path)
-
-
-def _hadoop(spark: SparkSession) -> Any:
-    return spark._jsparkSession.sessionState().newHadoopConf()
+    if even_finished or not is_whole:
+        remove_folder(spark, checkpoint)
 
 
 def _logged_offsets(spark: SparkSession, path: str, topic: str) -> Offsets:
-    jvm: Any = spark._jvm
-    file = _path(spark, path)
-    stream = file.getFileSystem(_hadoop(spark)).open(file)
-    try:
-        text = jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8")
-    finally:
-        stream.close()
+    text = content_of(spark, path)
     last = text[text.rindex("{", 0, text.rindex("{")) :] if text.rstrip().endswith("}}") else ""
     offsets = json.loads(last).get(topic) if last else None
     if offsets is None:

@@ -27,8 +27,8 @@ from pyspark.sql.avro.functions import from_avro
 
 from connector.records import avro_plan, codec
 from connector.records.avro_plan import Plan
-from connector.records.checks import BRANCHES
 from connector.records.model import (
+    BRANCHES,
     CONTROL_KEY,
     FAMILY_PATTERN,
     MAX_ENTRIES,
@@ -192,13 +192,13 @@ def _decoded(schemas: codec.Schemas, ask_registry: bool, limits: Limits) -> Colu
 
 def _from_avro(prefix_length: int, writer: str) -> Column:
     body = F.concat(F.expr(f"substring(value, {prefix_length + 1})"), F.lit(_TAIL))
-    reader = _with_tail(fastavro.parse_schema(json.loads(codec.READER_SCHEMA)), _READER_PARTS)
+    reader = _with_tail(fastavro.parse_schema(json.loads(codec.SCHEMA)), _READER_PARTS)
     wanted = _with_tail(avro_plan.parse_schema(json.loads(writer)), _WRITER_PARTS)
     return from_avro(body, wanted, {"mode": "PERMISSIVE", "avroSchema": reader})
 
 
 _OUR_TYPES: Final = frozenset(
-    re.findall(r'"type": "(?:record|enum|fixed)",\s*"name": "(\w+)"', codec.READER_SCHEMA)
+    re.findall(r'"type": "(?:record|enum|fixed)",\s*"name": "(\w+)"', codec.SCHEMA)
 )
 _WRITER_PARTS: Final = ("symbols", "size")
 _READER_PARTS: Final = ("symbols", "size", "default")
@@ -335,46 +335,39 @@ def _verdict(
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
     inconvertible = [id_ for id_, plan in _plans(schemas).items() if plan.inconvertible]
     faults: list[tuple[str, str]] = [
-        (Reason.TOO_LARGE, _too_large(limits)),
+        (_reason(Reason.TOO_LARGE), _too_large(limits)),
         (
-            Reason.UNKNOWN_FRAMING,
+            _reason(Reason.UNKNOWN_FRAMING),
             f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {_begins(codec.SINGLE_OBJECT)})",
         ),
         (
-            Reason.UNDECODABLE,
+            _reason(Reason.UNDECODABLE),
             (
                 f"octet_length(value) < {codec.SINGLE_OBJECT_BYTES} AND"
                 f" ({_begins(codec.SINGLE_OBJECT)} OR octet_length(value) <"
                 f" {codec.CONFLUENT_BYTES})"
             ),
         ),
-        (Reason.UNKNOWN_SCHEMA, f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
-        (Reason.UNDECODABLE, f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
-        (Reason.UNDECODABLE, f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
-        (f"{Reason.INVALID}/{Rule.LOGICAL_TYPE}", _is_of(inconvertible)),
-        *(
-            (f"{Reason.INVALID}/{rule}", broken)
-            for rule, broken in _record_rules(kafka_partitions, known_tables)
-        ),
-        (Reason.UNKNOWN_ENTRY, "array_contains(data_change.entries.kind, 'UNKNOWN')"),
-        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _ENTRY_RULES),
-        *((f"{Reason.INVALID}/{rule}", broken) for rule, broken in _CONTROL_RULES),
+        (_reason(Reason.UNKNOWN_SCHEMA), f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
+        (_reason(Reason.UNDECODABLE), f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
+        (_reason(Reason.UNDECODABLE), f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
+        (_invalid(Rule.LOGICAL_TYPE), _is_of(inconvertible)),
+        *_record_rules(kafka_partitions, known_tables),
         (
-            Reason.INVALID_SEQUENCE_NUMBER,
-            f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}",
-        ),
-        (
-            Reason.KEY_MISMATCH,
+            _reason(Reason.KEY_MISMATCH),
             f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))",
         ),
-        (Reason.COMMIT_TIMESTAMP_IN_FUTURE, f"{_COMMITTED} - {skew} > {arrival}"),
-        (Reason.WATERMARK_IN_FUTURE, f"{_CONTROL} AND {control_time} - {skew} > {arrival}"),
+        (_reason(Reason.COMMIT_TIMESTAMP_IN_FUTURE), f"{_COMMITTED} - {skew} > {arrival}"),
+        (
+            _reason(Reason.WATERMARK_IN_FUTURE),
+            f"{_CONTROL} AND {control_time} - {skew} > {arrival}",
+        ),
     ]
     if least := limits.min_commit_timestamp:
         # The same rule as `validation.check_age`.
         faults.append(
             (
-                Reason.COMMIT_TIMESTAMP_TOO_OLD,
+                _reason(Reason.COMMIT_TIMESTAMP_TOO_OLD),
                 (
                     f"{_COMMITTED} < {least} OR ({_CONTROL} AND {control_time} >"
                     f" {BEGINNING} AND {control_time} < {least - 1})"
@@ -382,20 +375,30 @@ def _verdict(
             )
         )
     if limits.unknown_fields is UnknownFields.REJECT:
-        faults.append((f"{Reason.INVALID}/{Rule.UNKNOWN_FIELDS}", _is_of(unknown_fields(schemas))))
+        faults.append((_invalid(Rule.UNKNOWN_FIELDS), _is_of(unknown_fields(schemas))))
     if limits.row_images is RowImages.REJECT:
         contradicts = row_image_contradicts("data_change.row_image", "data_change.entries")
-        faults.append((f"{Reason.INVALID}/{Rule.ROW_IMAGE}", contradicts))
+        faults.append((_invalid(Rule.ROW_IMAGE), contradicts))
     if tables is not None:
         faults.append(
             (
-                Reason.UNKNOWN_TABLE,
+                _reason(Reason.UNKNOWN_TABLE),
                 f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}",
             )
         )
     if horizon is not None:
-        faults.append((Reason.TOO_LATE, f"{_COMMITTED} < {constant(horizon, 'partition')}"))
-    return "CASE " + " ".join(f"WHEN {broken} THEN '{name}'" for name, broken in faults) + " END"
+        faults.append(
+            (_reason(Reason.TOO_LATE), f"{_COMMITTED} < {constant(horizon, 'partition')}")
+        )
+    return f"CASE {' '.join(f'WHEN {broken} THEN {verdict}' for verdict, broken in faults)} END"
+
+
+def _reason(reason: Reason) -> str:
+    return f"'{reason}'"
+
+
+def _invalid(rule: Rule) -> str:
+    return f"'{Reason.INVALID}/{rule}'"
 
 
 def row_image_contradicts(row_image: str, entries: str) -> str:
@@ -415,90 +418,100 @@ def _in(field: str, known: frozenset[str]) -> str:
     return f"{field} IN ({names})" if names else "false"
 
 
-# The same as the checks of WRITE_STREAM in `records.checks`.
-_IS_ROW: Final = (
-    f"(data_change.write_stream.stream {_matches(WRITE_STREAM_PATTERN)}"
-    " AND data_change.write_stream.offset >= 0 AND (data_change.commit_timestamp <> 0 OR"
-    " (data_change.estimated_low_watermark = 0 AND octet_length(data_change.resume_token) = 0"
-    " AND data_change.transaction IS NULL)))"
-)
+_LONG_QUALIFIER: Final = f"octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES}"
+_WRONG_RANGE: Final = """(e.kind = 'DELETE_CELLS' AND NOT (e.range_start >= 0
+    AND (e.range_end = 0 OR e.range_start < e.range_end)))"""
+
+# Whether an entry may have a fault, at the least cost: functions with `e ->` are not compiled. A
+# qualifier that is too long needs a value that is longer.
+_MAY_HAVE_FAULT: Final = f"""(NOT families_match
+    OR array_min(data_change.entries.cell_timestamp) < 0
+    OR array_contains(data_change.entries.kind, 'UNKNOWN')
+    OR (octet_length(value) > {MAX_QUALIFIER_BYTES}
+        AND exists(data_change.entries, e -> {_LONG_QUALIFIER}))
+    OR (array_contains(data_change.entries.kind, 'DELETE_CELLS')
+        AND exists(data_change.entries, e -> {_WRONG_RANGE})))"""
+
+# The first fault of the first entry that has one, or null.
+_ENTRY_FAULT: Final = f"""get(filter(transform(data_change.entries, e -> CASE
+    WHEN e.kind = 'UNKNOWN' THEN {_reason(Reason.UNKNOWN_ENTRY)}
+    WHEN NOT e.family {_matches(FAMILY_PATTERN)} THEN {_invalid(Rule.FAMILY)}
+    WHEN e.kind <> 'DELETE_FAMILY' AND {_LONG_QUALIFIER} THEN {_invalid(Rule.QUALIFIER)}
+    WHEN e.kind = 'SET_CELL' AND e.cell_timestamp < 0 THEN {_invalid(Rule.CELL_TIMESTAMP)}
+    WHEN {_WRONG_RANGE} THEN {_invalid(Rule.CELL_RANGE)}
+    END), fault -> fault IS NOT NULL), 0)"""
+
+_TIME_RANGE: Final = f"BETWEEN 1 AND {MAX_TIMESTAMP}"
+_ROW: Final = "data_change.write_stream"
 
 
-def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[Rule, str]]:
+def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[str, str]]:
+    """Verdicts and when they are true, in the order in which `records.datum.build` finds them."""
     branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in BRANCHES)
+    is_known = _in("data_change.table", known_tables)
+    row_key, resume_token = "data_change.row_key", "data_change.resume_token"
     return [
-        (Rule.BRANCHES, f"{branches} <> 1"),
+        (_invalid(Rule.BRANCHES), f"{branches} <> 1"),
+        (_ENTRY_FAULT, f"{_MAY_HAVE_FAULT} AND {_ENTRY_FAULT} IS NOT NULL"),
+        (_invalid(Rule.TRANSACTION), "data_change.transaction.record_sequence < 0"),
         (
-            Rule.STREAM_PARTITION,
+            _invalid(Rule.WRITE_STREAM),
+            (
+                f"NOT ({_ROW}.stream {_matches(WRITE_STREAM_PATTERN)} AND {_ROW}.offset >= 0)"
+                f" OR ({_ROW} IS NOT NULL AND data_change.commit_timestamp = 0"
+                " AND (data_change.estimated_low_watermark <> 0"
+                f" OR octet_length({resume_token}) > 0 OR data_change.transaction IS NOT NULL))"
+            ),
+        ),
+        (
+            _invalid(Rule.STREAM_PARTITION),
             f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}",
         ),
-        (Rule.KAFKA_PARTITIONS, f"kafka_partitions NOT BETWEEN 1 AND {kafka_partitions}"),
+        (_invalid(Rule.TABLE), f"NOT ({is_known} OR data_change.table {_matches(TABLE_PATTERN)})"),
         (
-            Rule.TABLE,
+            _invalid(Rule.ROW_KEY),
             (
-                f"NOT ({_in('data_change.table', known_tables)} OR data_change.table"
-                f" {_matches(TABLE_PATTERN)})"
+                f"octet_length({row_key}) NOT BETWEEN 1 AND {MAX_ROW_KEY_BYTES}"
+                f" OR {row_key} = X'{CONTROL_KEY.hex()}'"
             ),
         ),
         (
-            Rule.ROW_KEY,
+            _invalid(Rule.COMMIT_TIMESTAMP),
             (
-                f"octet_length(data_change.row_key) NOT BETWEEN 1 AND {MAX_ROW_KEY_BYTES} OR"
-                f" data_change.row_key = X'{CONTROL_KEY.hex()}'"
+                f"data_change.commit_timestamp NOT {_TIME_RANGE}"
+                f" AND (data_change.commit_timestamp <> 0 OR {_ROW} IS NULL)"
             ),
         ),
         (
-            Rule.COMMIT_TIMESTAMP,
-            (
-                f"data_change.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP} AND"
-                " (data_change.commit_timestamp <> 0 OR data_change.write_stream IS NULL)"
-            ),
-        ),
-        (
-            Rule.SOURCE_CLUSTER_ID,
+            _invalid(Rule.SOURCE_CLUSTER_ID),
             "(data_change.change_type = 'USER') = (data_change.source_cluster_id = '')",
         ),
+        (_invalid(Rule.HEARTBEAT_TIMESTAMP), f"heartbeat.timestamp NOT {_TIME_RANGE}"),
         (
-            Rule.RESUME_TOKEN,
+            _invalid(Rule.RESUME_TOKEN),
             (
-                "octet_length(coalesce(data_change.resume_token, heartbeat.resume_token)) >"
+                f"octet_length(coalesce({resume_token}, heartbeat.resume_token)) >"
                 f" {MAX_RESUME_TOKEN_BYTES}"
             ),
         ),
-        (Rule.ESTIMATED_LOW_WATERMARK, "data_change.estimated_low_watermark < 0"),
-        (Rule.TRANSACTION, "data_change.transaction.record_sequence < 0"),
-        (Rule.WRITE_STREAM, f"data_change.write_stream IS NOT NULL AND NOT {_IS_ROW}"),
-        (Rule.ENTRY_COUNT, f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
+        (_invalid(Rule.ESTIMATED_LOW_WATERMARK), "data_change.estimated_low_watermark < 0"),
+        (_invalid(Rule.ENTRY_COUNT), f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
+        (
+            _reason(Reason.INVALID_SEQUENCE_NUMBER),
+            f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}",
+        ),
+        *_CONTROL_RULES,
+        (
+            _invalid(Rule.KAFKA_PARTITIONS),
+            f"kafka_partitions NOT BETWEEN 1 AND {kafka_partitions}",
+        ),
     ]
 
 
-# A qualifier longer than allowed needs a longer value of the record, so most records need no check
-# of their qualifiers.
-_ENTRY_RULES: Final = [
-    (Rule.FAMILY, "NOT families_match"),
-    (
-        Rule.QUALIFIER,
-        (
-            f"octet_length(value) > {MAX_QUALIFIER_BYTES} AND exists(data_change.entries, e ->"
-            f" octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES})"
-        ),
-    ),
-    (Rule.CELL_TIMESTAMP, "array_min(data_change.entries.cell_timestamp) < 0"),
-    (
-        Rule.CELL_RANGE,
-        (
-            "array_contains(data_change.entries.kind, 'DELETE_CELLS') AND"
-            " exists(data_change.entries, e -> e.kind = 'DELETE_CELLS' AND NOT (e.range_start >= 0"
-            " AND (e.range_end = 0 OR e.range_start < e.range_end)))"
-        ),
-    ),
-]
-
 _CONTROL_RULES: Final = [
-    (Rule.HEARTBEAT_TIMESTAMP, f"heartbeat.timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
-    (Rule.START_TIMESTAMP, f"child_partitions.start_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"),
+    (_invalid(Rule.START_TIMESTAMP), f"child_partitions.start_timestamp NOT {_TIME_RANGE}"),
     (
-        Rule.CHILDREN,
+        _invalid(Rule.CHILDREN),
         (
             "child_partitions IS NOT NULL AND exists(child_partitions.children, c ->"
             f" octet_length(c.token) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES} OR"
@@ -508,9 +521,9 @@ _CONTROL_RULES: Final = [
         ),
     ),
     (
-        Rule.RELEASE,
+        _invalid(Rule.RELEASE),
         (
-            f"release IS NOT NULL AND (release.commit_timestamp NOT BETWEEN 1 AND {MAX_TIMESTAMP}"
+            f"release IS NOT NULL AND (release.commit_timestamp NOT {_TIME_RANGE}"
             f" OR size(release.ranges) NOT BETWEEN 1 AND {MAX_RANGES}"
             " OR size(array_distinct(release.ranges.stream)) <> size(release.ranges)"
             " OR exists(release.ranges, r -> r.first < 0 OR r.first >= r.upto OR NOT r.stream"

@@ -6,99 +6,64 @@ that was computed from the rows. So rows, position and progress are stored toget
 If rows were rejected, the progress is a second commit, after their dead letters. The newest commit
 always has the position of the stream. The Spark checkpoint may be lost.
 
-`connector.state.changelog_slots` has the slots. Recent changes of one table are in a few files.
+`ChangelogReader` reads it, also for readers that never write.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import replace
 from typing import Any, Final
 
 from delta.tables import DeltaTable
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector import warehouse as places
 from connector.config.settings import VersionRetention
 from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
 from connector.spark.failures import explained
-from connector.spark.literal_rows import literal_rows
-from connector.spark.sql import constant
-from connector.spark.storage.changelog_columns import (
-    ENTRIES,
-    NEW_COLUMNS,
-    PAYLOAD,
-    STATISTICS,
-    columns_of_batch,
-    with_new_columns,
-)
-from connector.spark.storage.delta_log import (
-    Commit,
-    DeltaLog,
-    metadata_session,
-    set_properties,
-    user_metadata,
-)
-from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list, size_in_bytes
-from connector.spark.storage.logged_batch import LoggedBatch
+from connector.spark.sql import constant, literal_rows
+from connector.spark.storage.changelog_columns import PAYLOAD, STATISTICS, columns_of_batch
+from connector.spark.storage.changelog_reader import ChangelogReader
+from connector.spark.storage.delta_log import metadata_session, set_properties
+from connector.spark.storage.files import size_in_bytes
+from connector.spark.storage.hadoop import bytes_on_disk, write_text
+from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
 from connector.spark.storage.maintenance import (
     Rewritten,
     Work,
-    bytes_on_disk,
     clean,
     retention_properties,
     rewrite,
 )
-from connector.spark.storage.offsets import BatchRange, same
-from connector.spark.storage.released import released_rows
-from connector.spark.storage.text_files import read_text, write_text
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.changelog_slots import (
     FRONTIER_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
-    table_slot,
 )
-from connector.state.freshness_file import FreshnessFile, with_file
+from connector.state.commits import user_metadata
 from connector.state.maintenance_schedule import CommitCount
-from connector.state.reading import frontier_missing, reading
-from connector.state.stream_progress import Progress
-from connector.stored import from_stored, to_stored
+from connector.state.reading import reading
+from connector.state.stream_progress import FreshnessFile, Progress
+from connector.stored import to_stored
 from connector.watermarks.freshness import EndOffsets
-from connector.watermarks.frontier import UNKNOWN, Frontier
+from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import ReleasedRange, StagedStream
 
-
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """Recent changes. `files` are their files as actions of Delta. `count` is the number of rows in
-    the files, which may be more than there are changes. `rows` returns the changes.
-    """
-
-    files: tuple[str, ...]
-    count: int
-    rows: Callable[[], DataFrame]
-
-
-_LONG_LIST: Final = 1000
-_NO_BATCH: Final = 2**63 - 1
 _DECLARES: Final = "kind = 'change' AND transaction.number_of_records_in_transaction > 1"
 _COMMITTED: Final = "unix_micros(commit_timestamp)"
 _FRONTIER_IN_METADATA: Final = 16_384
 """In bytes. Every commit has the metadata, also those that only refresh the progress or do
 maintenance.
 """
-_RECENT_COMMITS: Final = 200
-"""Up to this many commits are searched one by one for the files of batches."""
 _RENEWALS: Final = 2**32
 """More than the possible number of refreshes between two batches."""
 
 
-class Changelog:
+class Changelog(ChangelogReader):
     """The changelog of one stream at `path`. One process writes it. Another writer is detected, and
     commits are not mixed.
     """
@@ -109,50 +74,9 @@ class Changelog:
         """`retention` is that of the configuration, for `declare` and for a new changelog. None:
         the stored one stays.
         """
+        super().__init__(spark, path, stream)
         self._retention_s = (retention or VersionRetention()).file_s
         self._declares_retention = retention is not None
-        self._spark = spark
-        self._path = path
-        self._stream = stream
-        self._log = DeltaLog(spark, path)
-        self._frontier = (0, UNKNOWN)
-        self._freshness_file: str | None = None
-
-    @property
-    def path(self) -> str:
-        """The folder of the changelog."""
-        return self._path
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session that reads and writes it."""
-        return self._spark
-
-    def newest(self) -> LoggedBatch | None:
-        """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
-        changelog of this stream.
-        """
-        stored = self._stored_in()
-        with reading(self._path):
-            return None if stored is None else LoggedBatch.from_json(stored)
-
-    def progress(self, *, with_frontier: bool = True) -> Progress:
-        """The newest stored progress. It may lack the newest batch, if the progress commit of that
-        batch is missing.
-
-        Without its frontier, it has only the low watermark of the frontier, and no row is read.
-        """
-        stored = self._stored_in()
-        if stored is None:
-            return Progress()
-        frontier = self._frontier_of(stored) if with_frontier else None
-        with reading(self._path):
-            progress = stored["progress"]
-            if frontier is None:
-                frontier = Frontier(low_watermark=progress["low_watermark"])
-            # The process that writes the file knows it. Every other process reads it.
-            file = self._freshness_file or read_text(self._spark, self._freshness_path)
-            return with_file(Progress.from_json(progress, frontier), stored, file)
 
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
@@ -357,10 +281,6 @@ class Changelog:
     def _app_id(self, kind: str) -> str:
         return f"lowmark/{self._stream}/{kind}"
 
-    @property
-    def _freshness_path(self) -> str:
-        return places.freshness_beside(self._path)
-
     def refresh(self, asked: EndOffsets) -> None:
         """Store in the file beside the changelog that Kafka had these end offsets, and that all
         below them is read (TBL-24). It is no commit. There must be a batch.
@@ -392,12 +312,10 @@ class Changelog:
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
-        """Add the columns that a changelog of an earlier release lacks, and store the retention of
-        the configuration in its properties (TBL-23). Call it while there is no ingest.
+        """Store the retention of the configuration in the properties of the changelog (TBL-23).
+        Call it while there is no ingest.
         """
         stored = self._stored_in()
-        if stored is not None:
-            self._add_columns(stored)
         if (
             stored is None
             or not self._declares_retention
@@ -410,18 +328,6 @@ class Changelog:
         with explained(f"stream {self._stream}"):
             set_properties(
                 self._spark, self._path, retention_properties(self._retention_s), metadata
-            )
-
-    def _add_columns(self, stored: Mapping[str, Any]) -> None:
-        known = self._log.columns()
-        lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in known}
-        if not lacking:
-            return
-        metadata = user_metadata({**stored, "commit": "columns added"})
-        columns = ", ".join(f"{name} {type_}" for name, type_ in lacking.items())
-        with explained(f"stream {self._stream}"):
-            metadata_session(self._spark, metadata).sql(
-                f"ALTER TABLE delta.`{self._path}` ADD COLUMNS ({columns})"
             )
 
     def passed(self) -> list[CommitCount]:
@@ -549,137 +455,6 @@ class Changelog:
             )
         return count
 
-    def rows(self, *, pinned: bool = False) -> DataFrame:
-        """One row for each Kafka record that was read. `pinned` is as in `changes`."""
-        return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
-
-    def visible_rows(self) -> DataFrame:
-        """`rows` of the present version, and the released rows as changes (WRS-22)."""
-        rows = self._rows_and_frontiers(pinned=True)
-        own = rows.where(F.col("slot") > FRONTIER_SLOT)
-        if not self._has_released(0):
-            return own
-        newest = self.progress(with_frontier=False).ingest_batch
-        return own.unionByName(released_rows(rows, None, after=0, to=newest))
-
-    def follow(self) -> DataFrame:
-        """The rows as a stream: those of the present version, then those of each later batch.
-
-        Compaction and trimming add no rows, and remove none that the stream has not read yet.
-        """
-        reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
-        rows = with_new_columns(reader.load(self._path))
-        return rows.where(F.col("slot") > FRONTIER_SLOT)
-
-    def of_source(self, source: str) -> Column:
-        """Whether a row is a change of a source table. Only the files of its slot are read."""
-        in_slot = F.col("slot") == table_slot(source)
-        return in_slot & (F.col("table") == source) & (F.col("kind") == "change")
-
-    def batch_rows(self, ingest_batch: int) -> DataFrame:
-        """The rows of one batch."""
-        return self.rows().where(F.col("ingest_batch") == ingest_batch)
-
-    def batch_files(self, ingest_batch: int) -> tuple[str, ...]:
-        """The files with the rows of the newest batch, as actions of Delta. They may have rows of
-        other batches, too. No row of the newest batch is marked as deleted.
-        """
-        newest = self._log.newest()
-        commits = self._log.back_from(newest.version if newest else -1)
-        for commit in islice(commits, _RECENT_COMMITS):
-            stored = commit.stored
-            if stored is None or commit.removed or stored["ingest_batch"] != ingest_batch:
-                break
-            if stored["commit"] in ("batch", "closed_partitions"):
-                return commit.added
-        found = all_files(self._spark, self._path).actions()
-        return tuple(action for action in found if _may_have(action, ingest_batch))
-
-    def staged(self, *, after: int, to: int) -> DataFrame:
-        """The staged rows of the ingest batches `(after, to]`."""
-        return self.rows().where(
-            (F.col("slot") == STAGED_SLOT)
-            & F.expr(f"kind = 'staged' AND ingest_batch > {after}L AND ingest_batch <= {to}L")
-        )
-
-    def rejected(self, ingest_batch: int) -> DataFrame:
-        """The rejected rows of one batch."""
-        return self.batch_rows(ingest_batch).where(F.col("slot") == REJECTED_SLOT)
-
-    def rejected_between(self, after: int, to: int) -> DataFrame:
-        """The rejected rows of the ingest batches `(after, to]`."""
-        return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
-
-    def changes(self, source: str, *, after: int, to: int, pinned: bool = False) -> DataFrame:
-        """The changes of one source table in the ingest batches `(after, to]`, with the staged rows
-        that these batches released.
-
-        `pinned`: the rows are those of the present version, even if some are deleted before they
-        are read.
-        """
-        return self._changes(source, after=after, to=to, pinned=pinned)
-
-    def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
-        """`changes`, read from the files that the commits of these batches name. None: this is not
-        possible.
-
-        It is for a few batches whose files were not merged or deleted since, and that released no
-        rows. It does not read Delta's state of the log. The rows stay readable, as with `pinned`.
-        """
-        if self._has_released(after):
-            return None
-        newest, slot = self._log.newest(), str(table_slot(source))
-        named, count = list[str](), 0
-        for commit in islice(
-            self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
-        ):
-            metadata = commit.stored
-            if metadata is not None and metadata["ingest_batch"] <= after:
-                break
-            if metadata is None or commit.removed:
-                return None
-            if metadata["commit"] != "batch" or metadata["ingest_batch"] > to:
-                continue
-            for action in commit.added:
-                add = json.loads(action)["add"]
-                if add["partitionValues"]["slot"] == slot:
-                    named.append(action)
-                    count += int(json.loads(add["stats"])["numRecords"])
-        else:
-            return None
-
-        def rows() -> DataFrame:
-            log = log_of(self._spark, self._path)
-            added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
-            found = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
-            return found.where((F.col("table") == source) & (F.col("kind") == "change"))
-
-        return Recent(tuple(named), count, rows)
-
-    def all_changes(self, *, after: int, to: int) -> DataFrame:
-        """The changes of all source tables in the ingest batches `(after, to]`."""
-        return self._changes(None, after=after, to=to)
-
-    def _changes(
-        self, source: str | None, *, after: int, to: int, pinned: bool = False
-    ) -> DataFrame:
-        """The only place that decides which rows are visible (WRS-19)."""
-        rows = self._rows_and_frontiers(pinned=pinned)
-        which = F.col("slot") > FRONTIER_SLOT if source is None else self.of_source(source)
-        changes = rows.where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
-        if not self._has_released(after):
-            return changes
-        return changes.unionByName(released_rows(rows, source, after=after, to=to))
-
-    def _has_released(self, after: int) -> bool:
-        """Whether a batch after this one released rows."""
-        stored = self._stored_in()
-        if stored is None:
-            return False
-        with reading(self._path):
-            releases = stored["progress"].get("releases", {})
-            return from_stored(int, releases.get("released_to", 0)) > after
-
     def _released_after(self, batch: int) -> set[str]:
         """The write streams with rows that batches after this one released. Ingest may have
         forgotten them.
@@ -692,50 +467,10 @@ class Changelog:
         names = ranges.selectExpr("release.ranges[0].stream AS stream").distinct().collect()
         return {str(row["stream"]) for row in names}
 
-    def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
-        reader = self._spark.read.format("delta")
-        if pinned and (newest := self._log.newest()) is not None:
-            reader = reader.option("versionAsOf", newest.version)
-        return with_new_columns(reader.load(self._path))
-
-    def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
-        with reading(self._path):
-            ingest_batch = int(stored["progress"]["ingest_batch"])
-        # `_frontier` is read once, because another thread may change it.
-        known = self._frontier
-        if known[0] != ingest_batch:
-            frontier = stored.get("frontier")
-            row = self._frontier_row(ingest_batch) if frontier is None else ""
-            with reading(self._path):
-                frontier = json.loads(row) if frontier is None else frontier
-                self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
-        return known[1]
-
-    def _frontier_row(self, ingest_batch: int) -> str:
-        of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
-        row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
-        if row is None:
-            raise frontier_missing(self._path, self._stream, ingest_batch)
-        return str(row["frontier"])
-
-    def _stored_in(self) -> Mapping[str, Any] | None:
-        commit = self._log.newest()
-        if commit is None:
-            if self._log.has_other_files():
-                raise TableError(
-                    ErrorCode.FOLDER_NOT_A_TABLE,
-                    f"{self._path} is not empty, and is not a Delta table",
-                    "The folder of the changelog contains other files",
-                    "Move the files away, or use another warehouse",
-                    stream=self._stream,
-                    path=self._path,
-                )
-            return None
-        return _check_stream(commit, self._path, self._stream)
-
     def _create(self, rows: DataFrame, batch: LoggedBatch) -> Mapping[str, Any]:
-        """Create the table before the first rows are written. The next process would refuse files
-        without a log as those of another program.
+        """Create the table, unless there is one meanwhile, with the columns of `rows`. The rows are
+        written later: the next process would refuse files without a log as those of another
+        program.
         """
         begun = {
             "commit": "created",
@@ -751,7 +486,22 @@ class Changelog:
             "frontier": UNKNOWN.to_json(),
             "file_retention_s": self._retention_s,
         }
-        self._make(rows, begun)
+        properties = {
+            "delta.dataSkippingStatsColumns": STATISTICS,
+            "delta.appendOnly": "false",
+            **CHECKPOINTS,
+            **retention_properties(self._retention_s),
+        }
+        with explained(f"stream {self._stream}"):
+            create_table(
+                self._spark,
+                self._path,
+                rows._jdf.schema().asNullable(),
+                properties,
+                begun,
+                partition_by=["slot"],
+                app_id=self._app_id("batches"),
+            )
         return self._stored_in() or begun
 
     def _check_newest(self, ingest_batch: int, stored: Mapping[str, Any]) -> None:
@@ -779,55 +529,6 @@ class Changelog:
             " stream: ingest continues from the changelog",
             stream=self._stream,
         )
-
-    def _make(self, rows: DataFrame, stored: Mapping[str, Any]) -> None:
-        """Commit a table with the columns of `rows`, and no row, unless there is one meanwhile."""
-        properties = {
-            "delta.dataSkippingStatsColumns": STATISTICS,
-            "delta.appendOnly": "false",
-            **CHECKPOINTS,
-            **retention_properties(self._retention_s),
-        }
-        with explained(f"stream {self._stream}"):
-            create_table(
-                self._spark,
-                self._path,
-                rows._jdf.schema().asNullable(),
-                properties,
-                stored,
-                partition_by=["slot"],
-                app_id=self._app_id("batches"),
-            )
-
-
-def entries_of(changes: DataFrame) -> DataFrame:
-    """One row for each entry of changes, with the columns of Bigtable's change log (TBL-4)."""
-    exploded = changes.selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
-    return exploded.selectExpr(*ENTRIES)
-
-
-def _batches(after: int, to: int) -> str:
-    """Whether a row belongs to the ingest batches `(after, to]`, as code that is the same for all
-    batches.
-
-    The code of a set does not contain its numbers. The code of bounds, or of a single number, does.
-    Delta skips the files of older batches in both cases.
-    """
-    if to - after > _LONG_LIST:
-        return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
-    return (
-        "ingest_batch IN"
-        f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
-    )
-
-
-def _may_have(action: str, ingest_batch: int) -> bool:
-    """Whether the file that the action adds may have rows of the batch."""
-    stats = json.loads(json.loads(action)["add"].get("stats") or "{}")
-    least, most = (
-        stats.get(name, {}).get("ingest_batch", ingest_batch) for name in ("minValues", "maxValues")
-    )
-    return bool(least <= ingest_batch <= most)
 
 
 def _of_streams(streams: Collection[str]) -> str:
@@ -864,18 +565,3 @@ def _to_check(progress: Progress) -> str:
     is_new = f"{_DECLARES} AND {_COMMITTED} >= {check.checked_to}L AND {_COMMITTED} < {low}L"
     open_ = "".join(f" OR {_COMMITTED} = {time}L" for time in sorted(times))
     return f"({is_new}{open_})"
-
-
-def _check_stream(commit: Commit, path: str, stream: str) -> Mapping[str, Any]:
-    if commit.stored is None or commit.stored.get("stream") != stream:
-        raise TableError(
-            ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} (version {commit.version}, {commit.operation}) does not"
-            f" belong to stream {stream}",
-            "Another table is in this folder, or another program committed to the changelog",
-            "Restore the changelog to the last version that lowmark committed (RESTORE TABLE … TO"
-            " VERSION AS OF), or use another warehouse",
-            stream=stream,
-            path=path,
-        )
-    return commit.stored

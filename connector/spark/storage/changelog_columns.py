@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql import DataFrame
-
 from connector.records.ordering import OrderPosition
 from connector.spark.sql import constant
 from connector.state.changelog_slots import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_SLOTS
@@ -54,7 +52,7 @@ _COLUMNS: Final = """
     cast(null AS bigint) AS released_from,
     CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
          WHEN data_change.commit_timestamp = 0 THEN {staged}
-         ELSE int(pmod(xxhash64(data_change.table), {slots})) END AS slot
+         ELSE int(pmod(crc32(cast(data_change.table AS binary)), {slots})) END AS slot
 """
 
 _ALL_DIFFERENT: Final = (
@@ -102,14 +100,6 @@ PAYLOAD: Final = ("row_key", "headers", "entries", "change_sequence_number", "ro
 """The columns that are removed from a staged row that expired (WRS-21)."""
 
 
-def with_new_columns(rows: DataFrame) -> DataFrame:
-    """`rows` of a changelog, with nulls in the columns that it lacks."""
-    lacking = {name: type_ for name, type_ in NEW_COLUMNS.items() if name not in rows.columns}
-    if not lacking:
-        return rows
-    return rows.selectExpr("*", *(f"cast(NULL AS {t}) AS {name}" for name, t in lacking.items()))
-
-
 def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list[str]:
     """The columns of a batch, as SQL expressions over validated rows."""
     return _split(
@@ -123,17 +113,6 @@ def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list
             slots=TABLE_SLOTS,
         )
     )
-
-
-NEW_COLUMNS: Final = {
-    "write_stream": "struct<stream: string, offset: bigint>",
-    "release": (
-        "struct<commit_timestamp: bigint,"
-        " ranges: array<struct<stream: string, first: bigint, upto: bigint>>>"
-    ),
-    "released_from": "bigint",
-}
-"""The columns that a changelog without write streams may lack, and their types."""
 
 
 def _split(columns: str) -> list[str]:

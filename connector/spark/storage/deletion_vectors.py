@@ -32,27 +32,24 @@ _STATISTICS_PREFIX: Final = 32
 
 
 def replace_rows(
-    spark: SparkSession,
-    path: str,
+    transaction: Transaction,
     *,
     version: int,
     files: Files | None,
     places: DataFrame,
     rows: DataFrame,
-    app_id: str,
-    app_version: int,
+    number: int,
     stored: Mapping[str, Any],
 ) -> None:
     """Remove the rows at `places` (columns `FILE` and `ROW`) and add `rows`, in one commit with
-    `stored`.
+    this number and `stored`.
 
-    The commit has the number `app_version` of `app_id`. The locations belong to `version`, and
-    `files` are all its files (None: not known). The table must have deletion vectors `ENABLED`.
-    Raises `WriterConflictError` if another process has committed since, and Delta's conflict if one
-    commits meanwhile.
+    The locations belong to `version`, and `files` are all its files (None: not known). The table
+    must have deletion vectors `ENABLED`. Raises `WriterConflictError` if another process has
+    committed since, and Delta's conflict if one commits meanwhile.
     """
-    transaction = Transaction(spark, path, app_id)
-    check_version(transaction, path, version)
+    spark = transaction.spark
+    check_version(transaction, version)
     with ThreadPoolExecutor(1) as beside:
         # Both spend much time with planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
@@ -62,17 +59,17 @@ def replace_rows(
             else marked_files(spark, transaction, files, places)
         )
     added.result()
-    transaction.commit(app_version, stored, actions=removed)
+    transaction.commit(number, stored, actions=removed)
 
 
-def check_version(transaction: Transaction, path: str, version: int) -> None:
+def check_version(transaction: Transaction, version: int) -> None:
     """Raise `WriterConflictError` unless the newest version is this one. From now on, any commit by
     another writer is a conflict.
     """
     if transaction.delta.snapshot().version() != version:
         raise WriterConflictError(
             ErrorCode.CONCURRENT_WRITE,
-            f"Another program committed to {path}",
+            f"Another program committed to {transaction.path}",
             "Two processes apply changes to the same table",
             "Stop one of the two processes",
         )

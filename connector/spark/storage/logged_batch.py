@@ -1,4 +1,4 @@
-"""A committed batch of a changelog, and its stored form (TBL-5)."""
+"""A committed batch of a changelog, its ranges of Kafka offsets, and its stored form (TBL-5)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connector.spark.storage.offsets import BatchRange
 from connector.state.overrides import ClosePartition
 from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleaseRows
+
+Offsets = Mapping[int, int]
+"""The offset of the next record by Kafka partition. A Kafka partition that is missing has the
+offset 0.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """The offsets of one micro-batch. For each Kafka partition, `start` is included and `end` is
+    not.
+    """
+
+    start: Offsets
+    end: Offsets
+
+    def __post_init__(self) -> None:
+        assert all(self.start.get(k, 0) <= end for k, end in self.end.items()), (
+            self.start,
+            self.end,
+        )
+
+    @property
+    def records(self) -> int:
+        """The number of offsets. There are at most as many records."""
+        return sum(end - self.start.get(k, 0) for k, end in self.end.items())
+
+
+def same(left: Offsets, right: Offsets) -> bool:
+    """Whether two positions are equal. A missing Kafka partition has the offset 0."""
+    return all(left.get(k, 0) == right.get(k, 0) for k in {*left, *right})
 
 
 @dataclass(frozen=True, slots=True)

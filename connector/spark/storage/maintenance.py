@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -32,6 +31,7 @@ from connector.spark.storage.deletion_vectors import (
 )
 from connector.spark.storage.delta_log import DeltaLog, quoted
 from connector.spark.storage.files import Files, all_files, delta, each, log_of, none, scala_list
+from connector.spark.storage.hadoop import opened
 from connector.spark.storage.transaction import Transaction
 from connector.state.jobs import Job, JobKind
 from connector.state.maintenance_schedule import (
@@ -85,52 +85,58 @@ class Work:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """A table or a changelog, as functions for its maintenance.
+
+    `passed` returns the file counts of commits since its last call. `begun_at` returns when the
+    oldest known commit was made. `compact` merges small files if it is worth it. `clean` and
+    `clean_log` remove old files, and get the time in microseconds.
+
+    `is_wanted` returns whether there is other work for `compact` than small files. `live_bytes`
+    returns the size of the newest version of a table. None: it is a changelog.
+    """
+
+    passed: Callable[[], list[CommitCount]]
+    begun_at: Callable[[], int]
+    compact: Callable[[], Work | None]
+    clean: Callable[[int], Work]
+    clean_log: Callable[[int], None]
+    is_wanted: Callable[[], bool] = lambda: False
+    live_bytes: Callable[[], int] | None = None
+
+
 class Maintenance:
     """The maintenance of `what`, a table or a changelog, by the process that writes it.
 
-    A failure is printed, and the work is tried again later. `passed` returns the file counts of
-    commits since its last call. `compact` merges small files if it is worth it. `clean` and
-    `clean_log` remove old files, and get the time in microseconds. `job` has the fields of a job
-    except kind, times and outcome. `last_clean` returns when old files were last removed.
-    `begun_at` returns when the oldest known commit was made.
-
-    `is_late` returns whether applies are late, at a time in microseconds. Then `compact` and
-    `clean` wait for a while. `is_wanted` returns whether there is other work for `compact` than
-    small files. `live_bytes` returns the size of the newest version of a table. None: it is a
-    changelog.
+    A failure is printed, and the work is tried again later. `job` has the fields of a job except
+    kind, times and outcome. `last_clean` returns when old files were last removed. `is_late`
+    returns whether applies are late, at a time in microseconds. Then `compact` and `clean` wait for
+    a while.
     """
 
     def __init__(
         self,
         what: str,
         job: Job,
-        keep: Callable[[Job], None],
-        say: Callable[[str], None],
+        maintained: Maintained,
         *,
         retention_s: int,
-        passed: Callable[[], list[CommitCount]],
-        compact: Callable[[], Work | None],
-        clean: Callable[[int], Work],
-        clean_log: Callable[[int], None],
         last_clean: Callable[[], int | None],
-        begun_at: Callable[[], int],
+        add_job: Callable[[Job], None],
+        say: Callable[[str], None],
         is_late: Callable[[int], bool] = lambda now: False,
-        is_wanted: Callable[[], bool] = lambda: False,
-        live_bytes: Callable[[], int] | None = None,
     ) -> None:
-        self._what, self._job, self._keep, self._say = what, job, keep, say
-        self._retention_s = retention_s
-        self._passed, self._compact, self._clean = passed, compact, clean
-        self._clean_log = clean_log
-        self._last_clean, self._begun_at = last_clean, begun_at
-        self._is_late, self._is_wanted, self._live_bytes = is_late, is_wanted, live_bytes
-        self._compactions = Compactions(is_log=live_bytes is None)
+        self._what, self._job, self._of, self._retention_s = what, job, maintained, retention_s
+        self._last_clean, self._is_late = last_clean, is_late
+        self._add_job, self._say = add_job, say
+        self._compactions = Compactions(is_log=maintained.live_bytes is None)
         self._cleaning = Postponed()
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
         self._removed: list[CommitCount] = []
         self._commits, self._newest_at = 0, 0
-        passed()
+        maintained.passed()
 
     def after_round(self, now: int) -> None:
         """Do the maintenance that is due. Call it between applies. It only raises errors that an
@@ -142,18 +148,18 @@ class Maintenance:
             self._say(f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}")
 
     def _look(self, now: int) -> None:
-        passed = self._passed()
+        passed = self._of.passed()
         self._removed += (commit for commit in passed if commit.removed)
         self._compactions.passed(passed)
         self._commits += len(passed)
         self._newest_at = max([self._newest_at, *(commit.at for commit in passed)])
         is_late = partial(self._is_late, now)
-        is_wanted = bool(passed) and self._is_wanted()
+        is_wanted = bool(passed) and self._of.is_wanted()
         if self._compactions.begins(now, is_late, is_wanted=is_wanted):
             self._look_at_files(now)
         if self._cleaned_at is None:
             known = self._last_clean()
-            self._cleaned_at = self._begun_at() if known is None else known
+            self._cleaned_at = self._of.begun_at() if known is None else known
             self._newest_at = max(self._newest_at, self._cleaned_at)
         if cleans(
             self._removed,
@@ -165,24 +171,24 @@ class Maintenance:
             self._cleaned_at = now
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
-            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._clean(now))
+            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._of.clean(now))
             if done is not None and done.files:
                 self._say(f"{self._what}: {done.files:,} files of old versions were deleted")
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
             self._commits, self._log_cleaned_at = 0, now
-            self._clean_log(now)
+            self._of.clean_log(now)
 
     def _look_at_files(self, now: int) -> None:
         began = time.monotonic_ns()
         try:
-            done = self._timed(JobKind.COMPACTION, now, self._compact)
+            done = self._timed(JobKind.COMPACTION, now, self._of.compact)
             if done is not None:
                 self._say(f"{self._what}: compaction reduced the number of files by {done.files:,}")
         finally:
             took = (time.monotonic_ns() - began) // 1000
-            size = 0 if self._live_bytes is None else self._live_bytes()
+            size = 0 if self._of.live_bytes is None else self._of.live_bytes()
             self._compactions.ended(now + took, took, size)
 
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
@@ -193,11 +199,11 @@ class Maintenance:
             done = act()
         except (ConnectorError, PySparkException, Py4JError) as error:
             ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._keep(replace(job, ended_at=ended_at, error=cause_of(error)))
+            self._add_job(replace(job, ended_at=ended_at, error=cause_of(error)))
             raise
         if done is not None:
             ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._keep(replace(job, ended_at=ended_at, **asdict(done)))
+            self._add_job(replace(job, ended_at=ended_at, **asdict(done)))
         return done
 
 
@@ -394,23 +400,10 @@ def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
                 vector = file.deletionVector()
                 if vector is not None and vector.isOnDisk():
                     going.discard(vector.absolutePath(folder).toString())
-    path_of = jvm.org.apache.hadoop.fs.Path
-    files = path_of(path).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
+    _, files = opened(spark, path)
     removed = 0
     for gone in going:
         # Folders stay, because a writer may be about to put a file into an empty one.
         if "." in gone.rpartition("/")[2]:
-            removed += bool(files.delete(path_of(gone), False))
+            removed += bool(files.delete(jvm.org.apache.hadoop.fs.Path(gone), False))
     return removed
-
-
-def bytes_on_disk(spark: SparkSession, path: str) -> int:
-    """The size of all files below a folder. 0: not known, for example because others remove files
-    at the same time.
-    """
-    folder = spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
-    files = folder.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    for _ in range(3):
-        with suppress(Py4JError):
-            return int(files.getContentSummary(folder).getLength())
-    return 0

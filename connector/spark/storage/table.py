@@ -1,10 +1,8 @@
-"""A table and its tombstone table on disk: created, opened, checked and committed, with the table
-state in every commit (TBL-10, TBL-12).
+"""A table on disk: created, opened, checked and committed, with the table state in every commit
+(TBL-10, TBL-12).
 
-The table state is in the `userMetadata` of the newest commit. The tombstone table is a Delta table
-beside the table. It remembers deleted rows. Tombstones are added before the table's commit, with
-the number of their apply and the id of their attempt. The table's commit names its attempt.
-Tombstones of attempts that no commit names do not count. A later apply removes them.
+The table state is in the `userMetadata` of the newest commit. `Tombstones` are a Delta table beside
+the table. The table's commit names the attempt that added them.
 """
 
 from __future__ import annotations
@@ -16,30 +14,24 @@ from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 from connector import warehouse as places
 from connector.config.settings import VersionRetention
 from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.spark.failures import explained
-from connector.spark.sql import constant
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
-    Commit,
     DeltaLog,
-    folders_in,
-    remove_folder,
     set_properties,
-    user_metadata,
 )
 from connector.spark.storage.files import (
     Files,
-    all_files,
     delta,
     files_of,
     scala_list,
     size_in_bytes,
 )
+from connector.spark.storage.hadoop import bytes_on_disk, names_in, remove_folder
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.maintenance import (
     FILE_RETENTION,
@@ -47,21 +39,19 @@ from connector.spark.storage.maintenance import (
     OWN_LOG_CLEANING,
     Rewritten,
     Work,
-    bytes_on_disk,
     clean,
     files_changed,
     retention_properties,
     rewrite,
-    without_rows,
 )
+from connector.spark.storage.tombstones import Tombstones, tombstones_state
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
-from connector.state.damage import tombstones_unusable
+from connector.state.commits import Commit, user_metadata
 from connector.state.maintenance_schedule import DAY_US, CommitCount, vacuums
-from connector.state.reading import reading
+from connector.state.reading import check_owner, reading
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
-from connector.tables.compatibility import check_columns, check_compatible
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, check_columns, check_compatible
 from connector.tables.stored_definition import (
     NO_IDS,
     ColumnIds,
@@ -74,12 +64,6 @@ from connector.tables.values import DataType
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
 TOMBSTONES: Final = "tombstones"
-_OF_TOMBSTONE: Final = (
-    ("_apply_number", "bigint"),
-    ("_attempt_id", "string"),
-    ("_newest", "bigint"),
-)
-"""The columns of a tombstone after those of its row."""
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
@@ -151,20 +135,10 @@ class Table:
 
     def _newest(self) -> tuple[Commit, TableState]:
         commit = self._log.newest()
-        stored = commit.stored if commit else None
-        if commit is None or stored is None or stored.get("table") != self._definition.name:
-            version = f" (version {commit.version}, {commit.operation})" if commit else ""
-            raise TableError(
-                ErrorCode.COMMIT_FOREIGN,
-                f"The newest commit of {self.path}{version} does not belong to table"
-                f" {self._definition.name}",
-                "Another table is in this folder, or another program committed to the table. Only"
-                " lowmark may do this",
-                "Restore the table to the last version that lowmark committed (RESTORE TABLE … TO"
-                " VERSION AS OF), or rebuild the table from the changelog",
-                table=self._definition.name,
-                path=self.path,
-            )
+        stored, description = (commit.stored, commit.description) if commit else (None, "")
+        check_owner(self.path, "table", self._definition.name, stored, description)
+        assert commit is not None
+        assert stored is not None
         with reading(self.path):
             table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
@@ -194,41 +168,6 @@ class Table:
         """
         return files_of(self._spark, self.path, version)
 
-    def tombstones(self, table_state: TableState) -> DataFrame:
-        """The tombstones at the commit with `table_state`: key columns, `_state`, `_bucket`.
-
-        A vacuum before the rows are read does not change them. Raises as `has_tombstones_table`,
-        which must be true.
-        """
-        commit = self._remembered(table_state)
-        assert commit is not None, "there is no tombstone table"
-        if (files := files_of(self._spark, self._tombstones_path, commit.version)) is not None:
-            entries = files.rows()
-        else:
-            entries = (
-                self._spark.read.format("delta")
-                .option("versionAsOf", commit.version)
-                .load(self._tombstones_path)
-            )
-        # The same code for all attempts, see `constant`.
-        attempts = table_state.attempt_ids
-        named = (
-            F.map_from_arrays(F.lit([*attempts]), F.lit([*attempts.values()]))
-            if attempts
-            else F.lit(None).cast("map<int, string>")
-        )
-        is_named = F.try_element_at(named, F.expr("int(_apply_number)")) == F.col("_attempt_id")
-        entries = entries.where(
-            F.expr(f"_apply_number <= {constant(table_state.vacuumed_to, BUCKET)}") | is_named
-        )
-        return entries.selectExpr(BUCKET, *self.layout.keys, STATE)
-
-    def has_tombstones_table(self, table_state: TableState) -> bool:
-        """Whether there is a tombstone table. Raises `TableError` if another program removed or
-        changed it.
-        """
-        return self._forgotten_below(table_state) is not None
-
     def bury(self, gone: DataFrame, before: TableState, *, attempt: str) -> bool:
         """Add tombstones for the apply after `before`. Returns whether there were any.
 
@@ -250,16 +189,16 @@ class Table:
         )
         # One file, because an apply reads all files for the rows that it changes.
         entries = entries.coalesce(1)
-        expired_below = self._forgotten_below(before)
+        expired_below = self.tombstones.expired_below(before)
         with explained(f"table {self._definition.name}"):
             # An apply without tombstones would leave an empty file. Without a table, nothing would
             # remove it.
             if expired_below is None and entries.isEmpty():
                 return False
-            transaction = self._burial(expired_below)
+            transaction = self.tombstones.begin(expired_below, self.layout, self._kept)
             transaction.write(entries)
             if transaction.has_written:
-                transaction.commit(apply, _tombstones_state(expired_below or 0))
+                transaction.commit(apply, tombstones_state(expired_below or 0))
             return transaction.has_written
 
     def commit(
@@ -309,14 +248,12 @@ class Table:
         """
         with explained(f"table {self._definition.name}"):
             replace_rows(
-                self._spark,
-                self.path,
+                Transaction(self._spark, self.path, self._app_id),
                 version=version,
                 files=files,
                 places=places,
                 rows=self._columns_of(rows),
-                app_id=self._app_id,
-                app_version=table_state.apply_number,
+                number=table_state.apply_number,
                 stored=table_state.to_json(self._definition.name),
             )
         self._check_committed(table_state)
@@ -327,7 +264,7 @@ class Table:
         """
         with explained(f"table {self._definition.name}"):
             transaction = Transaction(self._spark, self.path, self._app_id)
-            check_version(transaction, self.path, version)
+            check_version(transaction, version)
             transaction.commit(
                 table_state.apply_number,
                 table_state.to_json(self._definition.name),
@@ -339,25 +276,16 @@ class Table:
         from_json = delta(self._spark).actions.Action.fromJson
         return scala_list(self._spark, map(from_json, actions))
 
-    def tombstone_files(self, table_state: TableState) -> tuple[str, tuple[str, ...]]:
-        """The tombstone table, which may not exist yet, and its files, as actions of Delta's log.
-        Raises as `has_tombstones_table`.
-        """
-        path = self._tombstones_path
-        if not self.has_tombstones_table(table_state):
-            return path, ()
-        return path, all_files(self._spark, path).actions()
-
     def add_tombstones(self, actions: Sequence[str], before: TableState) -> None:
         """Commit files with tombstones for the apply after `before`.
 
         They do not count before a commit of the table names the attempt.
         """
-        expired_below = self._forgotten_below(before)
+        expired_below = self.tombstones.expired_below(before)
         with explained(f"table {self._definition.name}"):
-            self._burial(expired_below).commit(
+            self.tombstones.begin(expired_below, self.layout, self._kept).commit(
                 before.apply_number + 1,
-                _tombstones_state(expired_below or 0),
+                tombstones_state(expired_below or 0),
                 actions=self._parsed(actions),
             )
 
@@ -410,18 +338,12 @@ class Table:
         the table covers (MRG-11).
         """
         state = self.table_state()
-        expired_below = self._forgotten_below(state)
+        expired_below = self.tombstones.expired_below(state)
         if expired_below is None or state.vacuumed_to == state.apply_number:
             return None
         horizon = max(expired_below, state.horizon or 0)
-        dead = (
-            f"_apply_number > {state.vacuumed_to} AND _apply_number <= {state.apply_number} AND"
-            f" NOT coalesce({_named(state)}, false)"
-        )
         with explained(f"table {self._definition.name}"):
-            rewritten = without_rows(
-                self._spark, self._tombstones_path, f"(_newest < {horizon} OR ({dead}))"
-            )
+            rewritten = self.tombstones.without(state, horizon)
             return between(partial(self._vacuumed, rewritten, state, horizon))
 
     def _vacuumed(self, rewritten: Rewritten | None, state: TableState, horizon: int) -> Work:
@@ -438,14 +360,12 @@ class Table:
             state.vacuumed_to,
             {**state.attempt_ids, **later},
         ) or newest.apply_number < state.apply_number:
-            raise files_changed(self._tombstones_path)
-        done = Work()
-        if rewritten is not None:
-            done = rewritten.commit(self._tombstones_log, [], lambda _: _tombstones_state(horizon))
+            raise files_changed(self.tombstones.path)
+        done = Work() if rewritten is None else self.tombstones.replace(rewritten, horizon)
         after = replace(newest, vacuumed_to=state.apply_number, attempt_ids=later)
         transaction = Transaction(self._spark, self.path, None)
         transaction.depend_on(self._app_id)
-        check_version(transaction, self.path, version)
+        check_version(transaction, version)
         transaction.commit(0, after.to_json(self._definition.name))
         self._check_committed(after)
         return done
@@ -454,7 +374,7 @@ class Table:
         """The number of files that commits added to and removed from the table and its tombstone
         table since the last call.
         """
-        return [*self._log.passed(), *self._tombstones_log.passed()]
+        return [*self._log.passed(), *self.tombstones.log.passed()]
 
     def begun_at(self) -> int:
         """When the oldest known commit was made, in microseconds."""
@@ -470,7 +390,11 @@ class Table:
         """
         commit = self._log.at(version + 1)
         return (
-            commit.at if commit is not None else None if version >= self._newest()[0].version else 0
+            commit.committed_at
+            if commit is not None
+            else None
+            if version >= self._newest()[0].version
+            else 0
         )
 
     def compact(self, between: Between = _at_once) -> Work | None:
@@ -484,12 +408,8 @@ class Table:
             # First, because a compaction fails as long as others change its files.
             if self.is_vacuum_due():
                 done = self.vacuum_tombstones(between)
-            if (
-                self.has_tombstones_table(self.table_state())
-                and (rewritten := rewrite(self._spark, self._tombstones_path)) is not None
-            ):
-                merged = between(partial(rewritten.commit, self._tombstones_log, [], dict))
-                done = merged + (done or Work())
+            if (rewritten := self.tombstones.rewrite(self.table_state())) is not None:
+                done = between(partial(self.tombstones.replace, rewritten)) + (done or Work())
             if (rewritten := rewrite(self._spark, self.path)) is not None:
                 done = between(partial(self._replace_files, rewritten)) + (done or Work())
         return done
@@ -514,15 +434,15 @@ class Table:
         with explained(f"table {self._definition.name}"):
             removed = clean(self._spark, self.path, keep)
             live = size_in_bytes(self._spark, self.path)
-            if self.has_tombstones_table(self.table_state()):
-                removed += clean(self._spark, self._tombstones_path)
-                live += size_in_bytes(self._spark, self._tombstones_path)
-            for name in folders_in(self._spark, self._folder):
+            if self.tombstones.exist(self.table_state()):
+                removed += clean(self._spark, self.tombstones.path)
+                live += size_in_bytes(self._spark, self.tombstones.path)
+            for name in names_in(self._spark, self._folder, folders=True):
                 path = f"{self._folder}/{name}"
-                if name.startswith(TOMBSTONES) and path != self._tombstones_path:
+                if name.startswith(TOMBSTONES) and path != self.tombstones.path:
                     newest = DeltaLog(self._spark, path).newest()
                     # A folder without a commit belongs to a rebuild that is about to write it.
-                    if newest is not None and now - newest.at > REPLACED_KEPT_US:
+                    if newest is not None and now - newest.committed_at > REPLACED_KEPT_US:
                         remove_folder(self._spark, path)
         after = bytes_on_disk(self._spark, self._folder)
         return Work(removed, max(0, before - after), live, after)
@@ -532,64 +452,21 @@ class Table:
         those in `keep`.
         """
         self._log.clean(before, keep)
-        if self.has_tombstones_table(self.table_state()):
-            self._tombstones_log.clean(before)
-
-    def _forgotten_below(self, table_state: TableState) -> int | None:
-        """The horizon below which tombstones were removed. 0: none were. None: there is no
-        tombstone table. Raises as `_remembered`.
-        """
-        commit = self._remembered(table_state)
-        return (
-            None if commit is None or commit.stored is None else int(commit.stored["expired_below"])
-        )
-
-    def _remembered(self, table_state: TableState) -> Commit | None:
-        """The newest commit of the tombstone table. None: there is no tombstone table.
-
-        Raises `TableError` if another program removed or changed it, or if the table was restored
-        to a version before the last vacuum of tombstones.
-        """
-        commit = self._tombstones_log.newest()
-        if commit is None and not table_state.has_tombstones:
-            return None
-        expired_below = commit.stored.get("expired_below") if commit and commit.stored else None
-        if isinstance(expired_below, int) and expired_below <= max(0, table_state.horizon or 0):
-            return commit
-        what = "is missing"
-        if commit is not None:
-            is_ours = expired_below is not None
-            by_whom = (
-                f"was changed by another program (version {commit.version}, {commit.operation})"
-            )
-            what = (
-                "lacks deletes that the table needs: an older version of the table was restored"
-                if is_ours
-                else by_whom
-            )
-        raise tombstones_unusable(self._tombstones_path, self._definition.name, what)
+        if self.tombstones.exist(self.table_state()):
+            self.tombstones.log.clean(before)
 
     def _is(self, rebuild: str) -> None:
         """Store by which rebuild the table was made. Each rebuild has its own tombstone table, and
         an older version of the table keeps its own.
         """
         self._rebuild = rebuild
-        self._tombstones_path = places.tombstones(self._folder, rebuild)
-        self._tombstones_log = DeltaLog(self._spark, self._tombstones_path)
+        self.tombstones = Tombstones(
+            self._spark, places.tombstones(self._folder, rebuild), self._definition.name
+        )
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
         if self._log.newest() is None:
-            if self._log.has_other_files():
-                raise TableError(
-                    ErrorCode.FOLDER_NOT_A_TABLE,
-                    f"{self.path} is not empty, and is not a Delta table",
-                    "Its folder _delta_log is missing. A program removed it, or the files belong to"
-                    " another program",
-                    "Restore _delta_log from a backup, or move the other files away, or rename the"
-                    " table",
-                    table=self._definition.name,
-                    path=self.path,
-                )
+            self._log.check_missing()
             if (layout := self._create()) is not None:
                 return layout
         properties = properties or self._log.properties()
@@ -601,16 +478,10 @@ class Table:
         readers_know = (existing.max_staleness_s, existing.block_rows)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
-        if (
-            not is_kept
-            and (commit := self._tombstones_log.newest()) is not None
-            and commit.stored is not None
-        ):
+        if not is_kept:
             # Before the table's properties: if this fails, the table's still differ at the next
             # start.
-            metadata = user_metadata(commit.stored)
-            with explained(f"table {self._definition.name}"):
-                set_properties(self._spark, self._tombstones_path, self._kept, metadata)
+            self.tombstones.declare(self._kept)
         if (
             readers_know != (self._definition.max_staleness_s, self._definition.block_rows)
             or not is_kept
@@ -646,20 +517,6 @@ class Table:
             )
         return layout if is_new else None
 
-    def _burial(self, expired_below: int | None) -> Transaction:
-        """A commit to the tombstone table. Without a horizon (`_forgotten_below`), there is no such
-        table yet, and it is created.
-        """
-        path = self._tombstones_path
-        if expired_below is None:
-            types = dict(self.layout.column_types)
-            of_row = [(name, types[name]) for name in (*self.layout.key_names, STATE, BUCKET)]
-            columns = row_type(self._spark, [*of_row, *_OF_TOMBSTONE])
-            statistics = {"delta.dataSkippingStatsColumns": "_newest"}
-            properties = {**statistics, **CHECKPOINTS, **self._kept}
-            create_table(self._spark, path, columns, properties, _tombstones_state(0))
-        return Transaction(self._spark, path, None)
-
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
     """The layout of a table with these columns. `buckets` None: that of a new table."""
@@ -679,21 +536,6 @@ def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str
         **_statistics(definition),
         **CHECKPOINTS,
     }
-
-
-def _named(table_state: TableState) -> str:
-    """The SQL condition for tombstones of the attempts that the commit names. It may be null."""
-    named = ", ".join(
-        f"{apply}L, '{attempt}'" for apply, attempt in table_state.attempt_ids.items()
-    )
-    return f"try_element_at(map({named}), _apply_number) = _attempt_id" if named else "false"
-
-
-def _tombstones_state(expired_below: int) -> dict[str, object]:
-    """The metadata of a commit of the tombstone table: tombstones with only orders below
-    `expired_below` were removed (MRG-10).
-    """
-    return {"tombstones": True, "expired_below": expired_below}
 
 
 def _statistics(definition: TableDefinition) -> dict[str, str]:

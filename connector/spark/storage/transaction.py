@@ -17,8 +17,9 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.spark.storage.delta_log import active, metadata_session, user_metadata
+from connector.spark.storage.delta_log import active, metadata_session
 from connector.spark.storage.files import Files, delta, each, log_of, none, scala_list
+from connector.state.commits import user_metadata
 
 CHECKPOINTS: Final = {"delta.checkpointInterval": "50"}
 """The property of a table for Delta's checkpoints. One is a Spark job in the middle of a commit."""
@@ -35,7 +36,7 @@ class Transaction:
     """
 
     def __init__(self, spark: SparkSession, path: str, app_id: str | None) -> None:
-        self._spark, self._app_id = spark, app_id
+        self.spark, self.path, self._app_id = spark, path, app_id
         self._none = none(spark)
         self.log = log_of(spark, path)
         self.delta = self.log.startTransaction(self._none, self._none)
@@ -71,7 +72,7 @@ class Transaction:
     @property
     def written(self) -> Files:
         """The written files, for reading. Other readers do not see them before the commit."""
-        return Files(self._spark, self.log, self.delta.snapshot(), self._written)
+        return Files(self.spark, self.log, self.delta.snapshot(), self._written)
 
     def commit(self, number: int, stored: Mapping[str, Any], *, actions: Any = None) -> None:
         """Commit the written files, and further `actions` of Delta, under `number`, with
@@ -91,9 +92,9 @@ class Transaction:
         """The operation has Delta's name for an append. The actions of the commit show all that it
         does.
         """
-        jvm: Any = self._spark._jvm
+        jvm: Any = self.spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
-        return delta(self._spark).DeltaOperations.Write(
+        return delta(self.spark).DeltaOperations.Write(
             append, *[self._none] * 2, jvm.scala.Some(metadata), *[self._none] * 5
         )
 

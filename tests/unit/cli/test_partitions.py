@@ -13,8 +13,7 @@ from connector import cli
 from connector.lake.overrides import Overrides
 from connector.lake.state_reader import progress_of
 from connector.records.model import ChildPartition, ChildPartitions
-from connector.state.stream_progress import BatchCounts, Progress
-from connector.tables.retention import Retention
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
 from tests.unit.warehouses import log_progress
@@ -47,7 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     log_progress(
         tmp_path / "w",
         "s",
-        Progress().after(1, counts, {0: 7}, EndOffsets(7, {0: 7}), Retention(), frozenset()),
+        Progress().after(1, counts, {0: 7}, EndOffsets(7, {0: 7}), StreamRules()),
     )
     return tmp_path / "w"
 
@@ -133,8 +132,7 @@ def test_one_that_has_ended_is_not_ended_again(
             BatchCounts(heard=BatchClaims(1)),
             {0: 7},
             EndOffsets(9, {0: 7}),
-            Retention(),
-            frozenset(),
+            StreamRules(),
             overrides,
         ),
     )

@@ -15,9 +15,8 @@ from connector.lake.jobs import History
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.jobs import Job, JobKind
 from connector.state.source_checks import BatchFindings, Ignored
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
-from connector.tables.retention import Retention
 from connector.text import duration
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
@@ -58,7 +57,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             older_producers={HOSTILE: OlderProducer(0, 1, 2)},
         ),
     )
-    one = Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), Retention(), frozenset())
+    one = Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), StreamRules())
     log_progress(folder, "s", one)
     log_progress(
         folder,
@@ -68,8 +67,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             replace(counts, rejected={}),
             {0: 9},
             EndOffsets(now, {0: 12}),
-            Retention(),
-            frozenset(),
+            StreamRules(),
         ),
     )
     log_table(
@@ -226,7 +224,7 @@ def test_a_script_that_has_ended_is_no_fault(
     announced = LineageRecord(0, 1, ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
     heard = BatchClaims(1, {"p": {0: ended_at}}, (announced,))
     stands = Progress().after(
-        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(ended_at, {0: 7}), Retention(), frozenset()
+        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(ended_at, {0: 7}), StreamRules()
     )
     log_progress(tmp_path / "warehouse", "s", replace(stands, ingest_batch=3, late=2))
     assert cli.invoke(["status"]) == 0
@@ -247,7 +245,7 @@ def test_who_may_fill_a_hole_in_the_key_space_is_said(
     children = (ChildPartition("left", (), None, b"m"), ChildPartition(HOSTILE))
     heard = BatchClaims(1, {}, (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),))
     stands = Progress().after(
-        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(1, {0: 7}), Retention(), frozenset()
+        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(1, {0: 7}), StreamRules()
     )
     log_progress(warehouse, "s", replace(stands, ingest_batch=3))
     found = status(capsys)["streams"]["s"]

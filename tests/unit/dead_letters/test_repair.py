@@ -22,15 +22,7 @@ from connector.dead_letters.repair import (
     repair,
     view,
 )
-from connector.records.codec import (
-    VERSIONS,
-    ChangeRecord,
-    Schemas,
-    decode,
-    encode,
-    frame,
-    framed,
-)
+from connector.records.codec import SCHEMA, ChangeRecord, Schemas, decode, encode, frame, framed
 from connector.records.json_view import to_line
 from connector.records.model import (
     CONTROL_KEY,
@@ -85,10 +77,10 @@ def test_reframing_names_another_schema_for_the_same_body(value: bytes) -> None:
     assert repaired(of(value), "reframe single-object").value == frame(BODY, None)
 
 
-def test_reframing_keeps_the_version_of_the_schema() -> None:
-    """DLQ-12, WRS-16: a row of a write stream has a body of version 2."""
+def test_a_row_of_a_write_stream_is_reframed() -> None:
+    """DLQ-12, WRS-16."""
     row = replace(CHANGE, write_stream=WriteStreamOffset("job/a", 7))
-    schemas = Schemas({7: VERSIONS[2]})
+    schemas = Schemas({7: SCHEMA})
     for value in (framed(row, 4), framed(row, 4, 7)):
         for step, reframed in (("single-object", framed(row, 4)), ("12", framed(row, 4, 12))):
             found = repair(of(value), [Step.parse(f"reframe {step}")], schemas)
@@ -96,9 +88,7 @@ def test_reframing_keeps_the_version_of_the_schema() -> None:
 
 
 @given(RECORDS, st.sampled_from([b"", frame(b"", 4711), b"\xc3\x01foreign?"]))
-def test_reframing_finds_the_version_of_a_body_that_no_framing_tells(
-    written: Record, framing: bytes
-) -> None:
+def test_a_body_without_a_known_framing_is_reframed(written: Record, framing: bytes) -> None:
     """DLQ-12: a bare body, a schema id without a schema, an unknown fingerprint."""
     found = repaired(of(framing + encode(written, 4)), "reframe single-object")
     assert found.value == framed(written, 4)
@@ -106,7 +96,7 @@ def test_reframing_finds_the_version_of_a_body_that_no_framing_tells(
 
 def test_a_body_of_a_schema_that_is_not_released_is_not_named_as_a_released_one() -> None:
     """DLQ-12: its fields could be taken for other fields."""
-    schema = json.loads(VERSIONS[1])
+    schema = json.loads(SCHEMA)
     schema["fields"].append({"name": "colour", "type": "string"})
     schemas = Schemas({7: json.dumps(schema)})
     for value, known in (
@@ -122,7 +112,7 @@ def test_a_body_of_a_schema_that_is_not_released_is_not_named_as_a_released_one(
 def test_a_record_in_another_unit_is_replaced_as_a_whole_or_taken_as_it_is() -> None:
     """DLQ-12, REC-26: a step that encodes it again would lose the unit of its other numbers."""
     texts = {
-        number: VERSIONS[1].replace("timestamp-micros", f"timestamp-{unit}")
+        number: SCHEMA.replace("timestamp-micros", f"timestamp-{unit}")
         for number, unit in ((7, "nanos"), (8, "millis"))
     }
     schemas, change = Schemas(texts), replace(CHANGE, entries=(SetCell("f", b"q", b"v", 0),))

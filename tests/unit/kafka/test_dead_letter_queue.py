@@ -17,7 +17,7 @@ from connector.kafka.dead_letters.ledger_topic import (
     in_transactions,
 )
 from connector.kafka.topics import TopicFacts
-from connector.records.codec import READER_SCHEMA
+from connector.records.codec import SCHEMA
 from connector.services import dead_letters
 from tests.unit.registry_stub import running_registry
 
@@ -48,15 +48,15 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
     """DLQ-12: reframing may name another schema than the letter does."""
     stream = StreamConfig(name="s", topic="t")
     with running_registry() as registry:
-        registry.add(READER_SCHEMA, 7)
+        registry.add(SCHEMA, 7)
         config = ConnectorConfig(
             "w", KafkaConfig("127.0.0.1:1"), RegistryConfig(registry.url), {"s": stream}
         )
         letters = dead_letters(config, by="ada")
         assert registry.requests == []
         assert [letters.schemas.by_id.get(number) for number in (7, 7, 8, 8)] == [
-            READER_SCHEMA,
-            READER_SCHEMA,
+            SCHEMA,
+            SCHEMA,
             None,
             None,
         ]

@@ -68,7 +68,7 @@ def test_what_is_no_entry_is_a_bug() -> None:
 def test_a_heartbeat_byte_by_byte() -> None:
     assert (
         encode_body(Heartbeat("p", 7, b"r"), 4)
-        == b"\x02p" + b"\x08" + b"\x00" + b"\x02\x0e\x02r" + b"\x00"
+        == b"\x02p" + b"\x08" + b"\x00" + b"\x02\x0e\x02r" + b"\x00\x00"
     )
 
 

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from connector.records.checks import to_record
-from connector.records.codec import to_datum
 from connector.records.model import MAX_TIMESTAMP
-from connector.records.rejection import Rejection
 from connector.records.units import YEAR_2000, YEAR_2100, fitting_unit, unit_hint
-from tests.changes import change
 
 NOW = 1_714_475_984_123_456
 
@@ -44,13 +40,3 @@ def test_units_do_not_overlap() -> None:
         assert fitting_unit(YEAR_2000 * times) == (unit, YEAR_2000)
         assert fitting_unit(YEAR_2000 * times - 1) is None
         assert fitting_unit(YEAR_2100 * times) is None
-
-
-def test_nanoseconds_are_invalid_and_the_detail_says_so() -> None:
-    """ING-6, REC-14: they are above the largest time."""
-    datum = to_datum(change(at=1), 1)
-    datum["data_change"]["commit_timestamp"] = NOW * 1_000
-    found = to_record(datum, 1)
-    assert isinstance(found, Rejection)
-    assert found.rule == "COMMIT_TIMESTAMP"
-    assert found.detail.endswith("it fits nanoseconds: 2024-04-30T11:19:44.123456Z")

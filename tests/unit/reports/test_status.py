@@ -27,11 +27,10 @@ from connector.state.source_checks import (
     SourceChecks,
     TwoProducers,
 )
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.retention import Retention
 from connector.tables.values import DataType
 from connector.text import summarize_names
 from connector.watermarks.freshness import EndOffsets
@@ -87,7 +86,7 @@ def progress(
 ) -> Progress:
     counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
     return Progress().after(
-        1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), Retention(), roots
+        1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), StreamRules(roots=roots)
     )
 
 

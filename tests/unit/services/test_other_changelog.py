@@ -21,9 +21,8 @@ from connector.lake.plain_table import open_table
 from connector.services import read, status
 from connector.services.events import Event
 from connector.state.jobs import CutRecord
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from tests.unit.warehouses import log_progress, log_table
 
@@ -53,7 +52,7 @@ def config(tmp_path: Path, now: int) -> ConnectorConfig:
     log_progress(
         tmp_path,
         "s",
-        Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), Retention(), frozenset()),
+        Progress().after(1, counts, {0: 7}, EndOffsets(now, {0: 7}), StreamRules()),
         changelog_id="new",
     )
     document: dict[str, Any] = {
@@ -176,14 +175,14 @@ def test_the_state_of_an_open_table_is_not_that_of_a_commit_that_follows(
     config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch, now: int
 ) -> None:
     """TBL-16: rows of one version with the state of a newer one would be older than they say."""
-    opened = DeltaTable.history
+    version = DeltaTable.version
 
-    def history(delta: DeltaTable, limit: int | None = None) -> list[dict[str, Any]]:
+    def version_before_a_commit(delta: DeltaTable) -> int:
         monkeypatch.undo()
         log_table(Path(config.warehouse), "t", replace(TABLE, apply_number=2, to_batch=2))
-        return opened(delta, limit)
+        return version(delta)
 
-    monkeypatch.setattr(DeltaTable, "history", history)
+    monkeypatch.setattr(DeltaTable, "version", version_before_a_commit)
     found = open_table(places.table(config.warehouse, "t"))
     assert (len(list(found.rows())), found.version) == (1, 0)
     assert found.stored["to_batch"] == 1

@@ -17,13 +17,11 @@ from connector.lake.changelog_reader import open_logged
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
-from connector.spark.storage.delta_log import _stored_in
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.overrides import PaceOverride
 from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
-from connector.watermarks.frontier import UNKNOWN
 from tests.unit.warehouses import commit, log_table
 
 SAID: dict[str, Any] = {
@@ -137,24 +135,3 @@ def test_ingest_names_the_changelog_whose_newest_batch_cannot_be_read(ends: obje
     )
     with unreadable, reading("/w/changelog"):
         LoggedBatch.from_json({**BATCH, "closed_partitions": ends})
-
-
-def test_ingest_continues_after_a_request_to_close_without_a_reason() -> None:
-    """WMK-8: an earlier release stored such requests."""
-    end = {
-        "number": 1,
-        "stream": "s",
-        "stream_partition": "p",
-        "reason": None,
-        "made_at": 1,
-        "made_by": "ann",
-    }
-    found = LoggedBatch.from_json({**BATCH, "closed_partitions": [end]})
-    assert found is not None
-    assert [one.stream_partition for one in found.ends] == ["p"]
-    assert Progress.from_json(Progress(ends=found.ends).to_json(), UNKNOWN).ends == found.ends
-
-
-def test_metadata_of_great_depth_does_not_end_ingest() -> None:
-    """TBL-14: it is not of lowmark."""
-    assert _stored_in('{"lowmark":' + "[" * 100_000) is None

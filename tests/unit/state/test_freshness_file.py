@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.freshness_file import FreshnessFile, with_file
-from connector.state.stream_progress import Progress
+from connector.state.stream_progress import FreshnessFile, Progress, with_file
 from connector.watermarks.freshness import EndOffsets, FreshnessLog
 
 BATCH = FreshnessLog().after(3, {0: 5, 11: 7}, EndOffsets(100, {0: 5, 11: 7}))

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import write_deltalake
 
+from connector.errors import ErrorCode, TableError
 from connector.lake import jobs as lake_history
 from connector.lake import small_tables
 from connector.lake.jobs import History
@@ -181,18 +182,10 @@ def test_the_history_is_bounded_on_disk(tmp_path: Path, monkeypatch: pytest.Monk
     assert 30 <= len(kept) <= 50
 
 
-def test_a_history_of_an_older_release_is_read_and_gets_the_new_columns(tmp_path: Path) -> None:
+def test_the_last_clean_up_of_a_changelog_is_the_last_one_without_an_error(tmp_path: Path) -> None:
     """TBL-19, JOB-1"""
-    old = {
-        name: type_
-        for name, type_ in lake_history._JOBS.items()
-        if name not in ("stream", "files", "bytes", "live_bytes", "disk_bytes")
-    }
     before, history = apply_of(3), History(str(tmp_path))
-    row = {name: getattr(before, name) for name in old}
-    write_deltalake(
-        f"{tmp_path}/_connector/jobs", small_tables.as_arrow([{**row, "kind": "apply"}], old)
-    )
+    history.add_job(before)
     assert history.maintenance(stream="s") == {}
     assert history.last_clean_up("one", "") is None
     after = replace(
@@ -213,3 +206,15 @@ def test_a_history_of_an_older_release_is_read_and_gets_the_new_columns(tmp_path
     assert history.maintenance(stream="s") == {JobKind.CLEAN_UP: failed}
     assert history.maintenance(table="one") == {}
     assert history.last_clean_up("", "s") == after.started_at
+
+
+def test_a_history_that_lacks_a_column_was_made_by_another_program(tmp_path: Path) -> None:
+    """TBL-14, JOB-1"""
+    types = {"kind": "string", "table": "string"}
+    write_deltalake(
+        f"{tmp_path}/_connector/jobs",
+        small_tables.as_arrow([{"kind": "apply", "table": "one"}], types),
+    )
+    with pytest.raises(TableError, match="It lacks the columns bytes, changes, ") as caught:
+        History(str(tmp_path)).add_job(apply_of(3))
+    assert caught.value.code == ErrorCode.COMMIT_FOREIGN

@@ -18,8 +18,7 @@ from connector.state.source_checks import (
     SourceChecks,
     ignored_claims,
 )
-from connector.state.stream_progress import BatchCounts, Progress
-from connector.tables.retention import Retention
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
 from connector.watermarks.producer_epoch import OlderProducer
@@ -153,7 +152,7 @@ def test_progress_without_findings_is_stored_as_before() -> None:
     """TBL-5: an older release reads it, and its progress is read here."""
     assert "checks" not in Progress().to_json()
     counts = BatchCounts(findings=BatchFindings(ignored={"p": {Ignored.ENDED: 1}}))
-    found = Progress().after(1, counts, {}, EndOffsets(1, {}), Retention(), frozenset())
+    found = Progress().after(1, counts, {}, EndOffsets(1, {}), StreamRules())
     stored = json.loads(json.dumps(found.to_json()))
     assert Progress.from_json(stored, found.frontier) == found
     del stored["checks"]

@@ -11,7 +11,7 @@ from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import StaleTableError
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.overrides import ClosePartition
-from connector.state.stream_progress import BatchCounts, Cut, Progress
+from connector.state.stream_progress import BatchCounts, Cut, Progress, StreamRules
 from connector.state.table_state import TableState
 from connector.tables.retention import BatchHorizon, BatchHorizons, Retention
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets
@@ -19,11 +19,9 @@ from connector.watermarks.frontier import UNKNOWN, BatchClaims, Ended, LineageRe
 
 S = 1_000_000
 ONE = Progress().after(
-    1, BatchCounts(changes=3), {0: 3}, EndOffsets(100 * S, {0: 3}), Retention(), frozenset()
+    1, BatchCounts(changes=3), {0: 3}, EndOffsets(100 * S, {0: 3}), StreamRules()
 )
-TWO = ONE.after(
-    2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), Retention(), frozenset()
-)
+TWO = ONE.after(2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), StreamRules())
 
 
 def test_what_is_stored_is_read_back() -> None:
@@ -124,11 +122,9 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
         ClosePartition(number, "s", name, "gone", 1, "me") for number, name in ((3, "p"), (4, "q"))
     ]
     asked = EndOffsets(100 * S, {0: 3})
-    spoken = Progress().after(
-        1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, Retention(), frozenset()
-    )
+    spoken = Progress().after(1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, StreamRules())
     one = spoken.after(
-        2, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset(), overrides[:1]
+        2, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides[:1]
     )
     assert (one.ends, one.closed_to, list(one.frontier.live), one.frontier.ended) == (
         (overrides[0],),
@@ -137,23 +133,16 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
         {"p": Ended(5)},
     )
     assert Progress.from_json(one.to_json(), one.frontier) == one
-    both = one.after(
-        3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset(), overrides
-    )
+    both = one.after(3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides)
     assert (both.ends, both.closed_to, list(both.frontier.live)) == ((overrides[1],), 4, [])
-    assert (
-        both.after(
-            4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, Retention(), frozenset()
-        ).ends
-        == ()
-    )
+    assert both.after(4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules()).ends == ()
 
 
 def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
     """WMK-12: nobody is stalled because nothing was to be read."""
     heard = BatchClaims(1, {"p": {0: 5}})
     quiet = Progress().after(
-        1, BatchCounts(heard=heard), {0: 0}, EndOffsets(100 * S, {0: 0}), Retention(), frozenset()
+        1, BatchCounts(heard=heard), {0: 0}, EndOffsets(100 * S, {0: 0}), StreamRules()
     )
     assert quiet.frontier.last_advance["p"].at == 100 * S
 
@@ -167,7 +156,7 @@ def ingested(
     """The progress after another batch, before which Kafka was asked at `at`."""
     batch = before.ingest_batch + 1
     return before.after(
-        batch, counts, {0: batch}, EndOffsets(at, {0: batch}), Retention(retention_s), frozenset()
+        batch, counts, {0: batch}, EndOffsets(at, {0: batch}), StreamRules(Retention(retention_s))
     )
 
 
@@ -284,12 +273,8 @@ def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> Non
     """WMK-9: the horizon of the batch itself is not yet committed."""
     heard = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")
-    asked, retention, roots = EndOffsets(1, {0: 1}), Retention(10), frozenset({"p", "q"})
-    one = Progress().after(
-        1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, retention, roots, [override]
-    )
+    asked, rules = EndOffsets(1, {0: 1}), StreamRules(Retention(10), frozenset({"p", "q"}))
+    one = Progress().after(1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, rules, [override])
     assert {name: end.at for name, end in one.frontier.ended.items()} == {"p": 5 * S}
-    two = one.after(
-        2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, retention, roots
-    )
+    two = one.after(2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, rules)
     assert (two.low_watermark, two.horizon, two.frontier.ended) == (50 * S, 40 * S, {})

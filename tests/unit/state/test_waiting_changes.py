@@ -17,9 +17,8 @@ from connector.services import status
 from connector.services.events import Event
 from connector.services.run import tell_what_waits
 from connector.state.changelog_slots import table_slot
-from connector.state.stream_progress import BatchCounts, Progress
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
-from connector.tables.retention import Retention
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims
 from tests.unit.warehouses import commit, log_table
@@ -73,7 +72,7 @@ def log(warehouse: Path, *, ago_s: int = 0, unknown_tables: int = 0) -> None:
     progress, roots = Progress(), frozenset({"p0"})
     for batch in (1, 2):
         asked = EndOffsets(now, {0: batch})
-        progress = progress.after(batch, counts, {0: batch}, asked, Retention(), roots)
+        progress = progress.after(batch, counts, {0: batch}, asked, StreamRules(roots=roots))
     said = {
         "stream": "s",
         "progress": progress.to_json(),

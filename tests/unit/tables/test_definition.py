@@ -12,8 +12,16 @@ from connector.records.model import DeleteFamily, SetCell
 from connector.records.ordering import OrderBy
 from connector.records.rejection import Reason, Rejection
 from connector.tables.column_names import unmapped_cell, unmapped_name
-from connector.tables.compatibility import check_columns, check_compatible, compatible
-from connector.tables.definition import Column, TableDefinition, Versions, column_names, column_type
+from connector.tables.definition import (
+    Column,
+    TableDefinition,
+    Versions,
+    check_columns,
+    check_compatible,
+    column_names,
+    column_type,
+    compatible,
+)
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.row import read_change, row_of
 from connector.tables.stored_definition import (

@@ -11,8 +11,7 @@ from dataclasses import replace
 import pytest
 
 from connector.records.model import OffsetRange, Release
-from connector.state.stream_progress import BatchCounts, Progress
-from connector.tables.retention import Retention
+from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import (
@@ -221,7 +220,7 @@ def test_progress_with_releases_is_read_back(open_: ReleaseProgress) -> None:
 
 
 def test_a_stream_without_write_streams_stores_nothing_of_them() -> None:
-    """A changelog of an earlier release has no such fields."""
+    """WRS-17."""
     stored = Progress().to_json()
     assert not {"staged", "releases"} & stored.keys()
     assert Progress.from_json(stored, UNKNOWN).releases == NO_RELEASES
@@ -233,7 +232,7 @@ def test_a_state_is_not_fresh_while_a_release_waits() -> None:
     def progress(releases: ReleaseProgress) -> Progress:
         asked = EndOffsets(500, PART)
         counts = BatchCounts(staged=9)
-        return Progress().after(1, counts, PART, asked, Retention(), frozenset(), releases=releases)
+        return Progress().after(1, counts, PART, asked, StreamRules(), releases=releases)
 
     waiting = progress(waiting_for_a_row())
     assert waiting.freshness.of(1) is None

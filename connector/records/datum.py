@@ -1,0 +1,237 @@
+"""Converts records to data of the schema `ChangeRecord` and back. A datum is a dict with the Avro
+field names. Times are integers.
+
+`build` reports the first limit that a datum breaks, in the order in which the values of a record
+are built: the entries of a change one after the other, its transaction and its write stream, then
+the change. `connector.spark.ingest.validate` has the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from connector.errors import InvalidChangeError
+from connector.records.model import (
+    BRANCHES,
+    SERVER_TIME,
+    ChangeType,
+    ChildPartition,
+    ChildPartitions,
+    ColumnType,
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    Heartbeat,
+    ModType,
+    OffsetRange,
+    OldCell,
+    Record,
+    Release,
+    RowImage,
+    Rule,
+    SetCell,
+    Transaction,
+    WriteStreamOffset,
+)
+
+Datum = Mapping[str, Any]
+
+
+def build(datum: Datum) -> Record:
+    """Convert a datum to a record. Raises `InvalidChangeError` if it breaks a rule. Then `rule` is
+    a `Rule`, `UNKNOWN_ENTRY` or `INVALID_SEQUENCE_NUMBER`.
+    """
+    filled = [branch for branch in BRANCHES if datum[branch] is not None]
+    if len(filled) != 1:
+        raise Rule.BRANCHES.broken(filled, "the content")
+    return _BUILDERS[filled[0]](datum["stream_partition"], datum[filled[0]])
+
+
+def _data_change(stream_partition: str, change: Datum) -> DataChange:
+    entries = _entries(change["entries"])
+    transaction, image, row = (
+        change[name] for name in ("transaction", "row_image", "write_stream")
+    )
+    return DataChange(
+        stream_partition=stream_partition,
+        table=change["table"],
+        row_key=change["row_key"],
+        commit_timestamp=change["commit_timestamp"],
+        entries=entries,
+        change_type=ChangeType(change["change_type"]),
+        source_cluster_id=change["source_cluster_id"],
+        tie_breaker=change["tie_breaker"],
+        resume_token=change["resume_token"],
+        estimated_low_watermark=change["estimated_low_watermark"],
+        transaction=None if transaction is None else Transaction(**transaction),
+        change_sequence_number=change["change_sequence_number"],
+        row_image=None if image is None else _row_image(image),
+        write_stream=None if row is None else WriteStreamOffset(**row),
+    )
+
+
+def _entries(entries: Sequence[Datum]) -> tuple[Entry, ...]:
+    built: list[Entry] = []
+    try:
+        for entry in entries:
+            built.append(_entry(entry))  # noqa: PERF401, its length is the index of a fault
+    except InvalidChangeError as error:
+        error.within(f"entries[{len(built)}]")
+        raise
+    return tuple(built)
+
+
+def _entry(entry: Datum) -> Entry:
+    match entry["kind"]:
+        case "SET_CELL":
+            timestamp = entry["cell_timestamp"]
+            cell = SetCell(entry["family"], entry["qualifier"], entry["value"], timestamp)
+            if timestamp == SERVER_TIME:  # it is never sent
+                raise Rule.CELL_TIMESTAMP.broken(timestamp)
+            return cell
+        case "DELETE_CELLS":
+            return DeleteCells(
+                entry["family"], entry["qualifier"], entry["range_start"], entry["range_end"]
+            )
+        case "DELETE_FAMILY":
+            return DeleteFamily(entry["family"])
+    raise InvalidChangeError(
+        "UNKNOWN_ENTRY", "kind", "a kind of entry that this release knows", entry["kind"]
+    )
+
+
+def _row_image(image: Datum) -> RowImage:
+    return RowImage(
+        mod_type=ModType(image["mod_type"]),
+        value_capture_type=image["value_capture_type"],
+        column_types=tuple(ColumnType(**column) for column in image["column_types"]),
+        old_cells=tuple(OldCell(**cell) for cell in image["old_cells"]),
+    )
+
+
+def _heartbeat(stream_partition: str, heartbeat: Datum) -> Heartbeat:
+    return Heartbeat(stream_partition, heartbeat["timestamp"], heartbeat["resume_token"])
+
+
+def release_of(stream_partition: str, release: Datum) -> Release:
+    """Return the release with these fields. Raises `InvalidChangeError` if they break a rule."""
+    ranges = tuple(OffsetRange(**one) for one in release["ranges"])
+    return Release(stream_partition, release["commit_timestamp"], ranges)
+
+
+def child_partitions_of(stream_partition: str, ended: Datum) -> ChildPartitions:
+    """Return the child-partitions record with these fields. Raises `InvalidChangeError` if they
+    break a rule.
+    """
+    children = tuple(
+        ChildPartition(
+            child["token"],
+            tuple(child["parent_partition_tokens"]),
+            child["start_key"],
+            child["end_key"],
+        )
+        for child in ended["children"]
+    )
+    return ChildPartitions(
+        stream_partition, ended["start_timestamp"], ended["record_sequence"], children
+    )
+
+
+_BUILDERS: Final[Mapping[str, Callable[[str, Datum], Record]]] = {
+    "data_change": _data_change,
+    "heartbeat": _heartbeat,
+    "child_partitions": child_partitions_of,
+    "release": release_of,
+}
+
+
+def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
+    """Convert a record to a datum of the newest schema for an Avro library. Times are integers."""
+    datum: dict[str, Any] = {
+        "stream_partition": record.stream_partition,
+        "kafka_partitions": kafka_partitions,
+        "data_change": None,
+        "heartbeat": None,
+        "child_partitions": None,
+        "release": None,
+    }
+    if isinstance(record, DataChange):
+        datum["data_change"] = _change_datum(record)
+    elif isinstance(record, Release):
+        ranges = [_fields(one) for one in record.ranges]
+        datum["release"] = {"commit_timestamp": record.commit_timestamp, "ranges": ranges}
+    elif isinstance(record, Heartbeat):
+        datum["heartbeat"] = {"timestamp": record.timestamp, "resume_token": record.resume_token}
+    else:
+        datum["child_partitions"] = {
+            "start_timestamp": record.start_timestamp,
+            "record_sequence": record.record_sequence,
+            "children": [
+                {
+                    "token": child.token,
+                    "parent_partition_tokens": list(child.parent_partition_tokens),
+                    "start_key": child.start_key,
+                    "end_key": child.end_key,
+                }
+                for child in record.children
+            ],
+        }
+    return datum
+
+
+def _change_datum(change: DataChange) -> dict[str, Any]:
+    image, row = change.row_image, change.write_stream
+    return {
+        "table": change.table,
+        "row_key": change.row_key,
+        "change_type": change.change_type.value,
+        "source_cluster_id": change.source_cluster_id,
+        "commit_timestamp": change.commit_timestamp,
+        "tie_breaker": change.tie_breaker,
+        "resume_token": change.resume_token,
+        "estimated_low_watermark": change.estimated_low_watermark,
+        "entries": [_entry_datum(entry) for entry in change.entries],
+        "transaction": None if change.transaction is None else _fields(change.transaction),
+        "change_sequence_number": change.change_sequence_number,
+        "row_image": (
+            None
+            if image is None
+            else {
+                "mod_type": image.mod_type.value,
+                "value_capture_type": image.value_capture_type,
+                "column_types": [_fields(column) for column in image.column_types],
+                "old_cells": [_fields(cell) for cell in image.old_cells],
+            }
+        ),
+        "write_stream": None if row is None else _fields(row),
+    }
+
+
+def _entry_datum(entry: Entry) -> dict[str, Any]:
+    datum: dict[str, Any] = {"kind": "DELETE_FAMILY", "family": entry.family}
+    datum |= {"qualifier": b"", "cell_timestamp": 0, "range_start": 0, "range_end": 0, "value": b""}
+    match entry:
+        case SetCell():
+            datum |= {
+                "kind": "SET_CELL",
+                "qualifier": entry.qualifier,
+                "cell_timestamp": entry.cell_timestamp,
+                "value": entry.value,
+            }
+        case DeleteCells():
+            datum |= {
+                "kind": "DELETE_CELLS",
+                "qualifier": entry.qualifier,
+                "range_start": entry.range_start,
+                "range_end": entry.range_end,
+            }
+        case DeleteFamily():
+            pass
+    return datum
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """The fields of a flat dataclass. Its attributes have the names of the Avro fields."""
+    return {name: getattr(value, name) for name in value.__slots__}

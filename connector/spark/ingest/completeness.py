@@ -1,0 +1,109 @@
+"""Finds what a changelog lacks: rows of releases (WRS-18), and records of transactions (ING-2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from connector.spark.sql import literal_rows
+from connector.spark.storage.changelog_reader import ChangelogReader
+from connector.state.incomplete_transactions import (
+    ID_PREFIX,
+    MAX_ID_LENGTH,
+    MOST_FOUND,
+    Found,
+    IncompleteTransaction,
+    TransactionCheck,
+)
+from connector.write_streams.releases import ReleaseProgress
+
+_ID: Final = "transaction.server_transaction_id"
+_LISTED_ID: Final = (
+    f"CASE WHEN char_length({_ID}) > {MAX_ID_LENGTH}"
+    f" THEN concat(substring({_ID}, 1, {ID_PREFIX}), '...', sha2({_ID}, 256)) ELSE {_ID} END"
+)
+_DECLARED: Final = "transaction.number_of_records_in_transaction"
+
+
+def incomplete_transactions(
+    changelog: ChangelogReader, before: TransactionCheck, low_watermark: int
+) -> tuple[list[Found], int]:
+    """The transactions with fewer records than they declare, the oldest first, at most
+    `MOST_FOUND`, and the commit timestamp below which these are all.
+
+    Looked at are the commit timestamps from `before.checked_to` up to, and without, the low
+    watermark, and those that were incomplete before. Only columns of the transaction are read, and
+    only files with such commit timestamps.
+    """
+    is_looked_at = F.expr(
+        f"commit_timestamp >= timestamp_micros({before.checked_to}L)"
+        f" AND commit_timestamp < timestamp_micros({low_watermark}L)"
+    )
+    if before.incomplete:
+        is_looked_at |= _is_one_of(before.incomplete)
+    changes = changelog.rows().where(F.expr("kind = 'change'") & is_looked_at)
+    doubtful = _lacking(changes.where(f"{_DECLARED} > 1"))
+    if not doubtful:
+        return [], low_watermark
+    is_all = len(doubtful) < MOST_FOUND
+    checked_to = low_watermark if is_all else doubtful[-1].commit_timestamp
+    # Records of the transaction that declare no number count, too.
+    return _lacking(changes.where(_is_one_of(doubtful))), checked_to
+
+
+def _is_one_of(transactions: Sequence[Found | IncompleteTransaction]) -> Column:
+    """Only files with one of the commit timestamps are read."""
+    times = sorted({one.commit_timestamp for one in transactions})
+    ids = sorted({one.server_transaction_id for one in transactions})
+    listed = ", ".join(f"timestamp_micros({time}L)" for time in times)
+    return F.expr(f"commit_timestamp IN ({listed})") & F.expr(_LISTED_ID).isin(ids)
+
+
+def _lacking(changes: DataFrame) -> list[Found]:
+    counted = (
+        changes.where(f"{_ID} <> ''")
+        .groupBy(
+            F.expr("unix_micros(commit_timestamp)").alias("at"), F.expr(_LISTED_ID).alias("id")
+        )
+        .agg(
+            F.expr(f"max({_DECLARED}) - count(DISTINCT transaction.record_sequence)").alias(
+                "missing"
+            )
+        )
+    )
+    lacking = counted.where("missing > 0").orderBy("at", "id").limit(MOST_FOUND)
+    return [Found(row["at"], row["id"], row["missing"]) for row in lacking.collect()]
+
+
+def count_rows_of(releases: ReleaseProgress, changelog: ChangelogReader, to: int) -> dict[int, int]:
+    """How many different offsets of each open release are in the changelog up to the batch `to`,
+    by the number of the release in `releases.open`. Offsets that were released before are left out.
+    So are rows of a write stream from before its first batch: ingest had forgotten it (WRS-21).
+
+    It is one query over the staged rows since the first one of these write streams.
+    """
+    first = releases.first_batch()
+    ranges = [
+        (n, one.stream, one.first, one.upto, releases.streams[one.stream].first_batch)
+        for n, wanted in enumerate(releases.wanted())
+        for one in wanted
+        if one.stream in releases.streams
+    ]
+    if first is None or not ranges:
+        return {}
+    spark = changelog.spark
+    wanted = literal_rows(
+        spark, ranges, "n int, _stream string, _first bigint, _upto bigint, _since bigint"
+    )
+    staged = changelog.staged(after=first - 1, to=to).selectExpr(
+        "write_stream.stream AS stream", "write_stream.offset AS row", "ingest_batch"
+    )
+    is_wanted = F.expr(
+        "stream = _stream AND row >= _first AND row < _upto AND ingest_batch >= _since"
+    )
+    found = staged.join(F.broadcast(wanted), is_wanted)
+    counted = found.groupBy("n").agg(F.countDistinct("stream", "row").alias("rows")).collect()
+    return {row["n"]: row["rows"] for row in counted}

@@ -1,0 +1,330 @@
+"""Reads a changelog: the position of its stream, the progress, and the rows (TBL-4, WRS-19).
+
+`connector.state.changelog_slots` has the slots. Recent changes of one table are in a few files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from connector import warehouse as places
+from connector.spark.storage.changelog_columns import ENTRIES
+from connector.spark.storage.delta_log import DeltaLog
+from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list
+from connector.spark.storage.hadoop import read_text
+from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.changelog_slots import (
+    FRONTIER_SLOT,
+    REJECTED_SLOT,
+    RELEASED_SLOT,
+    STAGED_SLOT,
+    TABLE_SLOTS,
+    table_slot,
+)
+from connector.state.reading import check_owner, frontier_missing, reading
+from connector.state.stream_progress import Progress, with_file
+from connector.stored import from_stored
+from connector.watermarks.frontier import UNKNOWN, Frontier
+
+_LONG_LIST: Final = 1000
+_NO_BATCH: Final = 2**63 - 1
+_RECENT_COMMITS: Final = 200
+"""Up to this many commits are searched one by one for the files of batches."""
+_RANGES: Final = (
+    "release.ranges[0].stream AS _stream",
+    "release.ranges[0].first AS _first",
+    "release.ranges[0].upto AS _upto",
+    "commit_timestamp AS _commit_timestamp",
+    "released_from AS _since",
+    "ingest_batch AS _batch",
+    "stream_partition AS _stream_partition",
+)
+
+_REPLACED: Final = {
+    "slot": f"int(pmod(crc32(cast(table AS binary)), {TABLE_SLOTS}))",
+    "stream_partition": "_stream_partition",
+    "kind": "'change'",
+    "ingest_batch": "_batch",
+    "commit_timestamp": "_commit_timestamp",
+    "transaction": """named_struct(
+        'server_transaction_id', '', 'record_sequence', write_stream.offset,
+        'is_last_record_in_transaction_in_partition', false,
+        'number_of_records_in_transaction', 1, 'number_of_partitions_in_transaction', 1,
+        'transaction_tag', '', 'is_system_transaction', false)""",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """Recent changes. `files` are their files as actions of Delta. `count` is the number of rows in
+    the files, which may be more than there are changes. `rows` returns the changes.
+    """
+
+    files: tuple[str, ...]
+    count: int
+    rows: Callable[[], DataFrame]
+
+
+class ChangelogReader:
+    """The changelog of one stream at `path`."""
+
+    def __init__(self, spark: SparkSession, path: str, stream: str) -> None:
+        self._spark, self._path, self._stream = spark, path, stream
+        self._log = DeltaLog(spark, path)
+        self._frontier = (0, UNKNOWN)
+        self._freshness_file: str | None = None
+
+    @property
+    def path(self) -> str:
+        """The folder of the changelog."""
+        return self._path
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that reads and writes it."""
+        return self._spark
+
+    @property
+    def _freshness_path(self) -> str:
+        return places.freshness_beside(self._path)
+
+    def newest(self) -> LoggedBatch | None:
+        """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
+        changelog of this stream.
+        """
+        stored = self._stored_in()
+        with reading(self._path):
+            return None if stored is None else LoggedBatch.from_json(stored)
+
+    def progress(self, *, with_frontier: bool = True) -> Progress:
+        """The newest stored progress. It may lack the newest batch, if the progress commit of that
+        batch is missing.
+
+        Without its frontier, it has only the low watermark of the frontier, and no row is read.
+        """
+        stored = self._stored_in()
+        if stored is None:
+            return Progress()
+        frontier = self._frontier_of(stored) if with_frontier else None
+        with reading(self._path):
+            progress = stored["progress"]
+            if frontier is None:
+                frontier = Frontier(low_watermark=progress["low_watermark"])
+            # The process that writes the file knows it. Every other process reads it.
+            file = self._freshness_file or read_text(self._spark, self._freshness_path)
+            return with_file(Progress.from_json(progress, frontier), stored, file)
+
+    def rows(self, *, pinned: bool = False) -> DataFrame:
+        """One row for each Kafka record that was read. `pinned` is as in `changes`."""
+        return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
+
+    def visible_rows(self) -> DataFrame:
+        """`rows` of the present version, and the released rows as changes (WRS-22)."""
+        rows = self._rows_and_frontiers(pinned=True)
+        own = rows.where(F.col("slot") > FRONTIER_SLOT)
+        if not self._has_released(0):
+            return own
+        newest = self.progress(with_frontier=False).ingest_batch
+        return own.unionByName(_released_rows(rows, None, after=0, to=newest))
+
+    def follow(self) -> DataFrame:
+        """The rows as a stream: those of the present version, then those of each later batch.
+
+        Compaction and trimming add no rows, and remove none that the stream has not read yet.
+        """
+        reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
+        return reader.load(self._path).where(F.col("slot") > FRONTIER_SLOT)
+
+    def of_source(self, source: str) -> Column:
+        """Whether a row is a change of a source table. Only the files of its slot are read."""
+        in_slot = F.col("slot") == table_slot(source)
+        return in_slot & (F.col("table") == source) & (F.col("kind") == "change")
+
+    def rejected(self, after: int, to: int) -> DataFrame:
+        """The rejected rows of the ingest batches `(after, to]`."""
+        return self.rows().where((F.col("slot") == REJECTED_SLOT) & F.expr(_batches(after, to)))
+
+    def staged(self, *, after: int, to: int) -> DataFrame:
+        """The staged rows of the ingest batches `(after, to]`."""
+        return self.rows().where(
+            (F.col("slot") == STAGED_SLOT)
+            & F.expr(f"kind = 'staged' AND ingest_batch > {after}L AND ingest_batch <= {to}L")
+        )
+
+    def changes(
+        self, source: str | None, *, after: int, to: int, pinned: bool = False
+    ) -> DataFrame:
+        """The changes of one source table, or of all, in the ingest batches `(after, to]`, with the
+        staged rows that these batches released. No other function decides which rows are visible
+        (WRS-19).
+
+        `pinned`: the rows are those of the present version, even if some are deleted before they
+        are read.
+        """
+        rows = self._rows_and_frontiers(pinned=pinned)
+        which = F.col("slot") > FRONTIER_SLOT if source is None else self.of_source(source)
+        changes = rows.where(which & (F.col("kind") == "change") & F.expr(_batches(after, to)))
+        if not self._has_released(after):
+            return changes
+        return changes.unionByName(_released_rows(rows, source, after=after, to=to))
+
+    def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
+        """`changes`, read from the files that the commits of these batches name. None: this is not
+        possible.
+
+        It is for a few batches whose files were not merged or deleted since, and that released no
+        rows. It does not read Delta's state of the log. The rows stay readable, as with `pinned`.
+        """
+        if self._has_released(after):
+            return None
+        newest, slot = self._log.newest(), str(table_slot(source))
+        named, count = list[str](), 0
+        for commit in islice(
+            self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
+        ):
+            metadata = commit.stored
+            if metadata is not None and metadata["ingest_batch"] <= after:
+                break
+            if metadata is None or commit.removed:
+                return None
+            if metadata["commit"] != "batch" or metadata["ingest_batch"] > to:
+                continue
+            for action in commit.added:
+                add = json.loads(action)["add"]
+                if add["partitionValues"]["slot"] == slot:
+                    named.append(action)
+                    count += int(json.loads(add["stats"])["numRecords"])
+        else:
+            return None
+
+        def rows() -> DataFrame:
+            log = log_of(self._spark, self._path)
+            added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
+            found = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            return found.where((F.col("table") == source) & (F.col("kind") == "change"))
+
+        return Recent(tuple(named), count, rows)
+
+    def batch_files(self, ingest_batch: int) -> tuple[str, ...]:
+        """The files with the rows of the newest batch, as actions of Delta. They may have rows of
+        other batches, too. No row of the newest batch is marked as deleted.
+        """
+        newest = self._log.newest()
+        commits = self._log.back_from(newest.version if newest else -1)
+        for commit in islice(commits, _RECENT_COMMITS):
+            stored = commit.stored
+            if stored is None or commit.removed or stored["ingest_batch"] != ingest_batch:
+                break
+            if stored["commit"] in ("batch", "closed_partitions"):
+                return commit.added
+        found = all_files(self._spark, self._path).actions()
+        return tuple(action for action in found if _may_have(action, ingest_batch))
+
+    def _has_released(self, after: int) -> bool:
+        """Whether a batch after this one released rows."""
+        stored = self._stored_in()
+        if stored is None:
+            return False
+        with reading(self._path):
+            releases = stored["progress"].get("releases", {})
+            return from_stored(int, releases.get("released_to", 0)) > after
+
+    def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
+        reader = self._spark.read.format("delta")
+        if pinned and (newest := self._log.newest()) is not None:
+            reader = reader.option("versionAsOf", newest.version)
+        return reader.load(self._path)
+
+    def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
+        with reading(self._path):
+            ingest_batch = int(stored["progress"]["ingest_batch"])
+        # `_frontier` is read once, because another thread may change it.
+        known = self._frontier
+        if known[0] != ingest_batch:
+            frontier = stored.get("frontier")
+            row = self._frontier_row(ingest_batch) if frontier is None else ""
+            with reading(self._path):
+                frontier = json.loads(row) if frontier is None else frontier
+                self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
+        return known[1]
+
+    def _frontier_row(self, ingest_batch: int) -> str:
+        of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
+        row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
+        if row is None:
+            raise frontier_missing(self._path, self._stream, ingest_batch)
+        return str(row["frontier"])
+
+    def _stored_in(self) -> Mapping[str, Any] | None:
+        commit = self._log.newest()
+        if commit is None:
+            self._log.check_missing()
+            return None
+        check_owner(self._path, "stream", self._stream, commit.stored, commit.description)
+        return commit.stored
+
+
+def _released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) -> DataFrame:
+    """The staged rows of one source table, or of all, that the batches `(after, to]` released, as
+    changes with the columns of `rows`.
+
+    A row is a change of the batch that completed its release, and of the stream partition of the
+    release. Its record sequence is its offset. `lake.changelog_changes` does the same.
+    """
+    ranges = rows.where(
+        f"slot = {RELEASED_SLOT} AND kind = 'released'"
+        f" AND ingest_batch > {after}L AND ingest_batch <= {to}L"
+    )
+    # With the numbers, only the files of these batches are read.
+    first, last = ranges.agg(F.min("released_from"), F.max("ingest_batch")).collect()[0]
+    staged = rows.where(
+        f"slot = {STAGED_SLOT} AND kind = 'staged'"
+        f" AND ingest_batch >= {first or 0}L AND ingest_batch <= {last or 0}L"
+    )
+    if source is not None:
+        staged = staged.where(F.col("table") == source)
+    is_in_range = F.expr(
+        "write_stream.stream = _stream AND write_stream.offset >= _first"
+        " AND write_stream.offset < _upto AND ingest_batch >= _since AND ingest_batch <= _batch"
+    )
+    found = staged.join(F.broadcast(ranges.selectExpr(*_RANGES)), is_in_range)
+    return found.selectExpr(
+        *(f"{_REPLACED[name]} AS {name}" if name in _REPLACED else name for name in rows.columns)
+    )
+
+
+def entries_of(changes: DataFrame) -> DataFrame:
+    """One row for each entry of changes, with the columns of Bigtable's change log (TBL-4)."""
+    exploded = changes.selectExpr("*", "posexplode(entries) AS (entry_index, entry)")
+    return exploded.selectExpr(*ENTRIES)
+
+
+def _batches(after: int, to: int) -> str:
+    """Whether a row belongs to the ingest batches `(after, to]`, as code that is the same for all
+    batches.
+
+    The code of a set does not contain its numbers. The code of bounds, or of a single number, does.
+    Delta skips the files of older batches in both cases.
+    """
+    if to - after > _LONG_LIST:
+        return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
+    return (
+        "ingest_batch IN"
+        f" ({', '.join(f'{batch}L' for batch in [*range(after + 1, to + 1), _NO_BATCH])})"
+    )
+
+
+def _may_have(action: str, ingest_batch: int) -> bool:
+    """Whether the file that the action adds may have rows of the batch."""
+    stats = json.loads(json.loads(action)["add"].get("stats") or "{}")
+    least, most = (
+        stats.get(name, {}).get("ingest_batch", ingest_batch) for name in ("minValues", "maxValues")
+    )
+    return bool(least <= ingest_batch <= most)

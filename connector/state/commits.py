@@ -1,0 +1,180 @@
+"""Reads the commits of a Delta table from its log (TBL-10, TBL-14).
+
+Every commit of lowmark has the state of its table as JSON in `userMetadata`, also commits of
+maintenance. A newest commit without it was made by another program.
+
+This is the only reader of commits. `connector.spark` passes a function that reads files with
+Hadoop, and `connector.lake` one that reads them with deltalake.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from connector.state.damage import log_damaged
+from connector.state.log_damage import (
+    IS_EMPTY,
+    IS_MISSING,
+    IS_NO_JSON,
+    LogDamage,
+    actions_in,
+    commit_file,
+)
+from connector.state.maintenance_schedule import CommitCount
+from connector.state.reading import reading
+
+_RESTORE: Final = "RESTORE"
+_NEVER: Final = 2**63
+"""Greater than any version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """One commit: its version, its time (microseconds), Delta's name of the operation, and the
+    metadata of lowmark. None: it is not a commit of lowmark.
+
+    `files` counts the files that it added and removed. `added` are the added files as Delta's JSON.
+    `removed` are the paths of the files that it removed, or in which it marked rows as deleted.
+    """
+
+    version: int
+    committed_at: int
+    operation: str
+    stored: Mapping[str, Any] | None
+    files: CommitCount
+    added: tuple[str, ...]
+    removed: frozenset[str]
+
+    @property
+    def description(self) -> str:
+        """The version and the operation, for an error that names the table before."""
+        return f" (version {self.version}, {self.operation})"
+
+
+class Commits:
+    """The commits of the table at `path`.
+
+    `read` returns the content of a file of the log by its name, or None if there is no such file.
+    """
+
+    def __init__(self, path: str, read: Callable[[str], str | bytes | None]) -> None:
+        self.path, self._content = path, read
+
+    def at(self, version: int) -> Commit | None:
+        """A commit. None: it does not exist, or no longer exists. Raises `TableError` if its file
+        is damaged.
+
+        A restore to a version of lowmark, as remedies suggest, has the metadata of that version.
+        """
+        content = self._content(commit_file(version))
+        if content is None:
+            return None
+        lines = [line for line in _lines(content) if line.strip()]
+        if not (actions := actions_in(lines)):
+            damage = LogDamage(commit_file(version), IS_NO_JSON if lines else IS_EMPTY)
+            raise log_damaged(self.path, damage)
+        with reading(self.path, f"Commit {version}"):
+            infos = (one["commitInfo"] for one in actions if "commitInfo" in one)
+            info: Mapping[str, Any] = next(infos, {})
+            stored = stored_in(info)
+            if stored is None and (restored := _restored_version(info)) < version:
+                commit = self.at(restored)
+                stored = None if commit is None else commit.stored
+            return _commit(version, info, stored, actions, lines)
+
+    def back_from(self, version: int) -> Iterator[Commit]:
+        """A commit and those before it, the newest first, until one is missing."""
+        while version >= 0 and (commit := self.at(version)) is not None:
+            yield commit
+            version -= 1
+
+    def of_lowmark(self, version: int) -> Iterator[Commit]:
+        """The commits of lowmark up to a version, the newest first, without restores. Other
+        programs may have committed since.
+        """
+        for commit in self.back_from(version):
+            if commit.stored is not None and commit.operation != _RESTORE:
+                yield commit
+
+    def changed_between(self, after: int, to: int) -> dict[str, str | None]:
+        """The paths of files that the versions `(after, to]` removed, or in which they marked rows
+        as deleted. Each has the newest action that adds it, as JSON, or None if it is gone.
+
+        Raises `TableError` if one of these commits is missing.
+        """
+        changed: dict[str, str | None] = {}
+        for version in range(after + 1, to + 1):
+            commit = self.existing(version)
+            changed |= dict.fromkeys(commit.removed)
+            for action in commit.added:
+                path = json.loads(action)["add"]["path"]
+                if path in commit.removed:
+                    changed[path] = action
+        return changed
+
+    def existing(self, version: int) -> Commit:
+        """A commit that must exist. Raises `TableError` if it is missing or damaged."""
+        commit = self.at(version)
+        if commit is None:
+            raise log_damaged(self.path, LogDamage(commit_file(version), IS_MISSING))
+        return commit
+
+
+def user_metadata(stored: Mapping[str, Any]) -> str:
+    """The `userMetadata` of a commit with `stored`."""
+    return json.dumps({"lowmark": stored}, separators=(",", ":"))
+
+
+def stored_in(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The metadata of lowmark in Delta's `commitInfo`. None: it has none."""
+    text = info.get("userMetadata")
+    try:
+        metadata = json.loads(text) if isinstance(text, str) else None
+    except (RecursionError, ValueError):
+        return None
+    stored = metadata.get("lowmark") if isinstance(metadata, dict) else None
+    return stored if isinstance(stored, dict) else None
+
+
+def _lines(content: str | bytes) -> Sequence[str | bytes]:
+    """The lines of a commit. Delta writes other line separators, for example U+2028 of a key, as
+    they are.
+    """
+    return content.split("\n") if isinstance(content, str) else content.split(b"\n")
+
+
+def _restored_version(info: Mapping[str, Any]) -> int:
+    """The version that a commit restored. `_NEVER`: it is no restore."""
+    restored = str((info.get("operationParameters") or {}).get("version"))
+    is_known = info.get("operation") == _RESTORE and restored.isdecimal()
+    return int(restored) if is_known else _NEVER
+
+
+def _commit(
+    version: int,
+    info: Mapping[str, Any],
+    stored: Mapping[str, Any] | None,
+    actions: Sequence[Mapping[str, Any]],
+    lines: Sequence[str | bytes],
+) -> Commit:
+    at = int(info.get("timestamp", 0)) * 1000
+    added, removed = (
+        {one[kind]["path"]: one[kind].get("size") or 0 for one in actions if kind in one}
+        for kind in ("add", "remove")
+    )
+    # If rows of a file were marked as deleted, the commit removes the file and adds it.
+    gone, new = removed.keys() - added.keys(), added.keys() - removed.keys()
+    files = CommitCount(
+        *(at, len(new), len(gone), sum(removed[path] for path in gone)),
+        added_bytes=sum(added[path] for path in new),
+    )
+    adds = tuple(
+        line if isinstance(line, str) else line.decode()
+        for line, action in zip(lines, actions, strict=True)
+        if "add" in action
+    )
+    operation = str(info.get("operation", ""))
+    return Commit(version, at, operation, stored, files, adds, frozenset(removed))
