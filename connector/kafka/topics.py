@@ -20,6 +20,7 @@ from connector.dead_letters.envelope import (
     replay_topic,
 )
 from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError, argument_invalid
+from connector.errors.kafka import topic_missing, topic_replaced
 from connector.kafka import client
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 
@@ -114,13 +115,7 @@ def identity_of(
         description = client.wait_for(answer, kafka, f"describe topic {topic}")
     except TopicError as error:
         if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            raise TopicError(
-                ErrorCode.TOPIC_MISSING,
-                f"There is no topic {topic}",
-                f"Kafka at {kafka.bootstrap_servers} does not have it",
-                "Create the topic",
-                topic=topic,
-            ) from error
+            raise topic_missing(topic, kafka.bootstrap_servers) from error
         raise
     # librdkafka writes standard base 64. Java, and so Kafka's tools and metadata, use the URL-safe
     # form.
@@ -190,15 +185,7 @@ def _names(topics: Iterable[TopicFacts]) -> str:
 def check_identity(remembered_topic_id: str, facts: TopicFacts) -> None:
     """Raises `TopicError` if the topic was deleted and created again (REC-4)."""
     if remembered_topic_id != facts.topic_id:
-        raise TopicError(
-            ErrorCode.TOPIC_REPLACED,
-            f"The topic {facts.topic} is not the topic that was read before",
-            f"It was deleted and created again: its id was {remembered_topic_id} and is"
-            f" {facts.topic_id}",
-            "Stored positions are not valid in the new topic. Find out what happened to the"
-            " old records, then start again without stored positions",
-            topic=facts.topic,
-        )
+        raise topic_replaced(facts.topic, remembered_topic_id, facts.topic_id)
 
 
 def create_topic(

@@ -31,6 +31,9 @@ attributes.
     ├── StaleTableError      a table is older than its reader allows (TBL-16)
     ├── AuditError           records are lost or duplicated, or a dead letter is missing (TBL-6)
     └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
+
+The modules of this package are the catalogue: each error has one function there, with its code,
+class and texts.
 """
 
 from __future__ import annotations
