@@ -25,7 +25,6 @@ import contextlib
 import difflib
 import os
 import random
-import re
 import resource
 import shutil
 import signal
@@ -43,6 +42,7 @@ from typing import NoReturn
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+from tests.covering import covering
 from tests.mutants.operators import apply, edits
 
 HERE = Path(__file__).resolve().parents[2]
@@ -64,7 +64,6 @@ PURE = (
 )
 # Not pure, and yet with quick tests, against librdkafka's mock cluster.
 MOCKED = {"kafka/consume": ("tests/unit/kafka/test_change_consumer.py",)}
-LAWS = ("tests/property", "tests/golden")
 COPIED = ("connector", "tests", "schemas", "docs")
 PYTEST = (
     "-x",
@@ -145,47 +144,12 @@ def draw(root: Path, modules: Sequence[str], sample: int, seed: int) -> tuple[li
 
 
 def tests_of(root: Path, module: str) -> list[str]:
-    """The quick tests of a module: those of its package, and the laws and golden data, that import
-    it or its only importer.
-    """
-    package = root / "connector"
-    sources = {
-        str(path.relative_to(package).with_suffix("")): path
-        for path in sorted(package.rglob("*.py"))
-    }
-    importers = [name for name, path in sources.items() if _imports(path, {module})]
-    names = {module, *importers} if len(importers) == 1 else {module}
-    folder = root / "tests/unit" / Path(module).parent
-    own = [path for path in sorted(folder.glob("test_*.py")) if _imports(path, {module})]
-    laws = [
-        path
-        for suite in LAWS
-        for path in sorted((root / suite).glob("test_*.py"))
-        if _imports(path, names)
-    ]
-    found = [str(path.relative_to(root)) for path in [*own, *laws]]
-    return [*found, *MOCKED.get(_package(module), ())]
+    """The quick tests of a module."""
+    return [*covering(root, module), *MOCKED.get(_package(module), ())]
 
 
 def _package(module: str) -> str:
     return str(Path(module).parent)
-
-
-def _imports(path: Path, modules: set[str]) -> bool:
-    """Whether a file has `from connector.PACKAGE.MODULE import …` or `from connector.PACKAGE import
-    MODULE` for one of the modules.
-    """
-    text = path.read_text("utf-8")
-    for module in modules:
-        dotted = f"connector/{module}".replace("/", ".")
-        parent, _, leaf = dotted.rpartition(".")
-        if re.search(
-            rf"^ *(from|import) ({re.escape(dotted)}|{re.escape(parent)} import .*\b{leaf})\b",
-            text,
-            re.MULTILINE,
-        ):
-            return True
-    return False
 
 
 def core_of(root: Path) -> list[str]:
