@@ -431,8 +431,8 @@ def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
     stream.apply(table)  # there is no tombstone table yet
     assert without_spark is (context.dagScheduler().numTotalJobs() == jobs)
     for at, changes in (
-        (20, [whole("r1", 20), delete("r2", 20)]),
-        (30, [account("r1", 25, name="late"), account("r2", 22, amount="2")]),
+        (20, [whole("r1", 20), delete("r4", 20)]),
+        (30, [account("r1", 25, name="late"), account("r4", 22, amount="2")]),
     ):
         stream.topic.send(*changes)
         stream.ingest()
