@@ -12,7 +12,7 @@ QUICK := tests/unit tests/property tests/golden tests/architecture
 PURE := connector/errors/*,connector/text.py,connector/warehouse.py,connector/validation.py,connector/records/*,connector/tables/*,connector/watermarks/*,connector/dead_letters/*,connector/write_streams/*,connector/state/*,connector/reports/*,connector/config/*
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check test-unit coverage test-faults mutants lint types contracts format docs bench lock clean
+.PHONY: help setup get-started demo test test-core test-systems test-long test-unit test-of coverage test-faults mutants lint types contracts format docs bench lock clean
 
 help: ## Show this
 	@awk 'BEGIN { FS = ":.*## " } /^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,18 +34,31 @@ $(STAMP): requirements.lock pyproject.toml
 demo: $(STAMP) ## A git history through Kafka and Spark into a table, killed half way, compared with git; ARGS="--repository PATH"
 	$(BIN)/python -m examples.demo $(ARGS)
 
-# The same random choices each time, so that a red run tells something about the commit and not about its luck.
-test: lint types contracts ## Everything that this machine can run; says what it leaves out and why. SEED (1)
+# Style, types and contracts are checked beside the tests.
+test: $(STAMP) ## Style, types, contracts, the quick suites, and the core with Spark and a broker. SEED (1)
 	@$(BIN)/python -m tests.machine
-	$(BIN)/python -m pytest $(DIVIDED) --seed $(or $(SEED),1)
+	@$(MAKE) --no-print-directory --jobs 4 lint types contracts test-core
 
-test-long: $(STAMP) ## The same, with the tests that take long and new random choices each time, or those of SEED
+# The same random choices each time, so that a red run tells something about the commit and not about its luck.
+test-core: $(STAMP)
+	$(BIN)/python -m pytest $(DIVIDED) --seed $(or $(SEED),1) -m "not systems"
+
+test-systems: $(STAMP) ## Several brokers, clusters, stores, TLS, rights, commands as processes, faults, the pages and the demo. SEED (1)
+	$(BIN)/python -m pytest $(DIVIDED) --seed $(or $(SEED),1) -m systems
+
+test-long: $(STAMP) ## Both, with the tests that take long and new random choices each time, or those of SEED
 	$(BIN)/python -m pytest $(DIVIDED) --long $(if $(SEED),--seed $(SEED))
 
-check: test ## The same, under the name that some expect
+test-unit: $(STAMP) ## The suites that need neither Java nor a network
+	$(BIN)/python -m pytest $(DIVIDED) $(QUICK) -m "not systems"
 
-test-unit: $(STAMP) ## The suites that need neither Java nor a network, in less than a minute
-	$(BIN)/python -m pytest $(DIVIDED) $(QUICK)
+test-of: $(STAMP) ## The tests of one source file: F=connector/tables/merge.py
+	@files=$$($(BIN)/python -m tests.covering $(F)) && $(BIN)/python -m pytest -q $$files
+
+get-started: ## The commands of a contributor's first hour
+	@echo 'make test-unit                              the suites without Java'
+	@echo 'make test-of F=connector/tables/merge.py    the tests of one file'
+	@echo 'make test                                   before you send a change'
 
 coverage: $(STAMP) ## Which lines the quick suites run, and whether that is enough; takes twice as long as they
 	@mkdir -p build

@@ -14,21 +14,20 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from connector.kafka import unclosed
 from tests import machine
+from tests.examples import DEEP, QUICK
 
-settings.register_profile("default", print_blob=True, derandomize=False, deadline=None)
 settings.register_profile(
-    "nightly",
-    settings.get_profile("default"),
-    max_examples=1000,
-    suppress_health_check=[HealthCheck.too_slow],
+    "quick", print_blob=True, derandomize=False, deadline=None, max_examples=QUICK
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.register_profile("deep", settings.get_profile("quick"), max_examples=DEEP)
 
 SUITES_ON_THE_JVM = ("e2e", "faults", "spark", "integration")
+# They start more processes than one broker and one JVM.
+SYSTEMS = ("e2e", "faults")
 _seed = pytest.StashKey[int]()
 
 
@@ -47,6 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     given = config.getoption("--seed")
     config.stash[_seed] = random.SystemRandom().randrange(2**32) if given is None else given
+    profile = "deep" if config.getoption("--long") else "quick"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", profile))
     # The workers of a divided run get the options in their present state.
     config.option.seed = config.stash[_seed]
     if config.getoption("--hypothesis-seed", None) is None:
@@ -63,9 +64,14 @@ def seed(pytestconfig: pytest.Config) -> int:
     return pytestconfig.stash[_seed]
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests that need Java, by folder, and skip the tests that this machine cannot run."""
+    """Mark the tests that need Java and those of whole systems, by folder, and skip the tests that
+    this machine cannot run.
+    """
     for item in items:
+        if _suite(item) in SYSTEMS:
+            item.add_marker(pytest.mark.systems)
         if _suite(item) in SUITES_ON_THE_JVM:
             item.add_marker(pytest.mark.java)
         if item.get_closest_marker("long") and not config.getoption("--long"):

@@ -5,12 +5,13 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from connector.dead_letters.effect import Effect, as_of_today, difference, effect
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
+from tests.examples import examples
 from tests.property.histories import Delivery, histories, history, table
 
 TODAY = 10**12
@@ -47,7 +48,7 @@ def with_change(
 
 
 @every_table
-@settings(max_examples=60)
+@examples(60)
 @given(deliveries=histories(rows=(b"r1",)))
 def test_the_difference_does_what_the_late_change_would(
     order_by: OrderBy, versions: Versions, deliveries: list[Delivery]

@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.model import SetCell
@@ -19,6 +19,7 @@ from connector.tables.definition import Versions
 from connector.tables.explain import Explanation, Outcome, SetEntry, explain
 from connector.tables.merge import Cell, RowState, expire, join, visible
 from connector.tables.row import state_of
+from tests.examples import examples
 from tests.property import model
 from tests.property.histories import Delivery, histories, history, table
 
@@ -97,7 +98,7 @@ def _single_entries(
 
 
 @every_table
-@settings(max_examples=60)
+@examples(60)
 @given(deliveries=histories(rows=(ROW,), changes=9))
 def test_the_winners_make_the_row_of_the_model(
     order_by: OrderBy, versions: Versions, deliveries: list[Delivery]
@@ -117,7 +118,7 @@ def test_the_winners_make_the_row_of_the_model_many_times(
 
 
 @every_table
-@settings(max_examples=60)
+@examples(60)
 @given(
     deliveries=histories(rows=(ROW,), changes=9), cut=st.integers(0, 12), horizon=st.integers(0, 8)
 )

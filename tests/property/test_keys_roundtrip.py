@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.errors import ConfigError, InvalidChangeError
 from connector.tables.column_names import unmapped_cell, unmapped_name
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Unreadable
+from tests.examples import examples
 from tests.property.test_values_roundtrip import VALUES
 
 KEY_TYPES = [type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)]
@@ -35,7 +36,7 @@ def keys_with_values(draw: st.DrawFn) -> tuple[Key, tuple[object, ...]]:
     return key, tuple(draw(VALUES[part.type]) for part in key.parts)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(keys_with_values())
 def test_reading_a_key_gives_what_was_written(given_: tuple[Key, tuple[object, ...]]) -> None:
     """TBL-7: key columns survive, or the key is refused because a part holds its delimiter or it is
@@ -56,7 +57,7 @@ def test_reading_a_key_gives_what_was_written(given_: tuple[Key, tuple[object, .
         assert key.read_key(row_key) == values
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     keys(), st.text("0123456789-.:TZ#|\x00aäx", max_size=12).map(str.encode) | st.binary(max_size=8)
 )

@@ -7,13 +7,14 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Versions
 from connector.tables.merge import EMPTY, RowState, exists, expire, join, lift, normal, visible
 from connector.tables.retention import NONE_READ, Retention, is_too_late
+from tests.examples import examples
 from tests.property import model
 from tests.property.histories import Delivery, histories, history
 from tests.property.invariants import RULE, joined_in_a_tree, newest_wins
@@ -37,7 +38,7 @@ def state_of(
 
 
 @every_table
-@settings(max_examples=40)
+@examples(40)
 @given(deliveries=histories(), rng=rngs)
 def test_any_delivery_gives_what_the_source_had(
     order_by: OrderBy, versions: Versions, deliveries: list[Delivery], rng: Random
@@ -59,7 +60,7 @@ def test_any_delivery_gives_what_the_source_had_many_times(
 
 
 @every_table
-@settings(max_examples=30)
+@examples(30)
 @given(deliveries=histories(distinct_ranks=True), rng=rngs)
 def test_order_of_arrival_does_not_matter(
     order_by: OrderBy, versions: Versions, deliveries: list[Delivery], rng: Random
@@ -79,7 +80,7 @@ def test_order_of_arrival_does_not_matter(
 
 
 @each_meaning
-@settings(max_examples=60)
+@examples(60)
 @given(deliveries=histories(rows=ROW, distinct_ranks=True))
 def test_redelivery_at_another_offset_changes_nothing(
     versions: Versions, deliveries: list[Delivery]
@@ -90,7 +91,7 @@ def test_redelivery_at_another_offset_changes_nothing(
 
 
 @each_meaning
-@settings(max_examples=60)
+@examples(60)
 @given(deliveries=histories(rows=ROW), cuts=st.tuples(st.integers(0, 9), st.integers(0, 9)))
 def test_join_is_a_semilattice(
     versions: Versions, deliveries: list[Delivery], cuts: tuple[int, int]
@@ -109,7 +110,7 @@ def test_join_is_a_semilattice(
 
 
 @each_meaning
-@settings(max_examples=60)
+@examples(60)
 @given(
     deliveries=histories(rows=ROW, changes=9),
     cuts=st.tuples(st.integers(0, 12), st.integers(0, 12)),
@@ -131,7 +132,7 @@ def test_join_is_a_semilattice_on_normal_states(
 
 
 @each_meaning
-@settings(max_examples=80)
+@examples(80)
 @given(deliveries=histories(rows=ROW, changes=9), cut=st.integers(0, 12))
 def test_normalising_never_shows(versions: Versions, deliveries: list[Delivery], cut: int) -> None:
     """MRG-9: not now, not after any later join; and it does not matter when it was done."""
@@ -143,7 +144,7 @@ def test_normalising_never_shows(versions: Versions, deliveries: list[Delivery],
 
 
 @each_meaning
-@settings(max_examples=60)
+@examples(60)
 @given(deliveries=histories(rows=ROW, changes=9))
 def test_a_normal_state_holds_nothing_in_vain(
     versions: Versions, deliveries: list[Delivery]
@@ -172,7 +173,7 @@ def test_a_normal_state_holds_nothing_in_vain(
 
 
 @each_meaning
-@settings(max_examples=80)
+@examples(80)
 @given(deliveries=histories(rows=ROW, changes=9), cut=st.integers(0, 12), horizon=st.integers(0, 8))
 def test_what_expires_is_never_missed(
     versions: Versions, deliveries: list[Delivery], cut: int, horizon: int
@@ -194,7 +195,7 @@ def test_what_expires_is_never_missed(
 
 
 @each_meaning
-@settings(max_examples=40)
+@examples(40)
 @given(
     deliveries=histories(rows=ROW, changes=9),
     steps=st.lists(st.integers(0, 8), min_size=1, max_size=4),
@@ -219,7 +220,7 @@ def test_expiry_in_steps_is_expiry_at_the_last_horizon(
         assert visible(forgetful) == visible(kept)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(pauses=st.lists(st.integers(0, 40), min_size=1, max_size=60), retention=st.integers(1, 60))
 def test_in_a_table_by_number_deletes_are_remembered_long_enough_and_not_for_ever(
     pauses: list[int], retention: int
@@ -239,7 +240,7 @@ def test_in_a_table_by_number_deletes_are_remembered_long_enough_and_not_for_eve
         assert all(batch < horizon for batch in range(1, complete_to) if read_at[batch] < older)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(deliveries=histories(rows=ROW))
 @example(deliveries=[])
 def test_all_versions_contain_the_newest_write_of_each_column(deliveries: list[Delivery]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.ordering import (
@@ -19,6 +19,7 @@ from connector.records.ordering import (
     change_order,
     sequence_number,
 )
+from tests.examples import examples
 from tests.property.histories import Delivery, histories, history
 
 SECTION = st.one_of(
@@ -37,7 +38,7 @@ def test_order_is_total(a: ChangeOrder, b: ChangeOrder, c: ChangeOrder) -> None:
     assert not (a <= b <= c) or a <= c
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(histories(), st.sampled_from(OrderBy))
 def test_no_two_entries_have_one_order(deliveries: list[Delivery], order_by: OrderBy) -> None:
     """MRG-1, MRG-2: however equal two changes are, position and index tell their entries apart."""
@@ -50,7 +51,7 @@ def test_no_two_entries_have_one_order(deliveries: list[Delivery], order_by: Ord
     assert all(one < other for one, other in pairwise(sorted(orders)))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.randoms(use_true_random=False), st.sampled_from(OrderBy))
 def test_arrival_never_beats_the_source(rng: Random, order_by: OrderBy) -> None:
     """MRG-3: where the source's own order differs, positions may be exchanged without

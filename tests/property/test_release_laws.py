@@ -10,11 +10,12 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.watermarks import stream_partition
 from connector.write_streams.releases import ReleaseProgress, Withheld
+from tests.examples import examples
 from tests.property.release_reader import (
     Changelog,
     Count,
@@ -58,7 +59,7 @@ def run(
 
 
 @UNRELIABLE
-@settings(max_examples=150)
+@examples(150)
 @given(rng=rngs, before=st.sampled_from((0, 0, 60)))
 def test_the_rows_of_a_release_become_visible_together(
     unreliable: float, rng: Random, before: int

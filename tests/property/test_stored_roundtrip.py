@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector import stored
@@ -32,6 +32,7 @@ from connector.stored import from_stored, to_stored
 from connector.watermarks.freshness import FreshnessLog
 from connector.watermarks.frontier import UNKNOWN, Frontier
 from connector.watermarks.stream_partition import StreamPartition
+from tests.examples import examples
 
 TEXTS, NUMBERS = st.text(max_size=5), st.integers(0, MAX_LONG)
 TIMES = st.integers(-(MAX_LONG + 1) * 1000, MAX_LONG * 1000)
@@ -69,7 +70,7 @@ def test_a_value_without_a_form_of_its_own_comes_back(
     assert from_stored(type_, through_json(to_stored(value))) == value
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.from_type(Progress), st.from_type(TableState), st.from_type(Frontier))
 def test_what_commits_store_comes_back(
     progress: Progress, table: TableState, frontier: Frontier
@@ -93,7 +94,7 @@ def test_what_the_ledger_stores_comes_back(
     assert totals_from_json(totals_to_json(totals)) == totals
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.from_type(Progress), st.from_type(Progress))
 def test_every_field_is_stored(one: Progress, other: Progress) -> None:
     for field in fields(Progress):

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition
@@ -25,6 +25,7 @@ from connector.tables.merge import (
 from connector.tables.row import row_of
 from connector.tables.stored_state import read_state, write_state
 from connector.tables.values import DataType
+from tests.examples import examples
 from tests.property.histories import COLUMNS, Delivery, batches, histories, history
 
 ROW = (b"r1",)
@@ -78,7 +79,7 @@ def joined(table: TableDefinition, deliveries: Iterable[Delivery]) -> RowState:
 
 
 @tables
-@settings(max_examples=100)
+@examples(100)
 @given(deliveries=histories(rows=ROW))
 def test_newest_wins_if_the_state_is_stored_after_each_change(
     table: TableDefinition, deliveries: list[Delivery]

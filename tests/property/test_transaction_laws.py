@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.model import DataChange, Release
@@ -13,12 +13,13 @@ from connector.records.rejection import Position
 from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker
 from connector.watermarks.transactions import TransactionAssembler, WholeTransaction
+from tests.examples import examples
 from tests.property.transactions import MakeAssembler, TransactionWorld, read_range, run
 
 rngs = st.integers(0, 2**64 - 1).map(Random)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(rng=rngs)
 def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> None:
     """SUB-3, WRS-22: with splits, merges, added Kafka partitions, duplicates, bad records,
@@ -28,7 +29,7 @@ def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> Non
     run(rng)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(rng=rngs)
 def test_adjacent_ranges_are_the_whole_range(rng: Random) -> None:
     """SUB-1: in any order of reading, each transaction once."""

@@ -9,7 +9,7 @@ from datetime import date
 from decimal import Decimal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.errors import InvalidChangeError
@@ -25,6 +25,7 @@ from connector.tables.values import (
     read_value,
     write_value,
 )
+from tests.examples import examples
 
 NUMERICS = st.builds(
     lambda unscaled: Decimal(unscaled).scaleb(-9),
@@ -74,7 +75,7 @@ LOOKALIKES = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(TYPED)
 def test_reading_gives_what_was_written(typed: tuple[DataType, Encoding, object]) -> None:
     """TBL-7: for every type in both encodings."""
@@ -89,7 +90,7 @@ def test_reading_gives_what_was_written(typed: tuple[DataType, Encoding, object]
     assert type(read) is type(value)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(st.sampled_from(FORMS), LOOKALIKES)
 def test_no_bytes_make_reading_fail(form: tuple[DataType, Encoding], value: bytes) -> None:
     """TBL-9: a value or `Unreadable`, never an exception; what is read can be written, and reads
@@ -105,7 +106,7 @@ def test_no_bytes_make_reading_fail(form: tuple[DataType, Encoding], value: byte
     assert again == read or (read != read and again != again)
 
 
-@settings(max_examples=600)
+@examples(600)
 @given(st.sampled_from(list(CANONICAL_PATTERN)), LOOKALIKES)
 def test_the_canonical_pattern_is_what_is_written(type_: DataType, value: bytes) -> None:
     """TBL-7: bytes match it and are readable exactly when writing what they mean gives the same

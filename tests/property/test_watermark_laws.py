@@ -11,7 +11,7 @@ from itertools import count, pairwise, product
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.model import ChildPartition, ChildPartitions, Record
@@ -27,6 +27,7 @@ from connector.watermarks.frontier import (
 )
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import UNBOUNDED, least
+from tests.examples import examples
 from tests.property import processes
 from tests.property.deliveries import Begin, World, batches
 from tests.property.processes import ProcessWorld
@@ -311,7 +312,7 @@ def does_not_grow(rng: Random, *, ranged: bool) -> None:
 
 
 @pytest.mark.parametrize("ranged", [False, True])
-@settings(max_examples=10)
+@examples(10)
 @given(rng=rngs)
 def test_a_frontier_does_not_grow_with_the_lives_of_a_producer(ranged: bool, rng: Random) -> None:
     """WMK-9, WMK-13: its size depends on the live stream partitions and those since the horizon."""
@@ -349,7 +350,7 @@ def test_roots_that_are_wrongly_kept_or_forgotten_are_noticed(
             does_not_grow(Random(f"{seed}/{number}"), ranged=True)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(rng=rngs)
 def test_neither_batches_nor_repetition_matter(rng: Random) -> None:
     """WMK-6, WMK-7: read in one go, or in many with some read again, the same is known."""
@@ -371,7 +372,7 @@ def undated(frontier: Frontier) -> Frontier:
     )
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(rng=rngs)
 def test_frontiers_join_in_any_order(rng: Random) -> None:
     """WMK-13: join is commutative, associative and idempotent."""

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.settings import VersionRetention
@@ -38,6 +38,7 @@ from connector.state.maintenance_schedule import (
     vacuums,
 )
 from connector.state.table_state import TableState
+from tests.examples import examples
 
 KIB = 1024
 FILES = st.lists(
@@ -98,7 +99,7 @@ def test_a_large_file_waits_until_small_ones_have_half_its_bytes() -> None:
     ] == [40]
 
 
-@settings(max_examples=5)
+@examples(5)
 @given(st.integers(0, 2**32))
 def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> None:
     """TBL-15: a thousand files, one after the other: few are left at any time, and each byte was
