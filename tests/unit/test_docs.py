@@ -39,17 +39,13 @@ from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
 from connector.write_streams.releases import ReleaseProgress
 from tests.documents import (
-    API,
-    DEAD_LETTERS,
     PAGES,
     ROOT,
     TUTORIAL,
-    api_page,
     code_blocks,
     examples,
     pages,
     promises,
-    with_reasons,
 )
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
@@ -479,12 +475,6 @@ def test_each_page_with_examples_is_in_the_navigation() -> None:
     assert {page for page in [*PAGES, *PROJECT_PAGES] if any(examples(page))} <= {*pages()}
 
 
-def test_reasons_and_rules_are_documented_in_the_codes_words() -> None:
-    """DLQ-2. Write the page again with: python -m tests.documents"""
-    page = DEAD_LETTERS.read_text("utf-8")
-    assert page == with_reasons(page)
-
-
 def test_the_defaults_of_limits_are_those_of_the_code() -> None:
     from connector.records import model
 
@@ -504,8 +494,3 @@ def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
     for jvm in ("driver", "executor"):
         (options,) = re.findall(rf'--conf "spark.{jvm}.extraJavaOptions=(.*)"', page)
         assert options.replace("$limits", limits).replace("$heap", heap) == JVM_OPTIONS
-
-
-def test_the_api_page_has_every_public_name_as_the_code_documents_it() -> None:
-    """Write the page again with: python -m tests.documents"""
-    assert API.read_text("utf-8") == api_page()

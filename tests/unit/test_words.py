@@ -13,7 +13,7 @@ import pytest
 
 from connector import cli
 from tests.documents import PAGES, ROOT
-from tests.error_codes import error_calls
+from tests.error_codes import entries
 
 PACKAGE = ROOT / "connector"
 PROSE_PAGES = [page for page in PAGES if ROOT / "docs/decisions" not in page.parents]
@@ -95,31 +95,10 @@ def _in_docstrings() -> dict[str, int]:
 
 def _in_errors() -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for path, call, _, _ in error_calls(PACKAGE):
-        place = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        counted[place] += sum(len(refused(text)) for text in texts_of(call))
-    return {name: count for name, count in counted.items() if count}
-
-
-def texts_of(call: ast.Call) -> list[str]:
-    """The texts of a call, with `…` for each value, and without code in backticks."""
-    found: list[str] = []
-    for value in [*call.args, *(word.value for word in call.keywords)]:
-        inside = {id(part) for node in ast.walk(value) for part in _values_of(node)}
-        for node in ast.walk(value):
-            if isinstance(node, ast.JoinedStr):
-                parts = (
-                    str(part.value) if isinstance(part, ast.Constant) else "…"
-                    for part in node.values
-                )
-                found.append("".join(parts))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found += [] if id(node) in inside else [node.value]
-    return [re.sub(r"`[^`]+`", "`", text) for text in found]
-
-
-def _values_of(node: ast.AST) -> list[ast.expr]:
-    return node.values if isinstance(node, ast.JoinedStr) else []
+    for entry in entries():
+        texts = (re.sub(r"`[^`]+`", "`", text) for text in entry.texts)
+        counted[entry.module] += sum(len(refused(text)) for text in texts)
+    return counted
 
 
 def helps(command: click.Command, name: str) -> list[tuple[str, str]]:
@@ -245,22 +224,7 @@ def test_each_place_with_refused_words_is_a_fault() -> None:
     assert faults({"b": 1, "a": 2, "c": 0}) == ["a: 2 refused words", "b: 1 refused words"]
 
 
-def test_refused_words_are_found_in_made_up_errors_and_help() -> None:
-    source = (
-        'E(ErrorCode.X, f"nobody {lies!r} `stands`", cause="mended" if x else "It let" " go",\n'
-        "  remedy=f\"{', '.join(anew)} is over\", stream=stream)\n"
-    )
-    (call,) = (
-        node
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "E"
-    )
-    assert sorted(word for text in texts_of(call) for word in refused(text)) == [
-        "is over",
-        "let go",
-        "mended",
-        "nobody",
-    ]
+def test_refused_words_are_found_in_made_up_help() -> None:
     command = click.Command(
         "c", help="What it is.", params=[click.Option(["--x"], help="It lies, `stands`.")]
     )
