@@ -361,8 +361,8 @@ _OPTION = r"^\| `(--[\w-]+)` \|"
 
 
 def test_every_command_and_option_is_documented_and_no_other() -> None:
-    """OPS-10. What several commands share stands in the section of one of them, below a heading
-    that the others name.
+    """OPS-10. Shared options are in the section of one of the commands, below a heading that the
+    others name.
     """
     sections = dict(
         re.findall(
@@ -486,7 +486,7 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
     assert str(model.MAX_TIMESTAMP) in page
 
 
-def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
+def test_the_example_of_spark_submit_has_the_jvm_options_of_a_session() -> None:
     page = (ROOT / "docs/howto/run-against-your-cluster.md").read_text("utf-8")
     (limits,), (heap,) = (
         re.findall(rf'^{name}="(.*)"$', page, re.MULTILINE) for name in ("limits", "heap")
