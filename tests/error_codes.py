@@ -60,7 +60,8 @@ def entries_of(module: ModuleType) -> list[Entry]:
     """The errors of a module, in the order of its source.
 
     Raises:
-        AssertionError: A function does not return an error if its parameters are texts.
+        AssertionError: A function does not return an error if its parameters are texts. Further
+            fields, `**fields`, are left out.
     """
     functions = [
         (name, function)
@@ -80,11 +81,11 @@ def entries() -> list[Entry]:
 def _call(function: Callable[..., object]) -> ConnectorError:
     where = f"{function.__module__}.{function.__name__}"
     parameters = inspect.signature(function).parameters.values()
-    assert all(
-        parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    texts = {
+        parameter.name: Parameter(f"{{{parameter.name}}}")
         for parameter in parameters
-    ), f"{where} has a parameter with * or **. Give each parameter a name"
-    texts = {parameter.name: Parameter(f"{{{parameter.name}}}") for parameter in parameters}
+        if parameter.kind is not parameter.VAR_KEYWORD
+    }
     try:
         error = function(**texts)
     except Exception as reason:

@@ -163,7 +163,7 @@ def test_a_made_up_error_is_shown_with_its_parameters(tmp_path: Path) -> None:
     [
         ("def f(names): return TopicError('X', ', '.join(names[9].x))", "cannot be called"),
         ("def f(topic): return topic", "does not return an error"),
-        ("def f(*topics): return TopicError('X', '')", "parameter with"),
+        ("def f(*topics): return TopicError('X', '')", "cannot be called"),
     ],
 )
 def test_a_function_that_the_page_cannot_show_is_refused(
