@@ -8,11 +8,23 @@ from typing import Any
 
 import griffe
 
+from connector.records import views
+
+MARKS = {
+    "Annotated",
+    *(name for name, value in vars(views).items() if hasattr(value, "__metadata__")),
+}
+"""The names of annotations that say how a value is shown or checked, beside its type."""
+
 
 class PublicNames(griffe.Extension):
     """Makes each name of `__all__` the object that a program imports, lists the values of an
-    enumeration, and gives an undocumented override the docstring of what it overrides.
+    enumeration, gives an undocumented override the docstring of what it overrides, and shows the
+    type of an annotated field alone.
     """
+
+    def on_attribute_instance(self, *, attr: griffe.Attribute, **_: Any) -> None:
+        attr.annotation = _type_of(attr.annotation)
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         for module in (pkg, *(member for member in pkg.modules.values() if not member.is_alias)):
@@ -33,6 +45,15 @@ def _export(module: griffe.Module, name: str) -> None:
     if isinstance(member, griffe.Module):
         function = module.get_member(module.imports[name].removeprefix(f"{module.path}."))
         module.members[name] = griffe.Alias(name, function, parent=module)
+
+
+def _type_of(annotation: str | griffe.Expr | None) -> str | griffe.Expr | None:
+    if isinstance(annotation, griffe.ExprName) and annotation.name in ("Time", "TimeOrNull"):
+        return "int"
+    if not isinstance(annotation, griffe.ExprSubscript) or str(annotation.left) not in MARKS:
+        return annotation
+    parts = annotation.slice
+    return _type_of(parts.elements[0] if isinstance(parts, griffe.ExprTuple) else parts)
 
 
 def _list_values(cls: griffe.Class) -> None:

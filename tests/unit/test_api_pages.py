@@ -55,3 +55,11 @@ def test_an_override_has_the_docstring_of_what_it_overrides() -> None:
     poll = public()["connector.kafka.TransactionConsumer"].members["poll"]
     assert poll.docstring is not None
     assert "timeout_s" in poll.docstring.value
+
+
+def test_an_annotated_field_is_shown_with_its_type_alone() -> None:
+    shown = public()["connector.KafkaConfig"]
+    assert isinstance(shown, griffe.Alias)
+    config = shown.final_target
+    assert isinstance(config, griffe.Class)
+    assert str(config.parameters["bootstrap_servers"].annotation) == "str"
