@@ -120,13 +120,13 @@ def rewritten(markdown: str, page: Path) -> str:
     """The Markdown of `page` with the links of the site."""
     folder = os.path.dirname(site_path(page))
 
-    def link(found: re.Match[str]) -> str:
-        target = (page.parent / found[1]).resolve()
+    def site_link(link: re.Match[str]) -> str:
+        target = (page.parent / link[1]).resolve()
         if not target.is_relative_to(ROOT):
-            return found[0]
-        return f"]({os.path.relpath(site_path(target), folder or '.')}{found[2]})"
+            return link[0]
+        return f"]({os.path.relpath(site_path(target), folder or '.')}{link[2]})"
 
-    return _LINK.sub(link, markdown)
+    return _LINK.sub(site_link, markdown)
 
 
 def loaded_elsewhere(html: str) -> list[str]:
@@ -136,4 +136,4 @@ def loaded_elsewhere(html: str) -> list[str]:
 
 def _targets(page: Path) -> list[Path]:
     text = page.read_text("utf-8")
-    return [(page.parent / found[1]).resolve() for found in _LINK.finditer(text)]
+    return [(page.parent / link[1]).resolve() for link in _LINK.finditer(text)]

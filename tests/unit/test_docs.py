@@ -66,9 +66,9 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
         if "://" in link:
             continue
         target, _, anchor = link.partition("#")
-        found = (page.parent / target).resolve() if target else page
-        assert found.exists(), link
-        assert not anchor or anchor in _anchors(found), link
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), link
+        assert not anchor or anchor in _anchors(linked), link
     for path in re.findall(r"`((?:benchmarks|connector|docs|schemas|tests)/[\w./-]*\w)`", text):
         assert (ROOT / path).exists(), path
 
@@ -157,12 +157,12 @@ def test_the_architecture_lists_the_layers_of_each_contract_in_order(
 
 def test_the_architecture_names_every_package_and_root_module() -> None:
     named = set(re.findall(r"`([\w./]+)`", ARCHITECTURE.read_text("utf-8")))
-    found = {
+    packages = {
         path.stem
         for path in (ROOT / "connector").iterdir()
         if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    assert found - {"__init__"} <= named
+    assert packages - {"__init__"} <= named
     assert "connector/__init__.py" in named
 
 
@@ -201,8 +201,8 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
 
 
 def test_the_keys_of_commits_are_those_of_the_code() -> None:
-    known = Frontier(partitions={"p0": StreamPartition(epochs={0: 1})})
-    partition = known.to_json()["partitions"]["p0"]
+    frontier = Frontier(partitions={"p0": StreamPartition(epochs={0: 1})})
+    partition = frontier.to_json()["partitions"]["p0"]
     checked = TransactionCheck(declared=1)
     progress = Progress(
         checks=SourceChecks(row_images={"DELETE": 1}),
@@ -271,7 +271,7 @@ def test_the_tables_of_an_outbox_are_those_of_the_code(tmp_path: Path) -> None:
             name: {column[1] for column in database.execute(f"PRAGMA table_info({name})")}
             for (name,) in names
         }
-    assert [one.name for one in fields(Content) if f"`{one.name}`" not in section] == []
+    assert [field.name for field in fields(Content) if f"`{field.name}`" not in section] == []
 
 
 # ── settings ──────────────────────────────────────────────────────────────────────────────────────
@@ -295,7 +295,7 @@ MINIMAL = {
 
 def _documented() -> dict[str, dict[str, str]]:
     """Section -> setting -> its default as the page writes it, "" for none."""
-    found: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for heading, body in re.findall(
         r"^## (.+?)\n(.*?)(?=^## |\Z)", CONFIGURATION.read_text("utf-8"), re.MULTILINE | re.DOTALL
     ):
@@ -303,10 +303,10 @@ def _documented() -> dict[str, dict[str, str]]:
             table = body.split("| setting | default | meaning |\n|---|---|---|\n")[1].split("\n\n")[
                 0
             ]
-            found[heading.strip("[]")] = dict(
+            sections[heading.strip("[]")] = dict(
                 re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", table, re.MULTILINE)
             )
-    return found
+    return sections
 
 
 def test_every_setting_is_documented_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -415,9 +415,9 @@ def test_calls_in_examples_are_well_formed(
     command: click.Command = cli.cli
     while isinstance(command, click.Group):
         with command.make_context("connector", words) as ctx:
-            name, found, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
-        assert found is not None, name
-        command = found
+            name, below, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert below is not None, name
+        command = below
     command.make_context("connector", words).close()
 
 
@@ -449,11 +449,11 @@ def test_each_example_is_run_or_says_why_not(page: Path) -> None:
     """tests/e2e/test_pages.py runs each code block whose comment does not say `not run: …`, on the
     deployment that the page names. It finds each block by its language, at the start of a line.
     """
-    text, found = page.read_text("utf-8"), list(examples(page))
+    text, blocks = page.read_text("utf-8"), list(examples(page))
     fences = re.findall(r"^ *(?:```|~~~).*$", text, re.MULTILINE)
-    assert len(fences) == 2 * len(found), "a fence that is indented, or has no language"
-    assert {example.language for example in found} <= LANGUAGES
-    notes = [example.note for example in found if example.note]
+    assert len(fences) == 2 * len(blocks), "a fence that is indented, or has no language"
+    assert {example.language for example in blocks} <= LANGUAGES
+    notes = [example.note for example in blocks if example.note]
     assert [note for note in notes if not NOTES.fullmatch(note)] == []
     assert len(notes) == text.count("<!-- example:"), "a comment that is not above its block"
     for path in re.findall(r"tests/[\w/]+\.py", " ".join(notes)):
@@ -463,7 +463,7 @@ def test_each_example_is_run_or_says_why_not(page: Path) -> None:
     assert indented == [], "an example without a fence"
     run = [
         example
-        for example in found
+        for example in blocks
         if example.language in ("console", "python", "sql")
         and not example.note.startswith("not run: ")
     ]

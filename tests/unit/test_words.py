@@ -118,7 +118,7 @@ def refused(text: str) -> list[str]:
     sentence.
     """
     return [
-        found.lower() for found in _REFUSED.findall(" ".join(text.split()))
+        word.lower() for word in _REFUSED.findall(" ".join(text.split()))
     ] + _WHAT_FIRST.findall(text)
 
 
@@ -130,17 +130,17 @@ def rate(words: re.Pattern[str], text: str) -> float:
 def docstrings(source: str) -> list[str]:
     """All docstrings of a module, without code in backticks."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    found = (
+    texts = (
         ast.get_docstring(node)
         for node in ast.walk(ast.parse(source))
         if isinstance(node, documented)
     )
-    return [re.sub(r"`+[^`]*`+", "`", text) for text in found if text]
+    return [re.sub(r"`+[^`]*`+", "`", text) for text in texts if text]
 
 
-def faults(found: dict[str, int]) -> list[str]:
+def faults(counts: dict[str, int]) -> list[str]:
     """Where there are refused words: a sentence for each page or package."""
-    return [f"{name}: {count} refused words" for name, count in sorted(found.items()) if count]
+    return [f"{name}: {count} refused words" for name, count in sorted(counts.items()) if count]
 
 
 def identifiers(tree: ast.AST) -> Iterator[str]:
@@ -222,8 +222,8 @@ def _in_pages() -> dict[str, int]:
 def _in_docstrings() -> dict[str, int]:
     counted: Counter[str] = Counter()
     for path in PACKAGE.rglob("*.py"):
-        place = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        counted[place] += sum(len(refused(text)) for text in docstrings(path.read_text("utf-8")))
+        package = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        counted[package] += sum(len(refused(text)) for text in docstrings(path.read_text("utf-8")))
     return counted
 
 
@@ -239,10 +239,10 @@ def helps(command: click.Command, name: str) -> list[tuple[str, str]]:
     """The help texts of a command, of its options and of the commands below it, each with its
     name.
     """
-    found = [
+    texts = [
         (name, re.sub(r"`[^`]*`", "`", text)) for text in (command.help, command.epilog) if text
     ]
-    found += [
+    texts += [
         (f"{name} {option.opts[0]}", re.sub(r"`[^`]*`", "`", option.help))
         for option in command.params
         if isinstance(option, click.Option) and option.help
@@ -250,10 +250,10 @@ def helps(command: click.Command, name: str) -> list[tuple[str, str]]:
     if isinstance(command, click.Group):
         with click.Context(command) as ctx:
             for below in command.list_commands(ctx):
-                one = command.get_command(ctx, below)
-                assert one is not None
-                found += helps(one, f"{name} {below}")
-    return found
+                subcommand = command.get_command(ctx, below)
+                assert subcommand is not None
+                texts += helps(subcommand, f"{name} {below}")
+    return texts
 
 
 def test_pages_have_no_refused_words() -> None:
