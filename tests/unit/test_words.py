@@ -89,7 +89,6 @@ ALLOWED_TESTS: dict[str, int] = {
     "tests/unit/cli": 15,
     "tests/unit/config": 7,
     "tests/unit/dead_letters": 23,
-    "tests/unit/demo": 2,
     "tests/unit/kafka": 27,
     "tests/unit/records": 17,
     "tests/unit/reports": 9,
