@@ -104,16 +104,19 @@ def _call(function: Callable[..., object]) -> ConnectorError:
 
 
 def errors_list() -> str:
-    """All errors as Markdown: a section for each module, and in it each code."""
+    """All errors as Markdown: a section for each module, and in it each code. A code of several
+    modules is in the section of the first one.
+    """
+    by_code: dict[str, list[Entry]] = {}
+    for entry in entries():
+        by_code.setdefault(entry.error.code, []).append(entry)
     lines = []
     for module in modules():
         heading = (module.__doc__ or "").partition("\n")[0].removesuffix(".")
         lines += [f"## {heading}", ""]
-        by_code: dict[str, list[Entry]] = {}
-        for entry in entries_of(module):
-            by_code.setdefault(entry.error.code, []).append(entry)
         for code, same_code in by_code.items():
-            lines += [f"### {code}", "", *_section(same_code)]
+            if same_code[0].module == module.__name__:
+                lines += [f"### {code}", "", *_section(same_code)]
     return "\n".join(lines)
 
 
