@@ -90,7 +90,7 @@ format: $(STAMP) ## Format the code and sort the imports
 
 # Not quiet: mkdocs counts no warning that it does not show.
 docs: $(STAMP) ## The pages as a site, in build/site; a broken link or a page without a place is an error
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 bench: $(STAMP) ## Measure, beside what others reach on the same work, and keep the figures (about two hours)
 	$(BIN)/python -m benchmarks --write docs/reference/performance.md

@@ -2,8 +2,9 @@
 
 MkDocs reads the pages in `docs/`. These hooks add the pages at the root of the repository, with
 README.md as the first page, and the other files that pages link to, for example the schema. They
-rewrite the links, so that the same Markdown works as a file and on the site. A page that loads
-something from another host is a warning, which stops a strict build: readers may be offline.
+rewrite the links, so that the same Markdown works as a file and on the site, and replace each
+comment `<!-- generated: NAME -->` with what the code says. A page that loads something from another
+host is a warning, which stops a strict build: readers may be offline.
 """
 
 from __future__ import annotations
@@ -11,8 +12,14 @@ from __future__ import annotations
 import logging
 import os
 import re
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from connector.dead_letters.repair import STEPS
+from connector.records.model import Rule
+from connector.records.rejection import Reason
+from tests.error_codes import errors_list
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
@@ -31,6 +38,7 @@ PROJECT_PAGES = {
 
 _LOG = logging.getLogger("mkdocs.hooks.docs_site")
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]+)((?:#[^)\s]*)?)\)")
+_GENERATED = re.compile(r"<!-- generated: (\w+) -->")
 _LOADED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*?\bsrc=\"?((?:https?:)?//[^\s\">]+)"
     r"|<link\b(?=[^>]*\brel=\"?(?:stylesheet|preload|preconnect|icon))"
@@ -56,7 +64,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     """Rewrite the links to files that are elsewhere on the site than in the repository."""
     path = page.file.src_uri
     names = {path: name for name, path in PROJECT_PAGES.items()}
-    return rewritten(markdown, ROOT / names[path] if path in names else DOCS / path)
+    return rewritten(generated(markdown), ROOT / names[path] if path in names else DOCS / path)
 
 
 def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
@@ -64,6 +72,42 @@ def on_post_page(output: str, *, page: Page, config: MkDocsConfig) -> str:
     for host in loaded_elsewhere(output):
         _LOG.warning("%s loads %s", page.file.src_uri, host)
     return output
+
+
+def generated(markdown: str) -> str:
+    """The Markdown with the generated part in place of each comment `<!-- generated: NAME -->`."""
+    return _GENERATED.sub(lambda comment: PARTS[comment[1]](), markdown)
+
+
+def _table(heading: str, rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [f"| {heading} |", "|---" * (heading.count("|") + 1) + "|"]
+    return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+def _reasons() -> str:
+    rows = ((f"`{reason}`", reason.cause, reason.remedy) for reason in Reason)
+    return _table("reason | cause | remedy", rows)
+
+
+def _rules() -> str:
+    rows = ((f"`{rule}`", f"`{rule.field}`" if rule.field else "", rule.limit) for rule in Rule)
+    return _table("rule | field | must be", rows)
+
+
+def _steps() -> str:
+    rows = (
+        (f"`{verb}`", f"`{form}`" if form else "", effect) for verb, (form, effect) in STEPS.items()
+    )
+    return _table("step | argument | what it does", rows)
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "errors": errors_list,
+    "reasons": _reasons,
+    "rules": _rules,
+    "steps": _steps,
+}
+"""What makes each generated part of a page, by its name."""
 
 
 def site_path(target: Path) -> str:
@@ -76,13 +120,13 @@ def rewritten(markdown: str, page: Path) -> str:
     """The Markdown of `page` with the links of the site."""
     folder = os.path.dirname(site_path(page))
 
-    def link(found: re.Match[str]) -> str:
-        target = (page.parent / found[1]).resolve()
+    def site_link(link: re.Match[str]) -> str:
+        target = (page.parent / link[1]).resolve()
         if not target.is_relative_to(ROOT):
-            return found[0]
-        return f"]({os.path.relpath(site_path(target), folder or '.')}{found[2]})"
+            return link[0]
+        return f"]({os.path.relpath(site_path(target), folder or '.')}{link[2]})"
 
-    return _LINK.sub(link, markdown)
+    return _LINK.sub(site_link, markdown)
 
 
 def loaded_elsewhere(html: str) -> list[str]:
@@ -92,4 +136,4 @@ def loaded_elsewhere(html: str) -> list[str]:
 
 def _targets(page: Path) -> list[Path]:
     text = page.read_text("utf-8")
-    return [(page.parent / found[1]).resolve() for found in _LINK.finditer(text)]
+    return [(page.parent / link[1]).resolve() for link in _LINK.finditer(text)]

@@ -25,16 +25,16 @@ def why_no_java() -> str:
     answer = subprocess.run(
         ["java", "-version"], capture_output=True, text=True, check=False, timeout=60
     )
-    found = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-    if answer.returncode != 0 or found is None:
+    version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
+    if answer.returncode != 0 or version is None:
         return (
             "`java -version` does not answer; Spark and the local Kafka broker need Java"
             f" {JAVA_NEEDED} or 21"
         )
-    if int(found[1]) < JAVA_NEEDED:
+    if int(version[1]) < JAVA_NEEDED:
         return (
-            f"Java {found[1]} is too old; Spark and the local Kafka broker need Java {JAVA_NEEDED}"
-            " or 21"
+            f"Java {version[1]} is too old; Spark and the local Kafka broker need Java"
+            f" {JAVA_NEEDED} or 21"
         )
     return ""
 
@@ -46,15 +46,15 @@ def newest_java() -> tuple[Path | None, int]:
     candidates = [Path(home) / "bin/java"] if home else []
     candidates += [Path(on_path)] if on_path else []
     candidates += sorted(Path("/usr/lib/jvm").glob("*/bin/java"))
-    found: tuple[Path | None, int] = (None, 0)
+    newest: tuple[Path | None, int] = (None, 0)
     for java in candidates:
         answer = subprocess.run(
             [java, "-version"], capture_output=True, text=True, check=False, timeout=60
         )
         version = re.search(r'version "(\d+)', answer.stderr + answer.stdout)
-        if version is not None and int(version[1]) > found[1]:
-            found = java, int(version[1])
-    return found
+        if version is not None and int(version[1]) > newest[1]:
+            newest = java, int(version[1])
+    return newest
 
 
 @cache

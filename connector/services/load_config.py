@@ -42,7 +42,7 @@ def load_config(
 
     Raises:
         ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only
-        the first.
+            the first.
     """
     if path is not None and not isinstance(path, str | Path):
         raise argument_invalid("path", path, "the path of a file, or None")

@@ -89,7 +89,7 @@ def close_partition(
 
     Raises:
         ConfigError: There is no such stream, or no such partition that has not ended, or `why` or
-        `by` is not a text, or an empty one.
+            `by` is not a text, or an empty one.
         TableError: The warehouse cannot be read or written.
     """
     from connector.lake.overrides import Overrides

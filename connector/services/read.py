@@ -107,7 +107,7 @@ def read(
         ConfigError: There is no such table, or `max_staleness_s` is not allowed.
         StaleTableError: The rows would be older than the bound, also with a merge.
         TableError: The table, its changelog or its snapshot cannot be read. Or the table was not
-        made from this changelog, and its last apply is not within the bound.
+            made from this changelog, and its last apply is not within the bound.
     """
     from connector.lake.overrides import Overrides
 

@@ -110,7 +110,7 @@ def run(
             warehouse is a folder that the hosts of a cluster may not share.
         WriterConflictError: Another process, or another call of this one, runs the same stream.
         ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
-        remedy. Nothing is lost.
+            remedy. Nothing is lost.
     """
     if not config.streams:
         raise ConfigError(

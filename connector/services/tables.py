@@ -79,7 +79,7 @@ def rebuild(
         ConfigError: There is no such table.
         WriterConflictError: Another call of this process runs the stream or rebuilds the table.
         ConnectorError: Kafka or the warehouse cannot be used, the changelog is incomplete, or
-        another process writes to the table.
+            another process writes to the table.
     """
     find_table(config, table)
     from connector.lake.jobs import History

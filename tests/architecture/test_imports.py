@@ -1,4 +1,4 @@
-"""Who may import whom, and what nobody imports before it is needed."""
+"""The imports that are allowed, and the modules that are imported only when they are needed."""
 
 from __future__ import annotations
 

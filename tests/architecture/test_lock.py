@@ -54,7 +54,7 @@ def environments() -> list[dict[str, str]]:
     ]
 
 
-def test_what_is_locked_needs_nothing_that_is_not(locked: dict[str, Version]) -> None:
+def test_locked_packages_need_only_locked_packages(locked: dict[str, Version]) -> None:
     missing = set()
     for name in locked:
         try:
@@ -71,7 +71,7 @@ def test_what_is_locked_needs_nothing_that_is_not(locked: dict[str, Version]) ->
     assert not missing
 
 
-def test_what_this_project_asks_for_is_locked(locked: dict[str, Version]) -> None:
+def test_the_dependencies_of_this_project_are_locked(locked: dict[str, Version]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
     for requirement in map(Requirement, asked):

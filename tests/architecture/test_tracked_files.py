@@ -32,13 +32,13 @@ def texts() -> dict[str, str]:
     )
     if listed.returncode != 0:
         pytest.skip("not a git checkout, so nothing is tracked")
-    found = {}
+    texts = {}
     for name in filter(None, listed.stdout.split("\0")):
         try:
-            found[name] = (ROOT / name).read_text(encoding="utf-8")
+            texts[name] = (ROOT / name).read_text(encoding="utf-8")
         except (UnicodeDecodeError, OSError):
             continue
-    return found
+    return texts
 
 
 def test_no_file_names_a_package_registry(texts: dict[str, str]) -> None:

@@ -31,8 +31,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
     made = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
     assert made.returncode == 0, made.stderr
-    (found,) = folder.glob("lowmark-*.whl")
-    return found
+    (wheel,) = folder.glob("lowmark-*.whl")
+    return wheel
 
 
 def test_the_wheel_has_the_package_with_its_types_schemas_and_locks(wheel: Path) -> None:

@@ -215,7 +215,7 @@ def _publish_letters(
 
 
 _OF_PAGES: Final[dict[Path, Callable[[ConnectorConfig, int], dict[str, str]]]] = {
-    HOWTO / "write-a-producer.md": _an_import_that_ended,
+    HOWTO / "manage-stream-partitions.md": _an_import_that_ended,
     HOWTO / "load-a-table.md": _exports,
     HOWTO / "read-a-stream.md": _records_of_all_kinds,
     HOWTO / "read-a-table.md": _up_to_date,

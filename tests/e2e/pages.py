@@ -226,7 +226,7 @@ class _Both(io.TextIOBase):
 
 @contextmanager
 def _stopped_by(number: signal.Signals) -> Iterator[None]:
-    """The main thread gets this signal until the block ends, as from a user who has seen enough."""
+    """The main thread gets this signal until the block ends, as from a user who presses Ctrl-C."""
     is_over = threading.Event()
 
     def send() -> None:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.timeout(600)
-def test_the_result_is_the_truth_and_a_difference_is_seen(tmp_path: Path, seed: int) -> None:
+def test_the_table_equals_git_and_a_difference_is_reported(tmp_path: Path, seed: int) -> None:
     """OPS-2: nothing_lost, nothing_invented, newest_wins, deletes_stay_deleted, resumable,
     poison_is_contained, across a SIGKILL; TBL-17: cut_is_consistent at a commit in the middle;
     SUB-6: the explanation of a row is the row

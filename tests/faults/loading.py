@@ -54,7 +54,7 @@ columns = [
 
 
 class Program:
-    """A process, and what it has said."""
+    """A process, and the lines of its output."""
 
     def __init__(self, name: str, said: Path, **arguments: object) -> None:
         self._said, self.log = said, said.with_suffix(".log")
@@ -138,7 +138,7 @@ class Load:
     # Programs.
 
     def start_worker(self, number: int, kill: str = "") -> Program:
-        """Another start of a worker. It opens its session when it is told the first line."""
+        """Another start of a worker. It opens its session when it reads the first line."""
         known = self.starts.setdefault(number, [])
         started = Program(
             "load",

@@ -1,4 +1,4 @@
-"""Everything breaks, in an order drawn from the seed, while a source goes on committing; then every
+"""Every part breaks, in an order drawn from the seed, while a source goes on committing; then every
 promise is judged.
 
 CRASHES and KILLS in the environment say how many lives are to end at a named point, and how many by

@@ -81,8 +81,8 @@ def test_nothing_is_lost_in_a_store_that_fails(
     new_topic: NewTopic,
     seed: int,
 ) -> None:
-    """STO-3, STO-6, `nothing_lost`, `newest_wins`: also commits whose answer was cut. What a life
-    leaves undone, the next one does, and each error says that the store failed.
+    """STO-3, STO-6, `nothing_lost`, `newest_wins`: also commits whose answer was cut. The next
+    process finishes what the one before left undone, and each error says that the store failed.
     """
     settings = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[union-attr]
     settings.set(f"fs.s3a.bucket.{FAULTY}.endpoint", f"http://127.0.0.1:{proxy.port}")
@@ -197,9 +197,9 @@ def test_resumable_after_each_kill(rivals: Rivals) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900 + 60 * MINUTES)
-def test_of_two_pipelines_none_loses_a_commit(rivals: Rivals) -> None:
+def test_two_pipelines_lose_no_commit(rivals: Rivals) -> None:
     """STO-3, `nothing_lost`: two `connector run` on one warehouse, and a rebuild beside them. One
-    stands still for a while, and goes on with what it knew. A process that meets another one ends
+    pauses for a while, and continues with its old state. A process that meets another one ends
     with an error, and is started again.
     """
     until = time.monotonic() + 60 * MINUTES

@@ -1,4 +1,4 @@
-"""The network that the faults break does what it is told."""
+"""The proxy breaks the network as the faults need it."""
 
 from __future__ import annotations
 

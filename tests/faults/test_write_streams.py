@@ -93,7 +93,7 @@ def test_all_rows_of_a_load_once_and_in_one_version_whatever_breaks(
 
 @dataclass(frozen=True)
 class Answers:
-    """What the starts of one worker have said of their appends: offset, rows and number of the
+    """The output of the starts of one worker about their appends: offset, rows and number of the
     start of those that were taken, and offset and number of those that were not.
     """
 

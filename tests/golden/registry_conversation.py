@@ -1,4 +1,4 @@
-"""What our client and a real schema registry said to each other, kept in
+"""The requests of our client and the answers of a real schema registry, kept in
 `registry_conversation.json` (SEC-4).
 
 `python -m tests.golden.registry_conversation` starts Apicurio Registry and writes the file again.

@@ -1,4 +1,4 @@
-"""TBL-14: a damaged file of a warehouse is told as damage by every reader without a JVM, with its
+"""TBL-14: every reader without a JVM reports a damaged file of a warehouse as damage, with its
 name and a remedy that helps.
 
 Each file of the log of each Delta table, and a data file that the log names, is damaged in each
@@ -165,7 +165,7 @@ def moved_away(*paths: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("what", DAMAGES)
 @pytest.mark.parametrize(("warehouse", "path"), CASES, indirect=["warehouse"])
-def test_damage_is_told_as_damage(warehouse: Path, path: str, what: str) -> None:
+def test_damage_is_reported_as_damage(warehouse: Path, path: str, what: str) -> None:
     """A reader that does not need the file reads what it read before. So does every reader, once
     the remedy of the error was followed.
     """

@@ -111,7 +111,7 @@ def test_a_version_may_be_earlier_than_the_log(tmp_path: Path) -> None:
 
 
 def test_a_winner_may_have_left_the_changelog(tmp_path: Path) -> None:
-    """TBL-15: the table has its value and its order; the batches that are missing are said."""
+    """TBL-15: the table has its value and its order, and the missing batches are named."""
     copytree(FOLDER, tmp_path / "w")
     config = ConnectorConfig(str(tmp_path / "w"), CONFIG.kafka, None, CONFIG.streams, CONFIG.tables)
     changelog = DeltaTable(str(tmp_path / "w/streams/s/changelog"))
@@ -146,7 +146,7 @@ def test_a_winner_may_have_left_the_changelog(tmp_path: Path) -> None:
     assert [(one.qualifier, len(one.entries)) for one in columns] == [(b"amount", 0), (b"name", 1)]
 
 
-def test_kafka_that_does_not_answer_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_says_that_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise BrokerError(ErrorCode.BROKER_UNREACHABLE, "Kafka does not answer", "", "Start it")
 

@@ -53,7 +53,7 @@ CASES = [
 
 
 def test_every_released_schema_is_shipped_and_has_golden_bytes() -> None:
-    """REC-12: a released schema is neither changed nor dropped, and there is none without proof."""
+    """REC-12: a released schema is neither changed nor dropped, and each has golden bytes."""
     assert {path.name for path in CHECKOUT.glob("*.avsc")} == {
         f"change_record.v{version}.avsc" for version in FINGERPRINTS
     }

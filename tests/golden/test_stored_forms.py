@@ -85,7 +85,7 @@ def test_a_stored_form_stays(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["table commit", "progress", "frontier"])
-def test_what_is_stored_has_the_types_of_json(name: str) -> None:
+def test_stored_values_have_the_types_of_json(name: str) -> None:
     """A commit that was read again is compared with what was to be written: a tuple is no list."""
     stored = json.loads(EXAMPLES[name])
     written = {

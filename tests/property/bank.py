@@ -1,5 +1,5 @@
-"""A bank on the world of `deliveries.py`: accounts on stream partitions that split and merge, and
-transfers between them.
+"""A bank on the simulation of `deliveries.py`: accounts on stream partitions that split and merge,
+and transfers between them.
 
 A transfer is a transaction of two changes. Each change belongs to the stream partition that has the
 account's key. It goes to the Kafka partition of its key, among those that this stream partition
@@ -15,7 +15,7 @@ from random import Random
 
 from connector.records.model import DataChange
 from tests.changes import change, put
-from tests.property.deliveries import Producer, Sent, World
+from tests.property.deliveries import Producer, Sent, Simulation
 
 ACCOUNTS = [bytes([first]) + b" account" for first in range(16, 256, 32)]
 OPENING = 100
@@ -29,7 +29,7 @@ class Written(Sent):
     change: DataChange | None = None
 
 
-class BankWorld(World):
+class BankSimulation(Simulation):
     """`balances` has the balances after every commit timestamp. `lies`: heartbeats do not wait for
     changes in flight, against REC-18.
     """
@@ -43,8 +43,8 @@ class BankWorld(World):
         self._speak()
 
     def step(self) -> None:
-        """One random event, as in any world. But splits, merges and growth only happen in `turn`,
-        because otherwise heartbeats would be too rare.
+        """One random event, as in any simulation. But splits, merges and growth only happen in
+        `turn`, because otherwise heartbeats would be too rare.
         """
         self.rng.choices(
             [self._change, self._deliver, self._beat, self._learn, self._announce_again],

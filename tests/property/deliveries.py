@@ -1,8 +1,9 @@
 """A source whose change stream splits, merges and sends heartbeats, Kafka partitions that fill at
 different speeds, and a reader.
 
-The source follows REC-18, and the world knows the records in flight. All random choices come from a
-`random.Random`. Times come from a clock that moves only now and then, so that many are equal.
+The source follows REC-18, and the simulation knows the records in flight. All random choices come
+from a `random.Random`. Times come from a clock that moves only now and then, so that many are
+equal.
 """
 
 from __future__ import annotations
@@ -74,14 +75,14 @@ def _control(root: str, kafka_partitions: int) -> Producer:
     return Producer(root, frozenset([root]), KeyRange(b"", None), 0, kafka_partitions)
 
 
-class World:
+class Simulation:
     """`logs` are the Kafka partitions. `step` makes one event. `finish` brings all records to
     Kafka, with a last heartbeat of each stream partition.
 
     An announcement has several parts, in any order and some of them twice. Between two parts, there
     may be other records. Some roots are announced once, write one change, and end; others are not
     announced any more after others announce their stream partitions. All this is not so in a
-    `steady` world, because who reads from the middle may not learn of it.
+    `steady` simulation, because who reads from the middle may not learn of it.
     """
 
     def __init__(self, rng: Random, *, roots: int = 1, steady: bool = False) -> None:
@@ -331,15 +332,15 @@ class Reader:
     `keeps_parts`: it never stops between the parts of an announcement.
     """
 
-    world: World
+    simulation: Simulation
     positions: dict[int, int] = field(default_factory=dict)
     keeps_parts: bool = False
 
     def begin_in_the_middle(self) -> None:
         self.keeps_parts = True
         self.positions = {
-            k: self._end(log, self.world.rng.randint(0, len(log)))
-            for k, log in enumerate(self.world.logs)
+            k: self._end(log, self.simulation.rng.randint(0, len(log)))
+            for k, log in enumerate(self.simulation.logs)
         }
 
     def _end(self, log: list[Sent], end: int) -> int:
@@ -350,18 +351,18 @@ class Reader:
     def batch(self, *, everything: bool = False) -> tuple[list[Sent], BatchClaims]:
         """The new changes of a batch, and its claims about watermarks."""
         read: list[tuple[int, Sent]] = []
-        for k, log in enumerate(self.world.logs):
+        for k, log in enumerate(self.simulation.logs):
             start = self.positions.get(k, 0)
-            most = self.world.rng.choice((0, 1, 5, 20))
+            most = self.simulation.rng.choice((0, 1, 5, 20))
             end = (
                 len(log)
                 if everything
-                else self._end(log, self.world.rng.randint(start, min(len(log), start + most)))
+                else self._end(log, self.simulation.rng.randint(start, min(len(log), start + most)))
             )
             read += [(k, record) for record in log[start:end]]
             self.positions[k] = end
         new = [record for _, record in read if record.commit_timestamp and not record.again]
-        return new, heard(read, len(self.world.logs))
+        return new, heard(read, len(self.simulation.logs))
 
 
 def _are_parts(one: Sent, other: Sent) -> bool:
@@ -398,18 +399,18 @@ class Begin(Enum):
 
 
 def batches(
-    rng: Random, world: World, *, steps: int = 300, begin: Begin = Begin.FIRST
+    rng: Random, simulation: Simulation, *, steps: int = 300, begin: Begin = Begin.FIRST
 ) -> Iterator[tuple[list[Sent], BatchClaims]]:
-    """The life of a world, batch by batch. The last batch has read everything."""
-    reader = Reader(world)
+    """The life of a simulation, batch by batch. The last batch has read everything."""
+    reader = Reader(simulation)
     if begin is not Begin.FIRST:
         for _ in range(steps):
-            world.step()
+            simulation.step()
     if begin is Begin.MIDDLE:
         reader.begin_in_the_middle()
     for _ in range(steps):
-        world.step()
+        simulation.step()
         if rng.random() < 0.3:
             yield reader.batch()
-    world.finish()
+    simulation.finish()
     yield reader.batch(everything=True)

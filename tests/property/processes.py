@@ -1,5 +1,5 @@
-"""The world of `deliveries.py` with a process that announces as `ChangeProducer` does, dies, and is
-started again.
+"""The simulation of `deliveries.py` with a process that announces as `ChangeProducer` does, dies,
+and is started again.
 
 One process at a time writes all stream partitions. When it dies, its records in flight are lost.
 The next one knows no lineage. It repeats the records of the source from some time on, which is not
@@ -22,7 +22,7 @@ from connector.records.model import (
 )
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import KeyRange
-from tests.property.deliveries import Producer, Sent, World
+from tests.property.deliveries import Producer, Sent, Simulation
 
 RETENTION = 20
 AHEAD = 1_000_000
@@ -49,21 +49,26 @@ class Speaker(Producer):
     """A stream partition whose records go through the process."""
 
     def __init__(
-        self, world: ProcessWorld, name: str, roots: frozenset[str], keys: KeyRange, floor: int
+        self,
+        simulation: ProcessSimulation,
+        name: str,
+        roots: frozenset[str],
+        keys: KeyRange,
+        floor: int,
     ) -> None:
-        super().__init__(name, roots, keys, floor, len(world.logs))
-        self._world = world
+        super().__init__(name, roots, keys, floor, len(simulation.logs))
+        self._simulation = simulation
 
     def send(self, record: Sent, kafka_partition: int) -> None:
-        self._world.tell(record, kafka_partition)
+        self._simulation.tell(record, kafka_partition)
 
     def send_everywhere(self, record: Sent) -> None:
-        self._world.tell(record, None)
+        self._simulation.tell(record, None)
 
     def oldest_change_in_flight(self) -> int:
         flying = [
             sent
-            for queue in self._world.queues.values()
+            for queue in self._simulation.queues.values()
             for sent, _ in queue
             if sent.stream_partition == self.name
         ]
@@ -72,7 +77,7 @@ class Speaker(Producer):
         )
 
 
-class ProcessWorld(World):
+class ProcessSimulation(Simulation):
     """`is_told`: when a process begins, its caller announces one root, and all live stream
     partitions with their keys. Otherwise the process gets no announcement.
     """

@@ -1,4 +1,4 @@
-"""Ingest of a `ReleaseWorld`, with the laws of releases and of expiry (WRS-17 to WRS-21)."""
+"""Ingest of a `ReleaseSimulation`, with the laws of releases and of expiry (WRS-17 to WRS-21)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from connector.tables.retention import Retention, is_too_late
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Withheld
-from tests.property.release_world import LIVE, STAGING_RETENTION, ReleaseWorld, Row
+from tests.property.release_simulation import LIVE, STAGING_RETENTION, ReleaseSimulation, Row
 
 RETENTION_S = 3
 NEVER_STALLED_S = 10**9
@@ -105,7 +105,7 @@ class Batch:
 class Reader:
     """Ingest, and what fresh reads show after each batch. `check` has the laws."""
 
-    world: ReleaseWorld
+    simulation: ReleaseSimulation
     count: Count = count_rows
     expiry: Expiry = expire_rows
     progress: Progress = field(default_factory=Progress)
@@ -123,19 +123,21 @@ class Reader:
     """The end offsets when the first copy of a release was read, by its commit timestamp."""
 
     def ingest(self, share: Callable[[], float], *, goes_on: bool) -> None:
-        """Read some part of each Kafka partition, and check the laws. If the world `goes_on`, there
-        is an event between the choice of the offsets and the question for the end offsets.
+        """Read some part of each Kafka partition, and check the laws. If the simulation `goes_on`,
+        there is an event between the choice of the offsets and the question for the end offsets.
         """
         start = dict(self.ends)
-        for k in range(len(self.world.logs)):
+        for k in range(len(self.simulation.logs)):
             first = start.get(k, 0)
-            self.ends[k] = first + round((self.world.stable(k, first) - first) * share())
+            self.ends[k] = first + round((self.simulation.stable(k, first) - first) * share())
         if all(end == start.get(k, 0) for k, end in self.ends.items()):
             return
-        kafka_partitions = len(self.world.logs)
+        kafka_partitions = len(self.simulation.logs)
         if goes_on:
-            self.world.step()
-        asked = EndOffsets(self.world.clock, {k: len(log) for k, log in enumerate(self.world.logs)})
+            self.simulation.step()
+        asked = EndOffsets(
+            self.simulation.clock, {k: len(log) for k, log in enumerate(self.simulation.logs)}
+        )
         number = self.progress.ingest_batch + 1
         counts = self._counted(number, start, kafka_partitions)
         batch = Batch(number, counts, dict(self.ends), asked)
@@ -160,7 +162,7 @@ class Reader:
         lineage, streams, releases = list[LineageRecord](), set[str](), list[Release]()
         staged = rejected = 0
         for k, end in self.ends.items():
-            for sent in self.world.logs[k][start.get(k, 0) : end]:
+            for sent in self.simulation.logs[k][start.get(k, 0) : end]:
                 if not sent.is_committed:
                     continue
                 match sent.record:
@@ -169,7 +171,7 @@ class Reader:
                         streams.add(row.stream)
                         staged += 1
                     case Row() as row:
-                        self.world.rejected(row)
+                        self.simulation.rejected(row)
                         rejected += 1
                     case Release() as release:
                         if is_too_late(release, self.progress.horizon):
@@ -226,7 +228,7 @@ class Reader:
 
     def expire(self) -> None:
         """Remove the payload of expired rows, as `Changelog.expire` does, and check the laws."""
-        before = self.world.clock - 2 * STAGING_RETENTION
+        before = self.simulation.clock - 2 * STAGING_RETENTION
         streams, removed = self.expiry(self.progress.releases, before, self.changelog)
         held = {one.stream for release in self.progress.releases.open for one in release.ranges}
         assert held.isdisjoint(streams), f"an open release of {held & streams} loses rows"
@@ -245,13 +247,13 @@ class Reader:
         """Whether a release of these rows becomes complete without a replay: ingest took all of
         them, and forgot none.
         """
-        lost = self.world.rejected_rows | self.forgotten
+        lost = self.simulation.rejected_rows | self.forgotten
         return lost.isdisjoint(rows)
 
     def check(self, before: Progress) -> None:
         """The laws that hold after each batch. `before` is the progress before it."""
         progress, complete_to = self.progress, self.progress.consistent_to
-        cut = progress.cut(self.world.clock, NEVER_STALLED_S)
+        cut = progress.cut(self.simulation.clock, NEVER_STALLED_S)
         assert cut.low_watermark == complete_to, "two answers"
         assert (complete_to or 0) <= (progress.low_watermark or 0), "above the low watermark"
         assert (complete_to or 0) >= (before.consistent_to or 0), "the cut went back"
@@ -261,23 +263,25 @@ class Reader:
                 assert (one.withheld is Withheld.ROWS) == is_read, f"{one} is wrongly withheld"
         fresh_to = progress.freshness.of(progress.ingest_batch) or 0
         shown_at = {at for times in self.visible.values() for at in times}
-        for release in self.world.committed:
+        for release in self.simulation.committed:
             at, rows = release.commit_timestamp, rows_of_release(release)
             if self.is_visible(rows):
                 continue
             assert at not in shown_at, f"only a part of {release} is visible"
             if release.stream_partition == LIVE and self.may_complete(rows):
                 assert complete_to is None or complete_to <= at, f"{complete_to} passes {release}"
-                assert fresh_to < self.world.arrived_at[at], f"{fresh_to} is too fresh: {release}"
+                assert fresh_to < self.simulation.arrived_at[at], (
+                    f"{fresh_to} is too fresh: {release}"
+                )
         visible = sum(map(len, self.visible.values()))
         assert progress.releases.released_rows == visible, "not all visible rows are counted"
         without_rows = sum(
             one.commit_timestamp not in shown_at
             or not self.forgotten.isdisjoint(rows_of_release(one))
-            for one in self.world.committed
+            for one in self.simulation.committed
         )
         assert progress.releases.repeated <= without_rows, "a copy was counted as repeated"
-        for release in self.world.unacknowledged:
+        for release in self.simulation.unacknowledged:
             assert complete_to is None or complete_to <= release.commit_timestamp, (
                 f"{complete_to} passes {release}, which is still to come"
             )
@@ -287,15 +291,15 @@ class Reader:
 
     def finish(self) -> None:
         """Everything is read and replayed. The laws of the end. Then everything expires, twice."""
-        self.world.finish()
+        self.simulation.finish()
         self.ingest(lambda: 1, goes_on=False)
         assert self.progress.consistent_to == self.progress.low_watermark, "withheld, and it holds"
-        while self.world.to_replay:
-            self.world.replay_all()
+        while self.simulation.to_replay:
+            self.simulation.replay_all()
             self.ingest(lambda: 1, goes_on=False)
         progress = self.progress
         horizon = progress.horizon or 0
-        for release in self.world.committed:
+        for release in self.simulation.committed:
             rows = rows_of_release(release)
             is_live = release.stream_partition == LIVE
             if is_live and self.may_complete(rows):
@@ -309,12 +313,12 @@ class Reader:
                 assert one.withheld is Withheld.ROWS, f"{one} still waits"
                 rows = [row for range_ in one.ranges for row in rows_of(range_)]
                 assert not self.forgotten.isdisjoint(rows), f"{one} has all its rows"
-        reached = self.world.last_heartbeat + 1
+        reached = self.simulation.last_heartbeat + 1
         assert progress.low_watermark == reached, f"{progress.frontier} does not reach {reached}"
         assert progress.consistent_to == progress.low_watermark
         assert progress.freshness.of(progress.ingest_batch) == progress.freshness.newest
         for _ in range(2):
-            self.world.clock += 3 * STAGING_RETENTION
+            self.simulation.clock += 3 * STAGING_RETENTION
             self.expire()
             open_ = {
                 one.stream for release in self.progress.releases.open for one in release.ranges
@@ -322,5 +326,5 @@ class Reader:
             assert self.progress.releases.streams.keys() <= open_, "not forgotten"
             removed = sum(map(len, self.changelog.expired.values()))
             assert self.progress.releases.expired == removed, "not all are counted"
-            self.world.replay_again()
+            self.simulation.replay_again()
             self.ingest(lambda: 1, goes_on=False)

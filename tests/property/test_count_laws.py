@@ -399,7 +399,7 @@ CASES: Final[Mapping[str, tuple[list[Row], Row]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_what_is_counted(name: str) -> None:
+def test_counts_are_those_of_the_records(name: str) -> None:
     """TBL-5."""
     rows, expected = CASES[name]
     found = counted(rows)

@@ -132,7 +132,7 @@ def written(datum: dict[str, Any]) -> bytes:
 
 
 @given(edge_data(st.integers(1, 4)), st.none() | st.sampled_from([1, 4]))
-def test_what_breaks_a_rule_names_one_and_what_keeps_all_can_be_built(
+def test_an_invalid_record_names_one_rule_and_a_valid_one_can_be_built(
     datum: dict[str, Any], topic_partitions: int | None
 ) -> None:
     """REC-14, REC-16: the list of rules is closed."""

@@ -50,10 +50,10 @@ def with_change(
 @every_table
 @examples(60)
 @given(deliveries=histories(rows=(b"r1",)))
-def test_the_difference_does_what_the_late_change_would(
+def test_the_new_change_has_the_effect_of_the_late_change(
     order_by: OrderBy, versions: Versions, deliveries: list[Delivery]
 ) -> None:
-    """DLQ-13, replay_is_safe: to the row as it stands, in the order of today."""
+    """DLQ-13, replay_is_safe: on the current row, in the current order of the table."""
     late, *others = deliveries
     same_today(
         table(order_by, versions), late, [other for other in others if other.change != late.change]

@@ -1,4 +1,4 @@
-"""How old a state is, beside a world that knows when each record arrived (TBL-16,
+"""How old a state is, beside a simulation that knows when each record arrived (TBL-16,
 `staleness_is_bounded`).
 """
 
@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 
 @dataclass
-class World:
+class Simulation:
     """Records by Kafka partition, each with its arrival; the batches so far, and what is known of
     their age.
     """
@@ -78,33 +78,34 @@ def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, ob
     """TBL-16: a state holds all that had arrived at its moment; of the newest batch's there is no
     newer moment that was asked for.
     """
-    world = World()
+    simulation = Simulation()
     for step in steps:
-        world.take(step)
-        for batch in range(1, len(world.batches)):
-            known = world.moments.of(batch)
-            ends = world.batches[batch]
+        simulation.take(step)
+        for batch in range(1, len(simulation.batches)):
+            known = simulation.moments.of(batch)
+            ends = simulation.batches[batch]
             if known is not None:
-                assert all(ends[k] >= count for k, count in world.arrived_by(known).items())
-            if batch == len(world.batches) - 1 and len(world.asked) <= MAX_PENDING:
+                assert all(ends[k] >= count for k, count in simulation.arrived_by(known).items())
+            if batch == len(simulation.batches) - 1 and len(simulation.asked) <= MAX_PENDING:
                 assert known == max(
-                    (asked.at for asked in world.asked if asked.is_contained(ends)), default=None
+                    (asked.at for asked in simulation.asked if asked.is_contained(ends)),
+                    default=None,
                 )
 
 
 @given(STEPS)
-def test_what_is_behind_is_counted_and_bounded(steps: list[tuple[str, object]]) -> None:
-    """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka told last; what
-    is remembered stays small.
+def test_the_lag_is_counted_and_bounded(steps: list[tuple[str, object]]) -> None:
+    """TBL-16, OPS-5: the offsets between the newest batch and the ends that Kafka gave last. The
+    remembered state stays small.
     """
-    world = World()
+    simulation = Simulation()
     for step in steps:
-        world.take(step)
-    ends = world.batches[-1]
-    last = world.asked[-1].ends if world.asked else {}
-    assert world.moments.behind == sum(end - ends[k] for k, end in last.items())
-    assert len(world.moments.pending) <= MAX_PENDING
-    assert from_stored(FreshnessLog, to_stored(world.moments)) == world.moments
+        simulation.take(step)
+    ends = simulation.batches[-1]
+    last = simulation.asked[-1].ends if simulation.asked else {}
+    assert simulation.moments.behind == sum(end - ends[k] for k, end in last.items())
+    assert len(simulation.moments.pending) <= MAX_PENDING
+    assert from_stored(FreshnessLog, to_stored(simulation.moments)) == simulation.moments
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))

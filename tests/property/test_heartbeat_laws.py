@@ -1,5 +1,5 @@
-"""The schedule of automatic heartbeats beside a world that knows which changes are acknowledged
-(PUB-1, REC-18).
+"""The schedule of automatic heartbeats beside a simulation that knows which changes are
+acknowledged (PUB-1, REC-18).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def change(name: str, at: int) -> DataChange:
 
 
 @dataclass
-class World:
+class Simulation:
     """Two stream partitions whose changes are sent, acknowledged and lost in any order, and an
     application that calls when heartbeats are due.
     """
@@ -130,12 +130,12 @@ class World:
             assert self.heartbeats[name][-1][1] == reported[-1], "the last position was not sent"
 
 
-def run(steps: list[tuple[str, str, int]]) -> World:
-    world = World()
+def run(steps: list[tuple[str, str, int]]) -> Simulation:
+    simulation = Simulation()
     for what, name, number in steps:
-        world.step(what, name, number)
-    world.finish()
-    return world
+        simulation.step(what, name, number)
+    simulation.finish()
+    return simulation
 
 
 @given(STEPS)
@@ -151,31 +151,31 @@ def test_heartbeats_are_true_go_forwards_and_come_once_per_interval(
 @given(st.integers(1, 40), st.integers(0, 9))
 def test_a_busy_source_is_not_without_heartbeats(per_second: int, delay: int) -> None:
     """PUB-1: although the newest position is never true, because its change is in flight."""
-    world = World()
+    simulation = Simulation()
     for number in range(per_second * 60):
-        world.send("a", 0)
-        world.reached("a", 0)
-        if len(world.in_flight) > delay:
-            world.acknowledge("a", 0)
-        world.now += 1 / per_second
-        if world.now >= world.schedule.next_at:
-            world.tick()
-        assert number < per_second * (2 * INTERVAL + delay) or world.heartbeats["a"]
+        simulation.send("a", 0)
+        simulation.reached("a", 0)
+        if len(simulation.in_flight) > delay:
+            simulation.acknowledge("a", 0)
+        simulation.now += 1 / per_second
+        if simulation.now >= simulation.schedule.next_at:
+            simulation.tick()
+        assert number < per_second * (2 * INTERVAL + delay) or simulation.heartbeats["a"]
     if delay <= per_second:
-        assert len(world.heartbeats["a"]) >= 9
+        assert len(simulation.heartbeats["a"]) >= 9
 
 
 def test_a_source_that_stops_is_repeated_once_a_minute() -> None:
     """PUB-1: announcements, too, so that a reader that begins in the middle finds one soon."""
-    world = World()
-    world.reached("a", 1)
-    began = world.now
-    while world.now < began + 600:
-        world.now = max(world.now, world.schedule.next_at)
-        world.tick()
-        world.now += 0.01
-    times = [at for at, _ in world.heartbeats["a"]]
-    for found in (times, world.announced):
+    simulation = Simulation()
+    simulation.reached("a", 1)
+    began = simulation.now
+    while simulation.now < began + 600:
+        simulation.now = max(simulation.now, simulation.schedule.next_at)
+        simulation.tick()
+        simulation.now += 0.01
+    times = [at for at, _ in simulation.heartbeats["a"]]
+    for found in (times, simulation.announced):
         assert 9 <= len(found) <= 12
         assert all(INTERVAL <= later - at <= 60 for at, later in pairwise(found))
     assert REPEAT_S < 60

@@ -1,4 +1,4 @@
-"""A row key stands for one tuple of key columns, and the other way round."""
+"""A row key has exactly one tuple of key columns, and a tuple exactly one row key."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def lift_without_tie_breaker(
 def lift_with_literal_ranges(
     change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions
 ) -> RowState:
-    """[0, 0) deletes nothing (the defect that REC-7 speaks of)."""
+    """[0, 0) deletes nothing (the defect that REC-7 names)."""
     state = lift(change, position, order_by, versions)
     return RowState(
         state.cells,

@@ -175,7 +175,7 @@ def test_a_normal_state_holds_nothing_in_vain(
 @each_meaning
 @examples(80)
 @given(deliveries=histories(rows=ROW, changes=9), cut=st.integers(0, 12), horizon=st.integers(0, 8))
-def test_what_expires_is_never_missed(
+def test_an_expired_tombstone_has_nothing_left_to_hide(
     versions: Versions, deliveries: list[Delivery], cut: int, horizon: int
 ) -> None:
     """MRG-10, MRG-11, `deletes_stay_deleted`: a tombstone goes when nothing that it would have

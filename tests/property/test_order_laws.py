@@ -1,6 +1,4 @@
-"""The order of changes is total, says what the source said first, and survives being written
-down.
-"""
+"""The order of changes is total, agrees with the source, and is the same after a round trip."""
 
 from __future__ import annotations
 
@@ -109,7 +107,7 @@ def test_a_later_attempt_comes_after_the_first_at_the_same_place(
 
 
 @given(st.randoms(use_true_random=False))
-def test_what_is_not_ordering_does_not_order(rng: Random) -> None:
+def test_fields_without_an_order_do_not_change_the_order(rng: Random) -> None:
     """MRG-1: stream partition, cluster, token and row image have no say."""
     delivery = history(rng)[0]
     dressed = replace(

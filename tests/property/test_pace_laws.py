@@ -22,10 +22,8 @@ now.
 
 
 @dataclass
-class World:
-    """Applies that take so long as they are told, and what was begun: when, to which cut, by which
-    tables.
-    """
+class Simulation:
+    """Applies with given durations, and the log of their starts: time, cut and tables."""
 
     paces: dict[str, float]
     turns: Turns = field(default_factory=Turns)
@@ -56,11 +54,11 @@ def test_no_table_applies_for_the_sake_of_a_shorter_pace(
     """JOB-2: of those that begin together one with the longest pace was due; the table with the
     longest pace of all keeps to it.
     """
-    world = World(paces)
+    simulation = Simulation(paces)
     for step in steps:
-        world.take(step)
+        simulation.take(step)
     last: dict[str, float] = {}
-    for at, _, names in world.begun:
+    for at, _, names in simulation.begun:
         longest = max(paces[name] for name in names)
         assert any(
             paces[name] == longest and at >= last.get(name, -longest) + longest for name in names
@@ -76,13 +74,17 @@ def test_a_table_is_applied_at_its_pace_from_start_to_start(
     where the apply ends that took longer.
     """
     for name, pace in paces.items():
-        world = World(paces)
+        simulation = Simulation(paces)
         due = 0.0
         for step in steps:
-            world.take(step | 1)
-            if world.begun and world.begun[-1][0] == world.now and name in world.begun[-1][2]:
-                due = max(world.now + pace, world.at_work[name])
-            assert world.now < due + TICK, (name, due)
+            simulation.take(step | 1)
+            if (
+                simulation.begun
+                and simulation.begun[-1][0] == simulation.now
+                and name in simulation.begun[-1][2]
+            ):
+                due = max(simulation.now + pace, simulation.at_work[name])
+            assert simulation.now < due + TICK, (name, due)
 
 
 @given(PACES, STEPS)
@@ -93,14 +95,14 @@ def test_the_longest_pace_brings_all_tables_to_one_cut(
     there already.
     """
     slowest = max(paces, key=lambda name: paces[name])
-    world, stands = World(paces), dict[str, int]()
+    simulation, stands = Simulation(paces), dict[str, int]()
     for step in steps:
-        busy = {name for name, until in world.at_work.items() if until > world.now + TICK}
-        count = len(world.begun)
-        world.take(step)
-        if len(world.begun) > count:
-            stands |= dict.fromkeys(world.begun[-1][2], world.cut)
-            if slowest in world.begun[-1][2]:
+        busy = {name for name, until in simulation.at_work.items() if until > simulation.now + TICK}
+        count = len(simulation.begun)
+        simulation.take(step)
+        if len(simulation.begun) > count:
+            stands |= dict.fromkeys(simulation.begun[-1][2], simulation.cut)
+            if slowest in simulation.begun[-1][2]:
                 assert {
-                    name for name, cut in stands.items() if cut == world.cut
+                    name for name, cut in stands.items() if cut == simulation.cut
                 } >= paces.keys() - busy

@@ -1,4 +1,4 @@
-"""Staged rows become visible together, beside a world with open transactions, batches that end
+"""Staged rows become visible together, beside a simulation with open transactions, batches that end
 anywhere, Kafka partitions that are added, and rows that expire (WRS-15, WRS-17, WRS-18, WRS-20,
 WRS-21, `all_or_nothing`).
 """
@@ -25,31 +25,31 @@ from tests.property.release_reader import (
     expire_rows,
     rows_of,
 )
-from tests.property.release_world import LIVE, ReleaseWorld, Row
+from tests.property.release_simulation import LIVE, ReleaseSimulation, Row
 
 STEPS = 160
 UNRELIABLE = pytest.mark.parametrize("unreliable", [0.0, 0.05])
-# As in `test_watermark_laws`: a world is drawn from one seed.
+# As in `test_watermark_laws`: a simulation is drawn from one seed.
 rngs = st.integers(0, 2**64 - 1).map(Random)
 
 
 def run(
-    world: ReleaseWorld,
+    simulation: ReleaseSimulation,
     count: Count = count_rows,
     expiry: Expiry = expire_rows,
     steps: int = STEPS,
     before: int = 0,
 ) -> Reader:
     """A reader begins after `before` steps."""
-    reader, rng = Reader(world, count, expiry), world.rng
+    reader, rng = Reader(simulation, count, expiry), simulation.rng
     for _ in range(before):
-        world.step()
+        simulation.step()
 
     def share() -> float:
         return rng.choice((0, 0, 1, rng.random()))
 
     for _ in range(steps):
-        world.step()
+        simulation.step()
         if rng.random() < 0.3:
             reader.ingest(share, goes_on=rng.random() < 0.3)
         if rng.random() < 0.1:
@@ -70,27 +70,28 @@ def test_the_rows_of_a_release_become_visible_together(
     low watermark is where the heartbeats are, whatever commits ended before Kafka partitions were
     added (WMK-7).
     """
-    run(ReleaseWorld(rng, unreliable=unreliable), before=before)
+    run(ReleaseSimulation(rng, unreliable=unreliable), before=before)
 
 
-def test_the_worlds_have_what_the_laws_are_about(seed: int) -> None:
+def test_the_simulations_have_all_cases_of_the_laws(seed: int) -> None:
     """Without these cases, the laws would say nothing."""
     seen: set[str] = set()
     for number in range(60):
         rng = Random(f"{seed}/{number}")
-        world = ReleaseWorld(rng, unreliable=0.05 if number % 2 else 0)
-        reader = run(world)
+        simulation = ReleaseSimulation(rng, unreliable=0.05 if number % 2 else 0)
+        reader = run(simulation)
         releases = reader.progress.releases
         seen |= {one.withheld for one in releases.open}
         seen |= {"repeated"} if releases.repeated else set()
-        seen |= {"rejected"} if world.rejected_rows else set()
-        seen |= {"added"} if len(world.logs) > 2 else set()
-        seen |= {one.stream_partition for one in world.committed}
-        seen |= {"several"} if any(len(one.ranges) > 1 for one in world.committed) else set()
+        seen |= {"rejected"} if simulation.rejected_rows else set()
+        seen |= {"added"} if len(simulation.logs) > 2 else set()
+        seen |= {one.stream_partition for one in simulation.committed}
+        seen |= {"several"} if any(len(one.ranges) > 1 for one in simulation.committed) else set()
         seen |= {"visible"} if reader.visible else set()
-        seen |= {"refused"} if world.refused else set()
+        seen |= {"refused"} if simulation.refused else set()
         rows = [
-            {row for one in release.ranges for row in rows_of(one)} for release in world.committed
+            {row for one in release.ranges for row in rows_of(one)}
+            for release in simulation.committed
         ]
         expired = {row for row, batches in reader.changelog.expired.items() if batches}
         seen |= {"expired"} if any(one & expired for one in rows) else set()
@@ -186,11 +187,13 @@ def is_noticed(
     holds: bool = True,
     unreliable: float = 0.0,
 ) -> bool:
-    """Whether the law fails in one of 300 worlds. Most need three."""
+    """Whether the law fails in one of 300 simulations. Most need three."""
     for number in range(300):
-        world = ReleaseWorld(Random(f"{seed}/{number}"), unreliable=unreliable, holds=holds)
+        simulation = ReleaseSimulation(
+            Random(f"{seed}/{number}"), unreliable=unreliable, holds=holds
+        )
         try:
-            run(world, count, expiry)
+            run(simulation, count, expiry)
         except AssertionError as error:
             if law in str(error):
                 return True

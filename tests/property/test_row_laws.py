@@ -92,7 +92,7 @@ def as_delta(type_: DataType, value: object) -> object:
 
 @every_table
 @every_column
-def test_what_a_table_stores_is_what_the_change_says(
+def test_a_table_stores_the_row_that_the_change_describes(
     column: Column, versions: Versions, seed: int, tmp_path: Path
 ) -> None:
     """SUB-6, DLQ-9: 200 rows for each type. The same change from the table and from the changelog

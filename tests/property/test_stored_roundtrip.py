@@ -72,7 +72,7 @@ def test_a_value_without_a_form_of_its_own_comes_back(
 
 @examples(30)
 @given(st.from_type(Progress), st.from_type(TableState), st.from_type(Frontier))
-def test_what_commits_store_comes_back(
+def test_stored_commits_are_read_back(
     progress: Progress, table: TableState, frontier: Frontier
 ) -> None:
     """TBL-5, TBL-10"""
@@ -86,9 +86,7 @@ def test_what_commits_store_comes_back(
 
 
 @given(st.lists(ENTRIES, min_size=1, max_size=3).map(tuple), TOTALS)
-def test_what_the_ledger_stores_comes_back(
-    history: tuple[LedgerEntry, ...], totals: Totals
-) -> None:
+def test_a_stored_ledger_is_read_back(history: tuple[LedgerEntry, ...], totals: Totals) -> None:
     """DLQ-11"""
     assert history_from_json(history_to_json(history)) == history
     assert totals_from_json(totals_to_json(totals)) == totals
@@ -144,7 +142,7 @@ def test_the_checks_notice_a_broken_form(
         TableState(apply_number=None),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_read_is_not_written(value: object) -> None:
+def test_unreadable_state_is_not_written(value: object) -> None:
     """TBL-14: a commit with it would stop every later run."""
     with pytest.raises(TypeError, match="cannot be stored"):
         to_stored(value)

@@ -1,4 +1,4 @@
-"""Whole transactions beside a world that knows what was sent (SUB-3)."""
+"""Whole transactions beside a simulation that knows what was sent (SUB-3)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from connector.watermarks.reader_state import ReaderState
 from connector.watermarks.tracker import WatermarkTracker
 from connector.watermarks.transactions import TransactionAssembler, WholeTransaction
 from tests.examples import examples
-from tests.property.transactions import MakeAssembler, TransactionWorld, read_range, run
+from tests.property.transactions import MakeAssembler, TransactionSimulation, read_range, run
 
 rngs = st.integers(0, 2**64 - 1).map(Random)
 
@@ -33,16 +33,16 @@ def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> Non
 @given(rng=rngs)
 def test_adjacent_ranges_are_the_whole_range(rng: Random) -> None:
     """SUB-1: in any order of reading, each transaction once."""
-    world = TransactionWorld(rng)
+    simulation = TransactionSimulation(rng)
     for _ in range(100):
-        world.step()
-    world.finish()
-    start, middle, end = sorted(rng.randint(0, world.clock + 2) for _ in range(3))
-    first, second = read_range(world, start, middle), read_range(world, middle + 1, end)
-    whole = read_range(world, start, end)
+        simulation.step()
+    simulation.finish()
+    start, middle, end = sorted(rng.randint(0, simulation.clock + 2) for _ in range(3))
+    first, second = read_range(simulation, start, middle), read_range(simulation, middle + 1, end)
+    whole = read_range(simulation, start, end)
     assert contents([*first, *second]) == contents(whole)
     assert all(start <= one.commit_timestamp <= end for one in whole)
-    everything = contents(read_range(world, 0, world.clock))
+    everything = contents(read_range(simulation, 0, simulation.clock))
     assert contents(whole) == [one for one in everything if start <= one[0] <= end]
 
 
@@ -134,7 +134,7 @@ def of(kind: type[TransactionAssembler]) -> MakeAssembler:
         ReleasesWhatIsReadAgain,
     ],
 )
-def test_the_world_notices_an_assembler_that_is_wrong(
+def test_the_simulation_notices_a_wrong_assembler(
     kind: type[TransactionAssembler], seed: int
 ) -> None:
     """The check is tried itself: each way to get it wrong must be found."""

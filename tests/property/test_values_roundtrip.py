@@ -124,7 +124,7 @@ def test_the_canonical_pattern_is_what_is_written(type_: DataType, value: bytes)
 
 @given(st.sampled_from(list(CANONICAL_PATTERN)), st.data())
 def test_canonical_values_are_readable_text(type_: DataType, data: st.DataObject) -> None:
-    """TBL-7: one grammar lies within the other."""
+    """TBL-7: one grammar contains the other."""
     text = write_value(type_, Encoding.TEXT, data.draw(VALUES[type_])).decode()
     assert re.fullmatch(CANONICAL_PATTERN[type_], text)
     assert re.fullmatch(TEXT_PATTERN[type_], text)

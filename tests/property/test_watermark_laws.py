@@ -1,4 +1,4 @@
-"""The frontier beside a world that knows what is still on its way (WMK-13,
+"""The frontier beside a simulation that knows what is still on its way (WMK-13,
 `watermark_is_honest`).
 """
 
@@ -29,14 +29,14 @@ from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import UNBOUNDED, least
 from tests.examples import examples
 from tests.property import processes
-from tests.property.deliveries import Begin, World, batches
-from tests.property.processes import ProcessWorld
+from tests.property.deliveries import Begin, Simulation, batches
+from tests.property.processes import ProcessSimulation
 
 RETENTION = 20
 omitted_in = frontier._omitted_in
 LONG, SHORT = 300, 150
-"""Steps of a world. Two short ones find more than a long one and take less time; some faults need
-many generations.
+"""Steps of a simulation. Two short ones find more than a long one and take less time; some faults
+need many generations.
 """
 # A seed of it, since a generator whose every number Hypothesis draws is slow, and what it shrinks
 # to is no simpler to read.
@@ -45,7 +45,7 @@ from_where = pytest.mark.parametrize("begin", Begin, ids=lambda begin: begin.val
 
 
 def is_honest(
-    world: World,
+    simulation: Simulation,
     *,
     named: frozenset[str] = frozenset(),
     begin: Begin = Begin.FIRST,
@@ -56,14 +56,16 @@ def is_honest(
     reaches the end.
     """
     found, horizon = UNKNOWN, None
-    for changes, heard in batches(world.rng, world, steps=steps, begin=begin):
+    for changes, heard in batches(simulation.rng, simulation, steps=steps, begin=begin):
         low = found.low_watermark or 0
         found = advance(found, misheard(heard), now=0, horizon=horizon, roots=named)
         below = [change for change in changes if change.commit_timestamp < low]
         assert not below, f"{below} came below {low}"
         assert (found.low_watermark or 0) >= low, "the low watermark went back"
         horizon = None if found.low_watermark is None else found.low_watermark - RETENTION
-    assert found.low_watermark == world.clock + 1, f"{found} ends before {world.clock + 1}"
+    assert found.low_watermark == simulation.clock + 1, (
+        f"{found} ends before {simulation.clock + 1}"
+    )
     assert not found.undeclared, f"{found.undeclared} are undeclared"
     assert found.uncovered() is None
     assert Frontier.from_json(found.to_json()) == found
@@ -78,14 +80,14 @@ def test_watermark_is_honest(roots: int, begin: Begin, seed: int) -> None:
     """
     late = begin is Begin.MIDDLE
     for number in range(24):
-        world = World(Random(f"{seed}/{number}"), roots=roots, steady=late)
+        simulation = Simulation(Random(f"{seed}/{number}"), roots=roots, steady=late)
         # One root that is read from the beginning need not be named.
         named = (
-            frozenset(control.name for control in world.controls)
+            frozenset(control.name for control in simulation.controls)
             if late or roots > 1
             else frozenset[str]()
         )
-        is_honest(world, named=named, begin=begin, steps=SHORT if number % 8 else LONG)
+        is_honest(simulation, named=named, begin=begin, steps=SHORT if number % 8 else LONG)
 
 
 @pytest.mark.parametrize(
@@ -102,13 +104,13 @@ def test_watermark_is_honest_of_what_a_producer_announces(
     is_told: bool, dies: bool, begin: Begin, seed: int
 ) -> None:
     """WMK-6, REC-17: the low watermark becomes known, is honest and reaches the end, also where
-    processes die and begin anew.
+    processes end and start again.
     """
     for number in range(12):
-        world = ProcessWorld(Random(f"{seed}/{number}"), is_told=is_told, dies=dies)
+        simulation = ProcessSimulation(Random(f"{seed}/{number}"), is_told=is_told, dies=dies)
         is_honest(
-            world,
-            named=world.named if begin is Begin.MIDDLE else frozenset(),
+            simulation,
+            named=simulation.named if begin is Begin.MIDDLE else frozenset(),
             begin=begin,
             steps=SHORT if number % 8 else LONG,
         )
@@ -170,13 +172,13 @@ def _by_nobody(said: LineageRecord) -> ChildPartitions:
         (waits_for_added_kafka_partitions, "ends before"),
     ],
 )
-def test_the_world_notices_a_watermark_that_lies(
+def test_the_simulation_notices_a_wrong_watermark(
     misheard: Callable[[BatchClaims], BatchClaims], law: str, seed: int
 ) -> None:
     """The check is tried itself: each way to get it wrong must be found."""
     with pytest.raises(AssertionError, match=law):
         for number in range(1000):
-            is_honest(World(Random(f"{seed}/{number}")), misheard=misheard)
+            is_honest(Simulation(Random(f"{seed}/{number}")), misheard=misheard)
 
 
 def omitted_once(
@@ -196,7 +198,7 @@ def last_part(one: Announcement, other: Announcement) -> Announcement:
     ("of", "rule", "wrong"),
     [(frontier, "_omitted_in", omitted_once), (Announcement, "join", last_part)],
 )
-def test_the_world_notices_a_wrong_rule_of_parts(
+def test_the_simulation_notices_a_wrong_rule_of_parts(
     of: object,
     rule: str,
     wrong: Callable[..., object],
@@ -207,7 +209,7 @@ def test_the_world_notices_a_wrong_rule_of_parts(
     monkeypatch.setattr(of, rule, wrong)
     with pytest.raises(AssertionError, match=r"came below|ends before"):
         for number in range(1000):
-            is_honest(World(Random(f"{seed}/{number}")))
+            is_honest(Simulation(Random(f"{seed}/{number}")))
 
 
 class DatedByTheClock(Announcements):
@@ -232,13 +234,13 @@ class NamesOne(Announcements):
 
 
 @pytest.mark.parametrize("announces", [DatedByTheClock, NamesOne])
-def test_the_world_notices_an_announcement_that_lies(
+def test_the_simulation_notices_a_wrong_announcement(
     announces: type[Announcements], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "Announcements", announces)
     with pytest.raises(AssertionError):
         for number in range(1000):
-            is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=False, dies=False))
+            is_honest(ProcessSimulation(Random(f"{seed}/{number}"), is_told=False, dies=False))
 
 
 class CompletedByTheTimer(Announcements):
@@ -250,20 +252,20 @@ class CompletedByTheTimer(Announcements):
         return Announcements.due(self, record, now, is_automatic=is_automatic)
 
 
-def test_the_world_notices_a_timer_that_completes_announcements(
+def test_the_simulation_notices_a_timer_that_completes_announcements(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WMK-6: a canary."""
     monkeypatch.setattr(processes, "Announcements", CompletedByTheTimer)
     with pytest.raises(AssertionError, match=r"came below|ends before"):
         for number in range(1000):
-            is_honest(ProcessWorld(Random(f"{seed}/{number}"), is_told=True, dies=False))
+            is_honest(ProcessSimulation(Random(f"{seed}/{number}"), is_told=True, dies=False))
 
 
 def does_not_grow(rng: Random, *, ranged: bool) -> None:
     """Stream partitions split, move and merge between the lives of a producer. A life announces
     some of the live ones as roots of their own, and those that nobody has announced. In some
-    worlds, most of them stay as they are for many lives.
+    simulations, most of them stay as they are for many lives.
     """
     found, live, k = UNKNOWN, [("n", 0, 256)], (0, 1, 2)
     again, fates = rng.choice((0.7, 0.1)), ("stay",) * rng.choice((1, 9))
@@ -355,7 +357,7 @@ def test_roots_that_are_wrongly_kept_or_forgotten_are_noticed(
 def test_neither_batches_nor_repetition_matter(rng: Random) -> None:
     """WMK-6, WMK-7: read in one go, or in many with some read again, the same is known."""
     piecemeal, heard_so_far = UNKNOWN, [BatchClaims(1)]
-    for _, heard in batches(rng, World(rng), steps=100):
+    for _, heard in batches(rng, Simulation(rng), steps=100):
         piecemeal = at_leisure(piecemeal, heard)
         assert at_leisure(piecemeal, rng.choice(heard_so_far)) == piecemeal
         heard_so_far.append(heard)
@@ -377,7 +379,7 @@ def undated(frontier: Frontier) -> Frontier:
 def test_frontiers_join_in_any_order(rng: Random) -> None:
     """WMK-13: join is commutative, associative and idempotent."""
     frontier, seen = UNKNOWN, []
-    for _, heard in batches(rng, World(rng), steps=60):
+    for _, heard in batches(rng, Simulation(rng), steps=60):
         frontier = at_leisure(frontier, heard)
         seen += [frontier, at_leisure(UNKNOWN, heard)]
     one, two, three = (rng.choice(seen) for _ in range(3))

@@ -31,7 +31,7 @@ from connector.watermarks.transactions import (
     TransactionAssembler,
     WholeTransaction,
 )
-from tests.property.deliveries import Producer, Sent, World
+from tests.property.deliveries import Producer, Sent, Simulation
 
 ARRIVAL = 2**50
 _BAD = Rejection(Reason.UNDECODABLE, "bad")
@@ -59,7 +59,7 @@ class SentRelease(Sent):
     release: Release | None = None
 
 
-class TransactionWorld(World):
+class TransactionSimulation(Simulation):
     """Changes are parts of transactions, or have none. Some are sent again, and some are bad. With
     `write_streams`, the rows of one write stream are released at a time of any producer.
     """
@@ -178,9 +178,11 @@ def new_assembler(
 
 @dataclass
 class Program:
-    """Reads a world, and keeps what it acknowledged. Its store has a state and what it had then."""
+    """Reads a simulation, and keeps what it acknowledged. Its store has a state and what it had
+    then.
+    """
 
-    world: TransactionWorld
+    simulation: TransactionSimulation
     make: MakeAssembler = new_assembler
     staged: bool = True
     kept: list[Item] = field(default_factory=list)
@@ -190,7 +192,7 @@ class Program:
         self._begin()
 
     def step(self) -> None:
-        rng = self.world.rng
+        rng = self.simulation.rng
         what = rng.choices(
             [self._read, self._advance, self._take, self._acknowledge, self._keep, self._die],
             [10, 4, 6, 3, 0.5, 0.3],
@@ -198,13 +200,13 @@ class Program:
         what()
 
     def step_without_restart(self) -> None:
-        what = self.world.rng.choices(
+        what = self.simulation.rng.choices(
             [self._read, self._advance, self._take, self._acknowledge], [10, 4, 6, 3]
         )[0]
         what()
 
     def finish(self) -> None:
-        while self._read_one(range(len(self.world.logs))):
+        while self._read_one(range(len(self.simulation.logs))):
             pass
         self._advance()
         while (item := self._pop()) is not None:
@@ -223,13 +225,13 @@ class Program:
         self._pending: list[Item] = []
 
     def _read(self) -> None:
-        k = self.world.rng.randrange(len(self.world.logs))
-        for _ in range(self.world.rng.choice((1, 3, 10))):
+        k = self.simulation.rng.randrange(len(self.simulation.logs))
+        for _ in range(self.simulation.rng.choice((1, 3, 10))):
             self._read_one([k])
 
     def _read_one(self, places: range | list[int]) -> bool:
         for k in places:
-            offset, log = self._at.get(k, 0), self.world.logs[k]
+            offset, log = self._at.get(k, 0), self.simulation.logs[k]
             if offset < len(log):
                 self._hear(log[offset], k, offset)
                 self._at[k] = offset + 1
@@ -266,7 +268,7 @@ class Program:
             self._assembler.reached(position.kafka_partition, position.offset + 1)
 
     def _advance(self) -> None:
-        self._tracker.advance(0, len(self.world.logs))
+        self._tracker.advance(0, len(self.simulation.logs))
         self._assembler.release()
 
     def _pop(self) -> Item | None:
@@ -283,7 +285,7 @@ class Program:
 
     def _acknowledge(self) -> None:
         if self._pending:
-            self._acknowledge_to(self.world.rng.randint(1, len(self._pending)))
+            self._acknowledge_to(self.simulation.rng.randint(1, len(self._pending)))
 
     def _acknowledge_to(self, count: int) -> None:
         self._assembler.acknowledge(self._pending[count - 1])
@@ -295,12 +297,12 @@ class Program:
         self._store = self._assembler.state(), list(self.kept)
 
     def _die(self) -> None:
-        if self.world.rng.random() < 0.7:
+        if self.simulation.rng.random() < 0.7:
             self._keep()
         self._begin()
 
 
-def check(world: TransactionWorld, kept: list[Item], *, staged: bool = True) -> None:
+def check(simulation: TransactionSimulation, kept: list[Item], *, staged: bool = True) -> None:
     """Every transaction is there once, whole and in order, and every record is in one item."""
     whole = [item for item in kept if isinstance(item, WholeTransaction)]
     order = [
@@ -314,11 +316,11 @@ def check(world: TransactionWorld, kept: list[Item], *, staged: bool = True) -> 
     bad: Counter[object] = Counter()
     at = [
         (k, offset, sent)
-        for k, log in enumerate(world.logs)
+        for k, log in enumerate(simulation.logs)
         for offset, sent in enumerate(log)
         if isinstance(sent, SentChange)
     ]
-    check_write_stream(world, kept, staged=staged)
+    check_write_stream(simulation, kept, staged=staged)
     kept = [one for one in kept if not isinstance(one, Staged | Released)]
     for _, _, sent in at:
         assert sent.change is not None
@@ -358,13 +360,15 @@ def place_of(item: WholeTransaction | Released) -> tuple[str, tuple[int, int]]:
     )
 
 
-def check_write_stream(world: TransactionWorld, kept: list[Item], *, staged: bool) -> None:
+def check_write_stream(
+    simulation: TransactionSimulation, kept: list[Item], *, staged: bool
+) -> None:
     """WRS-22: every release is there once, on time, and after its rows. Every row is there once. A
     row in a Kafka partition that the producer of its release does not know may come later.
     """
     sent = [
         (k, offset, one)
-        for k, log in enumerate(world.logs)
+        for k, log in enumerate(simulation.logs)
         for offset, one in enumerate(log)
         if isinstance(one, SentRow | SentRelease)
     ]
@@ -392,25 +396,25 @@ def check_write_stream(world: TransactionWorld, kept: list[Item], *, staged: boo
 
 
 def run(rng: Random, make: MakeAssembler = new_assembler, *, steps: int = 150) -> None:
-    """The life of a world and of a program that reads it."""
-    world = TransactionWorld(rng, write_streams=True)
-    program = Program(world, make, staged=rng.random() < 0.7)
+    """The life of a simulation and of a program that reads it."""
+    simulation = TransactionSimulation(rng, write_streams=True)
+    program = Program(simulation, make, staged=rng.random() < 0.7)
     for _ in range(steps):
-        world.step()
+        simulation.step()
         for _ in range(rng.choice((0, 1, 3))):
             program.step()
-    world.finish()
+    simulation.finish()
     program.finish()
-    check(world, program.kept, staged=program.staged)
+    check(simulation, program.kept, staged=program.staged)
 
 
-def read_range(world: TransactionWorld, start: int, end: int) -> list[WholeTransaction]:
+def read_range(simulation: TransactionSimulation, start: int, end: int) -> list[WholeTransaction]:
     """The transactions of a range of commit time, read from the beginning."""
 
     def make(tracker: WatermarkTracker, _: ReaderState | None) -> TransactionAssembler:
         return TransactionAssembler(tracker, "t", "id", start_commit=start, end_commit=end)
 
-    program = Program(world, make)
+    program = Program(simulation, make)
     for _ in range(100):
         program.step_without_restart()
     program.finish()

@@ -25,12 +25,12 @@ from connector.records.model import (
 )
 from connector.spark import read_changes, register_functions, stream_changes
 from connector.watermarks.transactions import WholeTransaction
-from tests.property.transactions import Program, SentChange, TransactionWorld
+from tests.property.transactions import Program, SentChange, TransactionSimulation
 from tests.spark.streams import ARRIVAL, Stream, account
 
 BASE = int(ARRIVAL.timestamp()) * 1_000_000 - 3_600_000_000
 TICK = 400_000
-"""A tick of a world's clock, in microseconds. A few ticks are one heartbeat interval."""
+"""A tick of a simulation's clock, in microseconds. A few ticks are one heartbeat interval."""
 
 
 def at(time: int) -> int:
@@ -38,7 +38,7 @@ def at(time: int) -> int:
 
 
 def real(change: DataChange, claim: int) -> DataChange:
-    """A change of a world, with times that ingest accepts."""
+    """A change of a simulation, with times that ingest accepts."""
     return replace(
         change,
         commit_timestamp=at(change.commit_timestamp),
@@ -46,10 +46,10 @@ def real(change: DataChange, claim: int) -> DataChange:
     )
 
 
-def ingested(world: TransactionWorld, stream: Stream) -> None:
-    """All records of a world, in one batch."""
-    stream.topic.records = [[] for _ in world.logs]
-    for k, log in enumerate(world.logs):
+def ingested(simulation: TransactionSimulation, stream: Stream) -> None:
+    """All records of a simulation, in one batch."""
+    stream.topic.records = [[] for _ in simulation.logs]
+    for k, log in enumerate(simulation.logs):
         for sent in log:
             if isinstance(sent, SentChange):
                 assert sent.change is not None
@@ -64,9 +64,9 @@ def ingested(world: TransactionWorld, stream: Stream) -> None:
     stream.ingest()
 
 
-def as_read(world: TransactionWorld) -> list[tuple[int, str, int, bytes, str]]:
+def as_read(simulation: TransactionSimulation) -> list[tuple[int, str, int, bytes, str]]:
     """What a reader of whole transactions returns, in its order."""
-    program = Program(world)
+    program = Program(simulation)
     program.finish()
     return [
         (
@@ -143,11 +143,11 @@ def micros(time: Any) -> int:
     return round(time.timestamp() * 1_000_000)
 
 
-def worlds(number: int) -> list[object]:
+def simulations(number: int) -> list[object]:
     return [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, number))]
 
 
-@pytest.mark.parametrize("number", worlds(6))
+@pytest.mark.parametrize("number", simulations(6))
 def test_the_query_workflow_returns_the_records_of_the_stream_reader(
     spark: SparkSession, tmp_path: Path, seed: int, number: int
 ) -> None:
@@ -155,14 +155,14 @@ def test_the_query_workflow_returns_the_records_of_the_stream_reader(
     transactions over several stream partitions.
     """
     rng = Random(seed + number)
-    world, stream = TransactionWorld(rng), Stream(spark, tmp_path)
+    simulation, stream = TransactionSimulation(rng), Stream(spark, tmp_path)
     for _ in range(160 if number else 70):
-        world.step()
-    world.finish()
-    ingested(world, stream)
+        simulation.step()
+    simulation.finish()
+    ingested(simulation, stream)
     low = stream.changelog().progress().low_watermark
     assert low is not None
-    wanted = [record for record in as_read(world) if record[0] < low]
+    wanted = [record for record in as_read(simulation) if record[0] < low]
     assert wanted
 
     assert register_functions(spark, str(stream.folder), now=at(10_000)) == ["READ_s"]
@@ -174,7 +174,7 @@ def test_the_query_workflow_returns_the_records_of_the_stream_reader(
     for beats in whole.heartbeats.values():
         assert all(b - a >= 1_000_000 for a, b in pairwise(beats[:-1]))
 
-    start = at(rng.randint(2, max(3, world.clock - 2)))
+    start = at(rng.randint(2, max(3, simulation.clock - 2)))
     end = start + rng.randint(0, 10) * TICK
     part = [record for record in wanted if start <= record[0] <= end]
     assert Counter(Queries(spark, start, end).changes) == Counter(part)

@@ -17,7 +17,7 @@ from connector.spark.storage.logged_batch import BatchRange
 from connector.state.jobs import CutRecord
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
-from tests.property.bank import TOTAL, BankWorld, Written
+from tests.property.bank import TOTAL, BankSimulation, Written
 from tests.property.processes import as_record
 from tests.spark.streams import STREAM, Stream, account, definition, shown
 
@@ -33,9 +33,9 @@ class Bank:
     def __init__(
         self, spark: SparkSession, folder: Path, rng: Random, *, lies: bool = False
     ) -> None:
-        self.rng, self.world, self.stream = (
+        self.rng, self.simulation, self.stream = (
             rng,
-            BankWorld(rng, lies=lies),
+            BankSimulation(rng, lies=lies),
             Stream(spark, folder, STREAM),
         )
         self.stream.topic.records = []
@@ -48,7 +48,7 @@ class Bank:
     def ingest(self, *, everything: bool = False) -> None:
         """Read on in each Kafka partition, to somewhere."""
         topic = self.stream.topic
-        for k, log in enumerate(self.world.logs):
+        for k, log in enumerate(self.simulation.logs):
             if k == len(topic.records):
                 topic.records.append([])
             for sent in log[len(topic.records[k]) :]:
@@ -107,22 +107,22 @@ def test_cut_is_consistent_whatever_the_pace_of_kafka_partitions(
     Every cut ever recorded is the bank at that moment, to the cent, and everything arrives.
     """
     bank = Bank(spark, tmp_path, Random(seed))
-    kafka_partitions = len(bank.world.logs)
+    kafka_partitions = len(bank.simulation.logs)
     for _ in range(4):
-        bank.world.turn()
+        bank.simulation.turn()
         bank.ingest()
         bank.apply()
-    bank.world.finish()
+    bank.simulation.finish()
     bank.ingest(everything=True)
     last = bank.apply()
     assert len(bank.cuts) > 1
     for cut in bank.cuts:
-        assert bank.balances(cut) == bank.world.at(cut.low_watermark)
+        assert bank.balances(cut) == bank.simulation.at(cut.low_watermark)
         assert sum(bank.balances(cut).values()) in (0, TOTAL)
-    assert last == bank.world.at(bank.world.clock + 1)
+    assert last == bank.simulation.at(bank.simulation.clock + 1)
     assert bank.table.table_state().complete_to_batch == bank.table.table_state().to_batch
-    assert len(bank.world.logs) > kafka_partitions
-    assert any(producer.has_ended for producer in bank.world.producers)
+    assert len(bank.simulation.logs) > kafka_partitions
+    assert any(producer.has_ended for producer in bank.simulation.producers)
 
 
 def test_without_the_cut_the_bank_is_noticed(
@@ -131,7 +131,7 @@ def test_without_the_cut_the_bank_is_noticed(
     """The check is tried itself: applied past the low watermark, a transfer is seen by half."""
     bank = Bank(spark, tmp_path, Random(seed))
     for _ in range(20):
-        bank.world.turn()
+        bank.simulation.turn()
         bank.ingest()
         if sum(bank.apply(ignores_watermark=True).values()) not in (0, TOTAL):
             assert not bank.table.table_state().is_consistent_cut
@@ -148,15 +148,15 @@ def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(
     """
     bank = Bank(spark, tmp_path, Random(seed), lies=True)
     for _ in range(20):
-        bank.world.turn()
+        bank.simulation.turn()
         bank.ingest(everything=True)
         wrong = bank.apply()
-        if bank.cuts and wrong != bank.world.at(bank.cuts[-1].low_watermark):
+        if bank.cuts and wrong != bank.simulation.at(bank.cuts[-1].low_watermark):
             break
     else:
         pytest.fail("no lie was noticed")
     believed = bank.cuts[-1]
-    bank.world.arrive()
+    bank.simulation.arrive()
     bank.ingest(everything=True)
     bank.apply()
     revised = bank.cuts[-1]
@@ -166,7 +166,11 @@ def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(
     )
     assert revised.to_batch > believed.to_batch
     assert bank.stream.changelog().progress().late > 0
-    assert bank.balances(revised) == bank.world.at(revised.low_watermark) != bank.balances(believed)
+    assert (
+        bank.balances(revised)
+        == bank.simulation.at(revised.low_watermark)
+        != bank.balances(believed)
+    )
 
 
 def total(rows: dict[object, dict[str, object]]) -> int:

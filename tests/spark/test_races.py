@@ -194,12 +194,12 @@ def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(
     key = Key((KeyPart("id", DataType.BYTES),), KeyForm.ROW_KEY)
     tables = (definition(key=key), definition("copy", key=key))
     for turn in range(4):
-        bank.world.turn()
+        bank.simulation.turn()
         bank.ingest(everything=turn == 3)
         crash = f"table {rng.choice(tables).name}: {rng.choice(STEPS)}" if turn % 2 else ""
         with suppress(CrashError):
             pipeline(bank.stream, tables, cuts, Meeting(crash))._applies.all()
-    bank.world.finish()
+    bank.simulation.finish()
     bank.ingest(everything=True)
     pipeline(bank.stream, tables, cuts, Meeting())._applies.all()
     assert cuts
@@ -208,5 +208,9 @@ def test_cut_is_consistent_in_two_tables_that_are_applied_at_once(
         for name, version in cut.versions.items():
             table = open_table(f"{tmp_path}/tables/{name}/data", version)
             rows = [dict(zip(table.types, row, strict=True)) for row in table.rows()]
-            assert {row["id"]: row["amount"] for row in rows} == bank.world.at(cut.low_watermark)
-    assert bank.world.at(cuts[-1].low_watermark) == bank.world.at(bank.world.clock + 1)
+            assert {row["id"]: row["amount"] for row in rows} == bank.simulation.at(
+                cut.low_watermark
+            )
+    assert bank.simulation.at(cuts[-1].low_watermark) == bank.simulation.at(
+        bank.simulation.clock + 1
+    )

@@ -19,10 +19,10 @@ READ_AT = 100
 
 
 @pytest.mark.parametrize("versions", list(Versions))
-def test_what_was_committed_after_the_snapshot_wins_in_any_order_of_arrival(
+def test_a_commit_after_the_snapshot_wins_in_any_order_of_arrival(
     versions: Versions,
 ) -> None:
-    """REC-23, newest_wins: and what the row had before the snapshot, and has no more, is gone."""
+    """REC-23, newest_wins: and a cell that the row had only before the snapshot is removed."""
     backfill = change(
         delete_family(), put("Lee", qualifier=b"name"), put("5000", qualifier=b"salary"), at=READ_AT
     )

@@ -30,7 +30,7 @@ def test_the_page_marks_each_missed_bar_and_names_it_at_its_top() -> None:
     assert "No bar is missed" not in top
 
 
-def test_what_an_earlier_run_missed_stays_marked_until_it_is_measured_again() -> None:
+def test_a_missed_bar_stays_marked_until_it_is_measured_again() -> None:
     both = page(page("", {"sparse": OUTPUT}), {"read": "ratio 1.5 <2\n"})
     assert both.count("`slow_ratio`") == 2
     again = page(both, {"sparse": "slow_ratio 2.5 2\n"})

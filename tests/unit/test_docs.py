@@ -39,17 +39,13 @@ from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
 from connector.write_streams.releases import ReleaseProgress
 from tests.documents import (
-    API,
-    DEAD_LETTERS,
     PAGES,
     ROOT,
     TUTORIAL,
-    api_page,
     code_blocks,
     examples,
     pages,
     promises,
-    with_reasons,
 )
 
 CONFIGURATION = ROOT / "docs/reference/configuration.md"
@@ -70,9 +66,9 @@ def test_links_and_paths_lead_somewhere(page: Path) -> None:
         if "://" in link:
             continue
         target, _, anchor = link.partition("#")
-        found = (page.parent / target).resolve() if target else page
-        assert found.exists(), link
-        assert not anchor or anchor in _anchors(found), link
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), link
+        assert not anchor or anchor in _anchors(linked), link
     for path in re.findall(r"`((?:benchmarks|connector|docs|schemas|tests)/[\w./-]*\w)`", text):
         assert (ROOT / path).exists(), path
 
@@ -161,12 +157,12 @@ def test_the_architecture_lists_the_layers_of_each_contract_in_order(
 
 def test_the_architecture_names_every_package_and_root_module() -> None:
     named = set(re.findall(r"`([\w./]+)`", ARCHITECTURE.read_text("utf-8")))
-    found = {
+    packages = {
         path.stem
         for path in (ROOT / "connector").iterdir()
         if path.suffix == ".py" or (path / "__init__.py").is_file()
     }
-    assert found - {"__init__"} <= named
+    assert packages - {"__init__"} <= named
     assert "connector/__init__.py" in named
 
 
@@ -205,8 +201,8 @@ def test_the_paths_of_a_warehouse_are_on_the_page() -> None:
 
 
 def test_the_keys_of_commits_are_those_of_the_code() -> None:
-    known = Frontier(partitions={"p0": StreamPartition(epochs={0: 1})})
-    partition = known.to_json()["partitions"]["p0"]
+    frontier = Frontier(partitions={"p0": StreamPartition(epochs={0: 1})})
+    partition = frontier.to_json()["partitions"]["p0"]
     checked = TransactionCheck(declared=1)
     progress = Progress(
         checks=SourceChecks(row_images={"DELETE": 1}),
@@ -275,7 +271,7 @@ def test_the_tables_of_an_outbox_are_those_of_the_code(tmp_path: Path) -> None:
             name: {column[1] for column in database.execute(f"PRAGMA table_info({name})")}
             for (name,) in names
         }
-    assert [one.name for one in fields(Content) if f"`{one.name}`" not in section] == []
+    assert [field.name for field in fields(Content) if f"`{field.name}`" not in section] == []
 
 
 # ── settings ──────────────────────────────────────────────────────────────────────────────────────
@@ -299,7 +295,7 @@ MINIMAL = {
 
 def _documented() -> dict[str, dict[str, str]]:
     """Section -> setting -> its default as the page writes it, "" for none."""
-    found: dict[str, dict[str, str]] = {}
+    sections: dict[str, dict[str, str]] = {}
     for heading, body in re.findall(
         r"^## (.+?)\n(.*?)(?=^## |\Z)", CONFIGURATION.read_text("utf-8"), re.MULTILINE | re.DOTALL
     ):
@@ -307,10 +303,10 @@ def _documented() -> dict[str, dict[str, str]]:
             table = body.split("| setting | default | meaning |\n|---|---|---|\n")[1].split("\n\n")[
                 0
             ]
-            found[heading.strip("[]")] = dict(
+            sections[heading.strip("[]")] = dict(
                 re.findall(r"^\| `(\w+)` \| (?:`(.*?)`)? ?\|", table, re.MULTILINE)
             )
-    return found
+    return sections
 
 
 def test_every_setting_is_documented_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,8 +361,8 @@ _OPTION = r"^\| `(--[\w-]+)` \|"
 
 
 def test_every_command_and_option_is_documented_and_no_other() -> None:
-    """OPS-10. What several commands share stands in the section of one of them, below a heading
-    that the others name.
+    """OPS-10. Shared options are in the section of one of the commands, below a heading that the
+    others name.
     """
     sections = dict(
         re.findall(
@@ -419,9 +415,9 @@ def test_calls_in_examples_are_well_formed(
     command: click.Command = cli.cli
     while isinstance(command, click.Group):
         with command.make_context("connector", words) as ctx:
-            name, found, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
-        assert found is not None, name
-        command = found
+            name, below, words = command.resolve_command(ctx, [*ctx._protected_args, *ctx.args])
+        assert below is not None, name
+        command = below
     command.make_context("connector", words).close()
 
 
@@ -453,11 +449,11 @@ def test_each_example_is_run_or_says_why_not(page: Path) -> None:
     """tests/e2e/test_pages.py runs each code block whose comment does not say `not run: …`, on the
     deployment that the page names. It finds each block by its language, at the start of a line.
     """
-    text, found = page.read_text("utf-8"), list(examples(page))
+    text, blocks = page.read_text("utf-8"), list(examples(page))
     fences = re.findall(r"^ *(?:```|~~~).*$", text, re.MULTILINE)
-    assert len(fences) == 2 * len(found), "a fence that is indented, or has no language"
-    assert {example.language for example in found} <= LANGUAGES
-    notes = [example.note for example in found if example.note]
+    assert len(fences) == 2 * len(blocks), "a fence that is indented, or has no language"
+    assert {example.language for example in blocks} <= LANGUAGES
+    notes = [example.note for example in blocks if example.note]
     assert [note for note in notes if not NOTES.fullmatch(note)] == []
     assert len(notes) == text.count("<!-- example:"), "a comment that is not above its block"
     for path in re.findall(r"tests/[\w/]+\.py", " ".join(notes)):
@@ -467,7 +463,7 @@ def test_each_example_is_run_or_says_why_not(page: Path) -> None:
     assert indented == [], "an example without a fence"
     run = [
         example
-        for example in found
+        for example in blocks
         if example.language in ("console", "python", "sql")
         and not example.note.startswith("not run: ")
     ]
@@ -477,12 +473,6 @@ def test_each_example_is_run_or_says_why_not(page: Path) -> None:
 def test_each_page_with_examples_is_in_the_navigation() -> None:
     """tests/e2e/pages.py takes the pages from there."""
     assert {page for page in [*PAGES, *PROJECT_PAGES] if any(examples(page))} <= {*pages()}
-
-
-def test_reasons_and_rules_are_documented_in_the_codes_words() -> None:
-    """DLQ-2. Write the page again with: python -m tests.documents"""
-    page = DEAD_LETTERS.read_text("utf-8")
-    assert page == with_reasons(page)
 
 
 def test_the_defaults_of_limits_are_those_of_the_code() -> None:
@@ -496,7 +486,7 @@ def test_the_defaults_of_limits_are_those_of_the_code() -> None:
     assert str(model.MAX_TIMESTAMP) in page
 
 
-def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
+def test_the_example_of_spark_submit_has_the_jvm_options_of_a_session() -> None:
     page = (ROOT / "docs/howto/run-against-your-cluster.md").read_text("utf-8")
     (limits,), (heap,) = (
         re.findall(rf'^{name}="(.*)"$', page, re.MULTILINE) for name in ("limits", "heap")
@@ -504,8 +494,3 @@ def test_spark_submit_is_told_the_jvm_options_that_a_session_has() -> None:
     for jvm in ("driver", "executor"):
         (options,) = re.findall(rf'--conf "spark.{jvm}.extraJavaOptions=(.*)"', page)
         assert options.replace("$limits", limits).replace("$heap", heap) == JVM_OPTIONS
-
-
-def test_the_api_page_has_every_public_name_as_the_code_documents_it() -> None:
-    """Write the page again with: python -m tests.documents"""
-    assert API.read_text("utf-8") == api_page()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 
-from tests.docs_site import PROJECT_PAGES, loaded_elsewhere, rewritten, site_path
+from connector.dead_letters.repair import STEPS
+from connector.records.model import Rule
+from connector.records.rejection import Reason
+from tests.docs_site import PARTS, PROJECT_PAGES, generated, loaded_elsewhere, rewritten, site_path
 from tests.documents import ROOT
 
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs/tutorial/first-table.md"
@@ -22,6 +25,15 @@ def test_links_of_a_page_lead_to_the_same_page_on_the_site() -> None:
         (TUTORIAL, "https://made.up/README.md", "https://made.up/README.md"),
     ):
         assert rewritten(f"see [a\npage]({before}).", page) == f"see [a\npage]({after})."
+
+
+def test_generated_parts_are_on_the_pages() -> None:
+    """DLQ-2: reasons, rules and steps of a repair are documented in the words of the code."""
+    pages = [path.read_text("utf-8") for path in (ROOT / "docs/reference").glob("*.md")]
+    assert sorted(re.findall(r"<!-- generated: (\w+) -->", "".join(pages))) == sorted(PARTS)
+    page = generated((ROOT / "docs/reference/dead-letters.md").read_text("utf-8"))
+    assert [name for name in (*Reason, *Rule, *STEPS) if f"\n| `{name}` | " not in page] == []
+    assert Reason.UNDECODABLE.remedy in page
 
 
 def test_everything_that_a_page_loads_from_another_host_is_found() -> None:

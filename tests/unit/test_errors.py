@@ -34,7 +34,7 @@ def test_an_error_says_problem_cause_and_remedy_in_this_order() -> None:
     )
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_empty_parts_of_an_error_are_left_out() -> None:
     assert (
         str(ConnectorError(ErrorCode.SYSTEM_ERROR, "It failed", remedy="Try again"))
         == "It failed. Try again"

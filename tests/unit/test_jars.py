@@ -139,7 +139,7 @@ def test_a_jar_that_was_cut_short_is_fetched_again(machine: Machine) -> None:
     assert machine.runs == 2
 
 
-def test_another_lock_checks_what_lies_there(machine: Machine) -> None:
+def test_another_lock_checks_the_jars_in_the_folder(machine: Machine) -> None:
     first = machine.fetch()[0]
     first.write_bytes(b"X" * first.stat().st_size)
     fetch_listed("other", machine.lock, machine.store)
@@ -187,7 +187,7 @@ def test_each_failure_of_ivy_has_its_own_words(
     assert not machine.kept()
 
 
-def test_no_java_is_said_with_a_remedy(machine: Machine) -> None:
+def test_missing_java_is_an_error_with_a_remedy(machine: Machine) -> None:
     store = JarStore(machine.store.folder, {"PATH": ""})
     with pytest.raises(JarError, match="No Java was found") as caught:
         fetch_listed("test", machine.lock, store)
@@ -207,7 +207,7 @@ def test_java_home_outranks_the_path(machine: Machine, tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(home), "PATH": ""}) == home / "bin" / "java"
 
 
-def test_a_java_that_is_none_is_an_error(machine: Machine) -> None:
+def test_a_program_that_is_not_java_is_an_error(machine: Machine) -> None:
     (machine.bin / "java").write_text("#!/bin/sh\nexit 3\n")
     with pytest.raises(JarError, match="does not report its version"):
         machine.fetch()

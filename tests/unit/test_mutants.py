@@ -194,7 +194,7 @@ def test_each_operator_changes_statements_once(before: str, after: list[str]) ->
         ("Row", "None"),
     ],
 )
-def test_what_is_returned_instead_has_the_type_if_it_has_an_empty_value(
+def test_the_returned_value_of_a_mutant_has_the_type_if_it_has_an_empty_value(
     annotation: str, empty: str
 ) -> None:
     assert changed(f"def f() -> {annotation}: return a") == [
@@ -259,7 +259,7 @@ def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer()
     } <= encoder
 
 
-def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed(
+def test_unnoticed_mutants_are_reported_and_tests_that_do_not_end_have_noticed(
     toy: Path, tmp_path: Path
 ) -> None:
     before = content(toy)
@@ -293,7 +293,7 @@ def test_what_no_test_notices_is_reported_and_tests_that_do_not_end_have_noticed
 
 
 @pytest.mark.long
-def test_who_is_ended_half_way_leaves_nothing(toy: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_ended_half_way_leaves_nothing(toy: Path, tmp_path: Path) -> None:
     before = content(toy)
     # One of these changes makes the tests compute until somebody ends them.
     with started(toy, tmp_path, "--sample", "100", "--grace", "600", "emptied") as run:

@@ -152,7 +152,7 @@ def test_each_promise_names_files_with_tests_of_it_that_run_by_default() -> None
             )
 
 
-def test_what_only_long_tests_name_is_not_proved() -> None:
+def test_a_requirement_of_long_tests_alone_is_not_proved() -> None:
     """A canary: made-up tests."""
     head, short, long = (
         '"""XYZ-1, XYZ-2"""\n',

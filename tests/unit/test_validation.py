@@ -213,7 +213,7 @@ def test_a_time_in_another_unit_is_too_old_and_the_unit_is_named(
 
 
 def test_a_producer_gets_an_error() -> None:
-    """ING-6: with the rule, the field and the limit; without a least time there is none."""
+    """ING-6: with the rule, the field and the limit; without a least time, no time is refused."""
     with pytest.raises(InvalidChangeError) as caught:
         check_age(Heartbeat("p", 1_714_475_984_123), YEAR_2000)
     assert (caught.value.rule, caught.value.field) == ("COMMIT_TIMESTAMP_TOO_OLD", "timestamp")
@@ -256,8 +256,8 @@ def test_a_release_is_too_late_as_a_change_is() -> None:
     assert isinstance(verdict(release(), tables=frozenset()), ChangeRecord)
 
 
-def test_an_estimate_that_lies_ahead_is_kept() -> None:
-    """REC-15: its claim is ignored by whoever advances watermarks; the change is honest."""
+def test_an_estimate_ahead_of_the_clock_is_kept() -> None:
+    """REC-15: a watermark ignores its claim, and the change is valid."""
     assert isinstance(verdict(change(estimated_low_watermark=NOW * 1000)), ChangeRecord)
 
 
@@ -380,10 +380,10 @@ def test_a_change_below_the_horizon_is_too_late() -> None:
     ],
     ids=["too large", "change", "heartbeat", "child partitions", "unknown table"],
 )
-def test_a_rejection_says_what_was_found_and_what_is_allowed(
+def test_a_rejection_has_the_value_and_the_allowed_values(
     record: Record, fields: dict[str, Any], expected: tuple[Reason, str]
 ) -> None:
-    """DLQ-2, DLQ-9: in figures, so that nobody has to decode the record to see it."""
+    """DLQ-2, DLQ-9: in figures, so that no user has to decode the record."""
     assert verdict(record, **fields) == Rejection(*expected)
 
 

@@ -81,6 +81,6 @@ def test_letters_of_the_bad_records_are_no_difference() -> None:
     ],
     ids=["missing", "twice", "another record", "reason", "key", "value"],
 )
-def test_each_difference_of_a_letter_is_seen(letters: list[DeadLetter]) -> None:
+def test_each_difference_of_a_letter_is_reported(letters: list[DeadLetter]) -> None:
     """DLQ-1, DLQ-2"""
     assert letter_differences([BAD], letters)

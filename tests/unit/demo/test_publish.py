@@ -51,7 +51,7 @@ def records_in(cluster: MockCluster, count: int) -> list[ChangeRecord]:
 def test_every_change_is_sent_out_of_order_and_some_twice(
     repository: Repository, seed: int
 ) -> None:
-    """REC-18: the producer refuses a change that is not after a reported time, so there is none"""
+    """REC-18: each change is after the reported times. Otherwise the producer would refuse it."""
     commits, now = repository.history(), time.time_ns() // 1000
     with running_cluster() as cluster:
         cluster.create_topic(FACTS.topic, FACTS.kafka_partitions)

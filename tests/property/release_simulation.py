@@ -1,10 +1,10 @@
 """A change topic with write streams, for the laws of releases (WRS-15 to WRS-21).
 
-`ReleaseWorld` has the topic, and all that writes to it: sessions with write streams, committers, a
-change producer with a live stream partition, and replays of rejected rows. `step` makes one event.
-The records of an open transaction are in their Kafka partitions. They delay the readers of these
-Kafka partitions until the transaction ends. A write stream without an append for the staging
-retention is expired. All times are microseconds.
+`ReleaseSimulation` has the topic, and all that writes to it: sessions with write streams,
+committers, a change producer with a live stream partition, and replays of rejected rows. `step`
+makes one event. The records of an open transaction are in their Kafka partitions. They delay the
+readers of these Kafka partitions until the transaction ends. A write stream without an append for
+the staging retention is expired. All times are microseconds.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Writer:
     transaction: Transaction | None = None
 
 
-class ReleaseWorld:
+class ReleaseSimulation:
     """`logs` are the Kafka partitions. `committed` are the releases of committed transactions.
     `arrived_at` is when the first copy of a release was in Kafka, by its commit timestamp. No two
     releases have the same one.
