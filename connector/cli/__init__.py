@@ -26,45 +26,52 @@ import click
 from connector.errors import ConnectorError, ErrorCode
 
 COMMANDS: Final = {
-    "audit": ("connector.cli.audit", "Check that no record is lost."),
-    "broker": ("connector.cli.broker", "Start or stop a local Kafka broker, for development."),
+    "audit": ("connector.cli.audit:command", "Check that no record is lost."),
+    "broker": (
+        "connector.cli.kafka:broker",
+        "Start or stop a local Kafka broker, for development.",
+    ),
     "dead-letters": (
-        "connector.cli.dead_letters",
+        "connector.cli.dead_letters:command",
         "List, explain, repair and replay rejected records.",
     ),
-    "explain": ("connector.cli.explain", "Explain why a row is as it is."),
-    "load": ("connector.cli.load", "Load existing rows into a table, all at once."),
+    "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
+    "load": ("connector.cli.load:command", "Load existing rows into a table, all at once."),
     "partitions": (
-        "connector.cli.partitions",
+        "connector.cli.streams:partitions",
         "Show which stream partitions delay the low watermark; close one.",
     ),
-    "publish": ("connector.cli.publish", "Publish changes from JSON, one object per line."),
-    "read": ("connector.cli.read", "Read a table."),
-    "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
+    "publish": ("connector.cli.publish:command", "Publish changes from JSON, one object per line."),
+    "read": ("connector.cli.read:command", "Read a table."),
+    "run": ("connector.cli.run:run_command", "Ingest all streams and apply them to their tables."),
     "status": (
-        "connector.cli.status",
+        "connector.cli.status:command",
         "Show lag, staleness and dead letters of streams and tables.",
     ),
     "table": (
-        "connector.cli.table",
+        "connector.cli.table:command",
         "Show the jobs of a table; set its staleness bound; rebuild it.",
     ),
-    "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object per line."),
-    "topic": ("connector.cli.topic", "Create the topics of a stream."),
+    "tail": (
+        "connector.cli.tail:command",
+        "Show the records of a stream, one JSON object per line.",
+    ),
+    "topic": ("connector.cli.kafka:topic", "Create the topics of a stream."),
     "transactions": (
-        "connector.cli.transactions",
+        "connector.cli.streams:transactions",
         "List the transactions that lack records; release one.",
     ),
     "validate": (
-        "connector.cli.validate",
+        "connector.cli.run:validate",
         "Check the configuration with a running Kafka. It starts nothing.",
     ),
     "write-streams": (
-        "connector.cli.write_streams",
+        "connector.cli.write_streams:command",
         "List the write streams of a stream; finalize, commit, discard and release them.",
     ),
 }
-"""Command -> its module, imported by name when it is called, and the summary that `--help` shows.
+"""Command -> its module and its name there, imported when it is called, and the summary that
+`--help` shows.
 """
 
 EXTRAS: Final = {
@@ -85,17 +92,17 @@ class Commands(click.Group):
         """The names of the commands whose modules are installed."""
         return [
             name
-            for name, (module, _) in sorted(COMMANDS.items())
-            if importlib.util.find_spec(module)
+            for name, (path, _) in sorted(COMMANDS.items())
+            if importlib.util.find_spec(path.partition(":")[0])
         ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now, or None."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = COMMANDS[cmd_name][0]
-        command = importlib.import_module(module).command
-        assert isinstance(command, click.Command), f"{module} has no command"
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command), f"{module} has no command {name}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

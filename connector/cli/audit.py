@@ -8,8 +8,8 @@ import time
 
 import click
 
-from connector.cli import settings
-from connector.cli.terminal import Progress, console, out, say, show_error, table, tell
+from connector.cli.parameters import config_of
+from connector.cli.terminal import Progress, console, out, say, show_error, show_event, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.audit import StreamAudit, count
@@ -34,9 +34,9 @@ def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
     """
     progress, faults = Progress("rows"), 0
     for found in audit(
-        settings.load(ctx),
+        config_of(ctx),
         stream,
-        on_event=tell,
+        on_event=show_event,
         on_rows=lambda rows: progress.show(rows, time.monotonic()),
     ):
         progress.clear()

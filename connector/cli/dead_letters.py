@@ -14,7 +14,7 @@ from typing import Any, TextIO
 
 import click
 
-from connector.cli import letter_actions, settings
+from connector.cli import letter_actions
 from connector.cli.letter_options import (
     filter_of,
     filter_options,
@@ -23,6 +23,7 @@ from connector.cli.letter_options import (
     stream_option,
 )
 from connector.cli.letter_view import print_letter, summary
+from connector.cli.parameters import config_of
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
@@ -170,9 +171,7 @@ def show(
     if as_json:
         out(to_line(summary(letter, standing, history, whole=True)))
         return
-    print_letter(
-        letter, _schemas(settings.load(ctx), letter), standing, history, everything=everything
-    )
+    print_letter(letter, _schemas(config_of(ctx), letter), standing, history, everything=everything)
     report = letters.report(letter, standing, history)
     for name, row in report.rows.items():
         out(

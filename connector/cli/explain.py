@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from connector.cli import settings
+from connector.cli.parameters import config_of
 from connector.cli.terminal import console, escaped, out, say, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
@@ -45,7 +45,7 @@ def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka:
     example '[7, "2024-04-30"]'. The command needs no Java. It looks at every change of the source
     table in the changelog.
     """
-    config = settings.load(ctx)
+    config = config_of(ctx)
     definition = find_table(config, name)
     try:
         row_key = row_key_of(definition.key, key)

@@ -26,7 +26,7 @@ from connector.cli.letter_options import (
     stream_option,
 )
 from connector.cli.letter_view import view_of_content
-from connector.cli.parameters import RATE, STEP
+from connector.cli.parameters import RATE, STEP, check_why
 from connector.cli.terminal import Progress, console, escaped, out, say, table
 from connector.clock import now_us
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
@@ -46,7 +46,7 @@ from connector.records.rejection import Rejection
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.services.dead_letters.service import DeadLetters
+    from connector.services.dead_letters import DeadLetters
 
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
@@ -123,10 +123,8 @@ def replay(
     """
     which = filter_of(given, ids)
     check_chosen(which, everything)
-    if execute and not why.strip():
-        raise click.UsageError(
-            "give the reason with --why: the ledger keeps it with your name and the time"
-        )
+    if execute:
+        check_why(why)
     if edit and len(ids) != 1:
         raise click.UsageError("--edit needs exactly one id of a dead letter")
     if wait and not execute:
@@ -228,7 +226,7 @@ def _show_plan(
 
 
 def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) -> Tally:
-    """Call `send` with progress and until a signal, and tell its result. SIGTERM and SIGINT end it
+    """Call `send` with progress and until a signal, and print its result. SIGTERM and SIGINT end it
     after the current transaction, a second one at once, because Kafka may never answer.
     """
     progress = Progress("letters checked", letters.at_most())
@@ -378,10 +376,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     ) -> int:
         which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
-        if not why.strip():
-            raise click.UsageError(
-                "give the reason with --why: the ledger keeps it with your name and the time"
-            )
+        check_why(why)
         letters = letters_of(ctx, stream, group)
         act = {
             Action.PARKED: letters.park,

@@ -9,13 +9,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import BYTES, SPAN, START
-from connector.cli.terminal import tell
+from connector.cli.parameters import BYTES, SPAN, START, config_of
+from connector.cli.terminal import show_event
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import LetterState
 from connector.records.rejection import Reason
-from connector.services.dead_letters.service import DeadLetters, dead_letters
+from connector.services.dead_letters import DeadLetters, dead_letters
 
 ANY: Final = "any"
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -127,4 +126,4 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
     """The dead letters of the stream, or of the group of readers, that a call is for."""
-    return dead_letters(settings.load(ctx), stream, group=group, on_event=tell)
+    return dead_letters(config_of(ctx), stream, group=group, on_event=show_event)

@@ -10,9 +10,8 @@ from typing import Final, TextIO
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import MOMENT, RATE
-from connector.cli.terminal import Progress, a_person_watches, escaped, say, tell
+from connector.cli.parameters import MOMENT, RATE, config_of
+from connector.cli.terminal import Progress, a_person_watches, escaped, say, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
@@ -98,7 +97,7 @@ def command(
     """
     if wait and no_commit:
         raise click.UsageError("do not use --wait with --no-commit: the rows are not committed")
-    config = settings.load(ctx)
+    config = config_of(ctx)
     options = LoadOptions(
         session=session,
         file_format=file_format,
@@ -117,7 +116,7 @@ def command(
                 files,
                 as_of=as_of,
                 options=options,
-                on_event=tell,
+                on_event=show_event,
                 on_progress=shown.progress,
                 on_rejected=_rejections(rejected, shown, stack),
             )

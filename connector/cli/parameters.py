@@ -1,9 +1,12 @@
-"""Types of arguments that several commands take. An invalid value is a wrong call (exit code 2)."""
+"""The arguments that several commands take: their types, the configuration, and the reason of an
+action. An invalid value is a wrong call (exit code 2).
+"""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
@@ -13,12 +16,30 @@ from connector.config.settings_reader import parse_duration_ms
 from connector.state.rate import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
     from connector.dead_letters.repair import Step
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
 _LEAST_HEAP_MB: Final = 512
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def config_of(ctx: click.Context) -> ConnectorConfig:
+    """The configuration of a call: `--config FILE`, or connector.toml in this folder, with
+    environment variables over it (OPS-1). Raises `ConfigError`.
+    """
+    from connector.services.load_config import load_config
+
+    file = ctx.find_root().obj
+    assert file is None or isinstance(file, Path)
+    return load_config(file)
+
+
+def check_why(why: str) -> None:
+    """Refuse an action without a reason."""
+    if not why.strip():
+        raise click.UsageError("give the reason with --why: it is kept with your name and the time")
 
 
 class DurationS(click.ParamType[int]):

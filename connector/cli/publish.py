@@ -10,8 +10,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import RATE
+from connector.cli.parameters import RATE, config_of
 from connector.cli.terminal import Progress, say
 from connector.config.settings import find_stream
 from connector.errors import (
@@ -57,7 +56,7 @@ def command(
     """
     from connector.kafka.produce.producer import CopyingProducer
 
-    config = settings.load(ctx)
+    config = config_of(ctx)
     of = find_stream(config, stream)
     if file.isatty():
         say("reading from the terminal, one JSON object per line; end with Ctrl-D")

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import DURATION_S, MEMORY
-from connector.cli.terminal import console, escaped, out, say, shown_bytes, table, tell
+from connector.cli.parameters import DURATION_S, MEMORY, config_of
+from connector.cli.terminal import console, escaped, out, say, show_event, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes
-from connector.reports.open_dead_letters import OpenLetters
+from connector.reports.stream_status import OpenLetters
 from connector.services.read import TableRead, read
 from connector.services.rows.values import of_arrow
 from connector.tables.values import DataType, view_of_value
@@ -81,13 +80,13 @@ def command(
             "do not use --max-staleness or --allow-stale with --snapshot: a snapshot has the"
             " age of the newest cut"
         )
-    config = settings.load(ctx)
+    config = config_of(ctx)
     options: dict[str, Any] = {
         "max_staleness_s": bound_s,
         "allow_stale": allow_stale,
         "snapshot": snapshot,
     }
-    with read(config, name, **options, on_event=tell, memory=memory) as found:
+    with read(config, name, **options, on_event=show_event, memory=memory) as found:
         say(found.text)
         _say_what_is_missing(found.missing)
         if as_json:

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from connector.cli import settings
+from connector.cli.parameters import config_of
 from connector.cli.terminal import console, escaped, out, say, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -44,7 +44,7 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
         raise click.UsageError(
             "use --watch without --json; run `connector status --json` again to refresh JSON"
         )
-    config = settings.load(ctx)
+    config = config_of(ctx)
     while True:
         found = status(config)
         if as_json:

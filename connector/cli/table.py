@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import CORES, DURATION_S, MEMORY
-from connector.cli.terminal import console, escaped, out, say, tell
+from connector.cli.parameters import CORES, DURATION_S, MEMORY, config_of
+from connector.cli.terminal import console, escaped, out, say, show_event
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.records.json_view import to_line
@@ -40,7 +39,7 @@ def command() -> None:
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
     """Show the jobs of table NAME, the newest first, and the bound that its applies can keep."""
-    config = settings.load(ctx)
+    config = config_of(ctx)
     definition = find_table(config, name)
     jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
     if as_json:
@@ -105,7 +104,7 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     if (setting is None) is not unset:
         raise click.UsageError(f"give {BOUND}=10m, {PACE}=1h, or --unset")
     wanted = {} if setting is None else _setting(ctx, setting)
-    config = settings.load(ctx)
+    config = config_of(ctx)
     definition = find_table(config, name)
     if unset:
         tables.unset(config, name)
@@ -160,7 +159,7 @@ def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | N
     Stop `connector run` first. Readers see the old table until the new one is complete. If you kill
     the command, the old table stays.
     """
-    made = tables.rebuild(settings.load(ctx), name, on_event=tell, cores=cores, memory=memory)
+    made = tables.rebuild(config_of(ctx), name, on_event=show_event, cores=cores, memory=memory)
     say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
     if made.misfits:
         say(

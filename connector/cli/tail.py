@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import MOMENT, START
+from connector.cli.parameters import MOMENT, START, config_of
 from connector.cli.terminal import out, say
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
@@ -80,7 +79,7 @@ def command(
         WatermarkConsumer,
     )
 
-    config = settings.load(ctx)
+    config = config_of(ctx)
     of = find_stream(config, stream)
     known = StreamSettings(
         config.registry, of.limits, declared_tables(config, of), frozenset(of.partitions)

@@ -59,8 +59,8 @@ def say(message: str) -> None:
     click.echo(escaped(message, keep="\n"), err=True)
 
 
-def tell(event: Event) -> None:
-    """Say an event of a service."""
+def show_event(event: Event) -> None:
+    """Show an event of a service on standard error."""
     say(f"warning: {event.text}" if event.level == "warning" else event.text)
 
 

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import DURATION_S, MOMENT
-from connector.cli.terminal import console, escaped, out, say, table, tell
+from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of
+from connector.cli.terminal import console, escaped, out, say, show_event, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import ReleaseStatus, named
@@ -42,7 +41,7 @@ def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the write streams of STREAM, the sessions that have probably died, and the releases that
     are not complete.
     """
-    found = list_write_streams(settings.load(ctx), stream)
+    found = list_write_streams(config_of(ctx), stream)
     if as_json:
         for one in found.write_streams.values():
             out(to_line(one.to_json()))
@@ -131,7 +130,7 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
 @click.pass_context
 def show(ctx: click.Context, stream: str, name: str) -> None:
     """Print write stream NAME of STREAM as one JSON object."""
-    found = list_write_streams(settings.load(ctx), stream)
+    found = list_write_streams(config_of(ctx), stream)
     one = found.write_streams.get(name)
     if one is None:
         if similar := nearest(name, found.write_streams):
@@ -150,7 +149,7 @@ def finalize(ctx: click.Context, stream: str, name: str) -> None:
     This ends the session. If its process is still alive, its next call fails. The stream partitions
     of the session end, too. This may take a minute.
     """
-    rows = finalize_write_stream(settings.load(ctx), stream, name)
+    rows = finalize_write_stream(config_of(ctx), stream, name)
     say(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
 
 
@@ -183,13 +182,13 @@ def commit(
     if timeout is not None and not wait:
         raise click.UsageError("use --timeout with --wait")
     commit_timestamp = commit_write_streams(
-        settings.load(ctx),
+        config_of(ctx),
         stream,
         names,
         as_of=as_of,
         wait=wait,
         timeout_s=timeout,
-        on_event=tell,
+        on_event=show_event,
     )
     out(str(view_of_time(commit_timestamp)))
     shown = f", and applied to every table of {stream}" if wait else ""
@@ -204,7 +203,7 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
     """Discard the pending or buffered write streams NAME... of STREAM: their rows that are not
     released never become visible. They must be finalized or expired. You cannot undo this.
     """
-    discard_write_streams(settings.load(ctx), stream, names)
+    discard_write_streams(config_of(ctx), stream, names)
     say(f"{counted(len(set(names)), 'write stream')} discarded")
 
 
@@ -243,11 +242,11 @@ def release(
     """
     if without_rejected == again:
         raise click.UsageError("use --without-rejected or --again, and not both")
-    if without_rejected and not (why or "").strip():
-        raise click.UsageError("give the reason with --why")
+    if without_rejected:
+        check_why(why or "")
     if again and why is not None:
         raise click.UsageError("use --why with --without-rejected only")
-    config = settings.load(ctx)
+    config = config_of(ctx)
     if again:
         new = release_again(config, stream, name, commit_timestamp=commit_timestamp)
         out(str(view_of_time(new)))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.records.views import Flat, Hidden, Shown, Time, Viewed
-from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.state.jobs import (
     Job,
     failed_maintenance,

@@ -15,7 +15,7 @@ For example:
 """
 
 from connector.services.audit import audit
-from connector.services.dead_letters.service import DeadLetters, dead_letters
+from connector.services.dead_letters import DeadLetters, dead_letters
 from connector.services.events import Event, log_event
 from connector.services.load_config import load_config
 from connector.services.partitions import Closing, PartitionList, close_partition, partitions

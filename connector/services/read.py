@@ -14,10 +14,10 @@ from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import ErrorCode, StorageError, TableError
 from connector.records.views import view_of_time
-from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
-from connector.services.dead_letters.open_count import open_letters_of
+from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
+from connector.services.status import open_letters_of
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.overrides import bound_in_force, check_bound

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -23,12 +25,11 @@ from connector.errors import (
     TableError,
     TopicError,
 )
+from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
-from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
-from connector.services.trace import Trace
-from connector.services.warehouses import check_logs, naming_damage, warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.jobs import Job, JobKind
 
 if TYPE_CHECKING:
@@ -57,6 +58,33 @@ class RunReport:
     batches: int
     applies: int
     dead_letters: int
+
+
+class Trace:
+    """Writes a line of JSON for each step to a file, if there is one. Any thread may call `step`.
+
+    For example, `{"at": "2024-03-01T12:00:00.000000Z", "of": "table orders", "step": "table
+    committed", "seconds": 0.184}`. The seconds are those since the step before of the same stream
+    or table.
+    """
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self._last = dict[str, float]()
+
+    def step(self, step: str) -> None:
+        """Write a step, such as "table orders: table committed"."""
+        if self._file is None:
+            return
+        of, _, name = step.partition(": ")
+        with self._lock:
+            now = time.monotonic()
+            before, self._last[of] = self._last.get(of), now
+            seconds = None if before is None else round(now - before, 3)
+            line = {"at": view_of_time(now_us()), "of": of, "step": name, "seconds": seconds}
+            with suppress(OSError):  # a full disk stops no pipeline
+                self._file.write(f"{json.dumps(line)}\n")
+                self._file.flush()
 
 
 class _Counts:

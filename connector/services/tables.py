@@ -15,10 +15,9 @@ from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
 from connector.records.model import MAX_LONG
 from connector.services.events import OnEvent, log_event, warning
-from connector.services.in_use import only_use
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
-from connector.services.warehouses import check_logs, naming_damage, warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
 from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
 

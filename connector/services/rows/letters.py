@@ -13,7 +13,7 @@ from connector.records.codec import Schemas, read
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason, Rejection
 from connector.records.views import OrNull
-from connector.services.dead_letters.service import dead_letters
+from connector.services.dead_letters import dead_letters
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig

@@ -17,7 +17,7 @@ from connector.cli.read import _say_what_is_missing, _view
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
-from connector.reports.open_dead_letters import NONE_OPEN
+from connector.reports.stream_status import NONE_OPEN
 from connector.services.events import Event
 from connector.services.read import _keep, _worth
 from connector.state.jobs import Job, JobKind

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from connector import cli
-from connector import warehouse as places
 from connector.cli.parameters import MOMENT
 from connector.cli.write_streams import request_of
 from connector.errors import ConfigError, ErrorCode, StreamStateError
-from connector.lake import overrides, small_tables
 from connector.lake.overrides import Overrides
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.reports.write_stream_status import release_status
@@ -149,23 +147,6 @@ def test_a_request_names_one_release(folder: Path, capsys: pytest.CaptureFixture
     assert cli.invoke([*call, "--commit-timestamp", other]) == 0
     (request,) = Overrides(str(folder)).row_releases("s", above=0)
     assert (request.write_stream, request.commit_timestamp) == ("w/a", C + 1)
-
-
-def test_a_request_of_an_earlier_version_is_read_and_has_no_effect(folder: Path) -> None:
-    """WRS-18: it named the commit timestamp only."""
-    columns = {
-        name: type_ for name, type_ in overrides._ROW_RELEASES.items() if name != "write_stream"
-    }
-    row = {"number": 1, "stream": "s", "commit_timestamp": C, "reason": "x", "made_at": C}
-    path = places.released_rows(str(folder))
-    small_tables.append_next(
-        path, columns, lambda _: ({**row, "made_by": "ann"}, {"number": 1}), empty={"number": 0}
-    )
-    log(folder, releases(9))
-    release_rows(load_config(), "s", "w/a", why="y")
-    old, new = Overrides(str(folder)).row_releases("s", above=0)
-    assert (old.write_stream, new.write_stream, new.number) == (None, "w/a", 2)
-    assert releases(9).requested([old]).open == releases(9).open
 
 
 def test_the_status_is_not_complete_with_a_withheld_release(

@@ -13,9 +13,13 @@ from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters, Totals
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.records.views import view
-from connector.reports.open_dead_letters import OpenLetters, open_letters
 from connector.reports.source_status import facts_of_checks, hints_of_checks
-from connector.reports.stream_status import partition_statuses, stream_status
+from connector.reports.stream_status import (
+    OpenLetters,
+    open_letters,
+    partition_statuses,
+    stream_status,
+)
 from connector.reports.table_status import table_status
 from connector.state.jobs import Job, JobKind
 from connector.state.source_checks import (

@@ -144,7 +144,7 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
     table = TableState(
         apply_number=1, to_batch=1, complete_to_batch=1, apply_watermark=50, highest_applied=40
     )
-    from connector.reports.open_dead_letters import NONE_OPEN
+    from connector.reports.stream_status import NONE_OPEN
 
     progress = Progress(ingest_batch=1)
 

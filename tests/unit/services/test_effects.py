@@ -13,7 +13,7 @@ from connector.records.codec import framed
 from connector.records.json_view import from_json, to_json
 from connector.records.model import DataChange, WriteStreamOffset
 from connector.records.rejection import Position, Reason
-from connector.services.dead_letters.effects import Effects
+from connector.services.letter_effects import Effects
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart

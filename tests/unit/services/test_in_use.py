@@ -10,7 +10,7 @@ import pytest
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ErrorCode, WriterConflictError
-from connector.services.in_use import only_use
+from connector.services.warehouses import only_use
 
 Use = tuple[str, list[str], str | None]
 

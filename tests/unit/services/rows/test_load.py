@@ -17,7 +17,7 @@ from connector.records.ordering import OrderBy
 from connector.services import load
 from connector.services.events import Event
 from connector.services.rows.files import describe_file
-from connector.services.rows.load_job import name_of
+from connector.services.rows.load import name_of
 from connector.services.rows.load_report import LoadOptions, RejectedRow, place_of
 
 LIMITS = (10_000, 1_000_000)

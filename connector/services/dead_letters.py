@@ -48,8 +48,8 @@ from connector.errors import ConnectorError, ErrorCode, TableError, TopicError, 
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Rejection
-from connector.services.dead_letters.effects import Effects
 from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.letter_effects import Effects
 from connector.services.load_config import who
 from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
