@@ -23,7 +23,8 @@ from typing import Final
 
 import click
 
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
+from connector.errors.settings import extra_missing, system_error
 
 COMMANDS: Final = {
     "audit": ("connector.cli.audit:command", "Check that no record is lost."),
@@ -151,48 +152,31 @@ def invoke(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except ConnectorError as error:
-        from connector.cli import terminal
-
-        terminal.show_error(error)
-        return 1
+        return _failed(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        from connector.cli import terminal
-
-        remedy = f"Install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
-        terminal.show_error(
-            ConnectorError(
-                ErrorCode.EXTRA_MISSING,
-                "This command needs a package that is not installed",
-                f"There is no package {package}",
-                remedy,
-            )
-        )
-        return 1
-    except BrokenPipeError:
-        _forget_output()  # whoever read it has seen enough
+        return _failed(extra_missing(package, EXTRAS[package]))
+    except BrokenPipeError:  # the reader of the output has ended
+        _discard_output()
         return 0
     except OSError as error:
-        from connector.cli import terminal
-
-        _forget_output()
-        terminal.show_error(
-            ConnectorError(
-                ErrorCode.SYSTEM_ERROR,
-                f"The operating system refused an operation: {error}",
-                "",
-                "Check the free space on the disk and the rights of this user",
-            )
-        )
-        return 1
+        _discard_output()
+        return _failed(system_error(str(error)))
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return 130
     return code if isinstance(code, int) else 0
 
 
-def _forget_output() -> None:
-    """Python flushes what is left when it exits, and would complain once more."""
+def _failed(error: ConnectorError) -> int:
+    from connector.cli.terminal import show_error
+
+    show_error(error)
+    return 1
+
+
+def _discard_output() -> None:
+    """Discard the rest of the output, which Python flushes at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

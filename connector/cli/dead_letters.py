@@ -28,7 +28,7 @@ from connector.cli.terminal import console, escaped, out, say, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors.dead_letters import new_change_impossible
 from connector.records.json_view import to_json, to_line
 from connector.records.model import DataChange
 from connector.records.views import view_of_bytes, view_of_time
@@ -195,12 +195,7 @@ def show(
 
 def _line_of(letter_id: str, change: DataChange | str) -> str:
     if isinstance(change, str):
-        raise ConnectorError(
-            ErrorCode.NEW_CHANGE_IMPOSSIBLE,
-            f"There is no new change with the effect of dead letter {letter_id}",
-            change[:1].upper() + change[1:],
-            "Send the row again from the source, or discard the letter",
-        )
+        raise new_change_impossible(letter_id, change[:1].upper() + change[1:])
     return to_json(change, None)
 
 
@@ -251,13 +246,7 @@ def _new_file(name: str) -> TextIO:
     try:
         return open(name, "x", encoding="utf-8")
     except FileExistsError:
-        raise ConnectorError(
-            ErrorCode.FILE_EXISTS,
-            f"The file {name} already exists",
-            "",
-            "Give the name of a new file: existing files are not overwritten",
-            file=name,
-        ) from None
+        raise click.UsageError(f"{name} exists; give --output the name of a new file") from None
 
 
 def _schemas(config: Any, letter: DeadLetter) -> Any:

@@ -29,6 +29,7 @@ from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import RATE, STEP, check_why
 from connector.cli.terminal import Progress, console, escaped, out, say, table
 from connector.clock import now_us
+from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
@@ -39,7 +40,7 @@ from connector.dead_letters.replay import (
     Tally,
     Verdict,
 )
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors.dead_letters import dead_letter_missing, repair_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line, view_of_datum
 from connector.records.rejection import Rejection
@@ -136,7 +137,7 @@ def replay(
         steps = (*steps, *_edit(letters, which, ids[0], steps))
     if not execute:
         planned = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
-        _check_found(ids, planned.verdicts.total(), letters)
+        _check_exist(ids, planned.verdicts.total(), letters)
         _point_to_new_changes(planned)
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
             say('nothing was sent: this was a dry run; add --execute --why "…" to send')
@@ -151,7 +152,7 @@ def replay(
         max_changes_per_s=max_changes_per_s,
     )
     done = _execute(letters, send, wait=wait)
-    _check_found(ids, done.verdicts.total(), letters)
+    _check_exist(ids, done.verdicts.total(), letters)
     if done.verdicts[Verdict.REPLAY] and group is not None:
         say(f"a consumer of the group {group} with replays=True reads the replayed records")
     elif done.verdicts[Verdict.REPLAY] and not wait:
@@ -304,52 +305,27 @@ def _edit(
     contents = [
         repair(content_of(letter), steps, letters.schemas) for letter, _ in letters.list(which)
     ]
-    _check_found((letter_id,), len(contents), letters)
+    _check_exist((letter_id,), len(contents), letters)
     content = contents[0]
     if isinstance(content, Unrepairable):
-        raise ConnectorError(
-            ErrorCode.REPAIR_IMPOSSIBLE,
-            f"Dead letter {letter_id} cannot be repaired",
-            content.why,
-            "Correct the repair step",
-        )
+        raise repair_impossible(letter_id, content.why)
     try:
         edits = edited(content, letters.schemas, lambda text: click.edit(text, extension=".json"))
     except (click.ClickException, OSError, UnicodeError) as error:
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        raise ConnectorError(
-            ErrorCode.EDITOR_RESULT_EMPTY,
-            "The editor returned no text",
-            cause,
-            "Set $EDITOR to an editor that saves its file as UTF-8, or use --repair",
-        ) from error
+        raise repair_impossible(letter_id, f"The editor returned no text: {cause}") from error
     if isinstance(edits, Unrepairable):
-        raise ConnectorError(
-            ErrorCode.EDITOR_UNSUITABLE,
-            f"Dead letter {letter_id} cannot be repaired with this text",
-            edits.why,
-            "Edit it again, or use --repair",
-        )
+        raise repair_impossible(letter_id, edits.why)
     if not edits:
-        raise ConnectorError(
-            ErrorCode.EDITOR_RESULT_UNCHANGED,
-            "You changed nothing in the editor",
-            "",
-            "Save the file with a change, or leave out --edit",
-        )
+        raise repair_impossible(letter_id, "You changed nothing in the editor")
     return edits
 
 
-def _check_found(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
-    if number < len(set(ids)):
-        missing = f"{counted(len(set(ids)) - number, 'letter')} of those named"
-        raise ConnectorError(
-            ErrorCode.DEAD_LETTER_MISSING,
-            f"Some dead letters do not exist: {missing}",
-            "",
-            "List all dead letters to find their ids",
-            stream=letters.topic,
-            group=letters.group,
+def _check_exist(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
+    if missing := max(0, len(set(ids)) - number):
+        named = f"{missing:,} of the dead letters that you named"
+        raise dead_letter_missing(
+            dead_letter_topic(letters.topic, letters.group), named, letters.topic, letters.group
         )
 
 
@@ -384,7 +360,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
             Action.REOPENED: letters.reopen,
         }[action]
         done, refused = act(which, why=why)
-        _check_found(ids, done + refused.total(), letters)
+        _check_exist(ids, done + refused.total(), letters)
         say(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():
             say(f"{counted(number, 'letter')} unchanged: already {state}")

@@ -21,7 +21,6 @@ from connector.services.rows.load_report import (
     LoadProgress,
     LoadReport,
     RejectedRow,
-    place_of,
 )
 from connector.text import counted
 
@@ -149,7 +148,7 @@ class _Shown:
         self._rejected += 1
         if self._rejected <= REJECTED_SHOWN:
             self._bar.clear()
-            say(f"rejected: {place_of(row)}")
+            say(f"rejected: {row}")
         elif self._rejected == REJECTED_SHOWN + 1:
             say("further rejected rows are only counted, and in the file of --rejected")
 

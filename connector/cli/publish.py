@@ -13,13 +13,8 @@ import click
 from connector.cli.parameters import RATE, config_of
 from connector.cli.terminal import Progress, say
 from connector.config.settings import find_stream
-from connector.errors import (
-    ConnectorError,
-    DeliveryError,
-    ErrorCode,
-    InvalidChangeError,
-    JsonViewError,
-)
+from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
+from connector.errors.records import line_refused
 from connector.state.rate import RateLimit
 from connector.text import counted
 
@@ -107,28 +102,16 @@ def _send_all(
 def _bad_line(
     producer: ChangeProducer, number: int, error: ConnectorError | UnicodeDecodeError
 ) -> ConnectorError:
-    fate = _deliver(producer)
+    unknown = _deliver(producer)
     if isinstance(error, UnicodeDecodeError):
-        problem = f"byte {error.start + 1} is not UTF-8"
-        remedy = "Save the file as UTF-8. Write bytes that are not text as base64"
+        problem = f"byte {error.start + 1} is not UTF-8; write such bytes as base64"
     else:
-        problem = ". ".join(part for part in (error.problem, error.cause) if part)
-        remedy = error.remedy
-    cause = f"Delivered before this line: {counted(producer.delivered, 'record')}{fate}"
-    return ConnectorError(
-        ErrorCode.LINE_REFUSED,
-        f"Line {number}: {problem}",
-        cause,
-        remedy
-        or (
-            "Repair the line, then publish the file from this line on. Sending a record twice"
-            " does no harm"
-        ),
-    )
+        problem = str(error)
+    return line_refused(number, problem, f"{counted(producer.delivered, 'record')}{unknown}")
 
 
 def _deliver(producer: ChangeProducer) -> str:
-    """Wait for what was sent; says what is not known to have arrived."""
+    """Wait for the delivery. Return a sentence about records whose delivery is unknown."""
     try:
         producer.flush()
     except DeliveryError as error:
@@ -137,9 +120,7 @@ def _deliver(producer: ChangeProducer) -> str:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that say something, with their numbers from 1; a byte order mark at the start says
-    nothing.
-    """
+    """The lines that are not empty, with their numbers from 1, without a byte order mark."""
     for number, line in enumerate(file, 1):
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if text := text.strip():

@@ -13,9 +13,12 @@ from connector.cli.terminal import console, escaped, out, say, shown_bytes, tabl
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.reports.stream_status import PartitionStatus
-from connector.services.partitions import close_partition
-from connector.services.partitions import partitions as partitions_of
-from connector.services.transactions import incomplete_transactions, release_transaction
+from connector.services.requests import (
+    close_partition,
+    incomplete_transactions,
+    release_transaction,
+)
+from connector.services.requests import partitions as partitions_of
 from connector.text import counted, duration
 from connector.watermarks.stream_partition import KeyRange
 
@@ -38,25 +41,25 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
     """Show the active stream partitions of STREAM: the low watermark of each, its last move, and
     the partitions that it waits for.
     """
-    found = partitions_of(config_of(ctx), stream)
+    listed = partitions_of(config_of(ctx), stream)
     if as_json:
-        for status in found.partitions:
+        for status in listed.partitions:
             out(to_line(status.to_json()))
-    elif found.partitions:
-        _print_partitions(found.partitions, found.now)
-    low = found.low_watermark
+    elif listed.partitions:
+        _print_partitions(listed.partitions, listed.now)
+    low = listed.low_watermark
     complete = "no low watermark yet" if low is None else f"complete below {view_of_time(low)}"
     say(
-        f"{counted(len(found.partitions), 'stream partition')} of {found.stream}, {complete}, by"
-        f" ingest batch {found.ingest_batch}"
+        f"{counted(len(listed.partitions), 'stream partition')} of {listed.stream}, {complete}, by"
+        f" ingest batch {listed.ingest_batch}"
     )
 
 
-def _print_partitions(found: list[PartitionStatus], now: int) -> None:
+def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
     shown = table(
         "stream partition", "low watermark", "delayed by", "since", "roots", "row keys", "waits for"
     )
-    for status in found:
+    for status in statuses:
         since = duration(max(0, now - status.advanced_at) / 1_000_000)
         shown.add_row(
             escaped(status.name),
@@ -93,17 +96,16 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     are applied.
     """
     check_why(why)
-    asked = close_partition(config_of(ctx), stream, name, why=why)
-    before = asked.request
-    if asked.is_new:
+    request, is_new = close_partition(config_of(ctx), stream, name, why=why)
+    if is_new:
         say(
-            f"{name} of {before.stream} closes with the next batch; to check it: connector"
-            f" partitions list {before.stream}"
+            f"{name} of {request.stream} closes with the next batch; to check it: connector"
+            f" partitions list {request.stream}"
         )
     else:
         say(
-            f"{before.made_by} requested this at {view_of_time(before.made_at)}"
-            f" ({before.reason or 'without a reason'}); ingest has not closed it yet"
+            f"{request.made_by} requested this at {view_of_time(request.made_at)}"
+            f" ({request.reason or 'without a reason'}); ingest has not closed it yet"
         )
 
 
@@ -123,22 +125,22 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
 
     Ingest looks for them once a minute, below the low watermark of the stream.
     """
-    found = incomplete_transactions(config_of(ctx), stream)
+    incomplete = incomplete_transactions(config_of(ctx), stream)
     if as_json:
-        for one in found:
-            out(to_line(view(one)))
-    elif found:
+        for transaction in incomplete:
+            out(to_line(view(transaction)))
+    elif incomplete:
         shown = table("transaction", "commit timestamp", "missing", "found", "released")
-        for one in found:
+        for transaction in incomplete:
             shown.add_row(
-                escaped(one.server_transaction_id),
-                str(view_of_time(one.commit_timestamp)),
-                f"{one.missing:,}",
-                str(view_of_time(one.found_at)),
-                "yes" if one.is_released else "",
+                escaped(transaction.server_transaction_id),
+                str(view_of_time(transaction.commit_timestamp)),
+                f"{transaction.missing:,}",
+                str(view_of_time(transaction.found_at)),
+                "yes" if transaction.is_released else "",
             )
         console().print(shown)
-    say(counted(len(found), "incomplete transaction"))
+    say(counted(len(incomplete), "incomplete transaction"))
 
 
 @transactions.command()

@@ -107,7 +107,8 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     config = config_of(ctx)
     definition = find_table(config, name)
     if unset:
-        tables.unset(config, name)
+        tables.set_max_staleness(config, name, None)
+        tables.set_apply_every(config, name, None)
     elif BOUND in wanted:
         tables.set_max_staleness(config, name, wanted[BOUND])
     else:

@@ -20,7 +20,8 @@ from itertools import chain
 from typing import Annotated, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import AuditError, ErrorCode
+from connector.errors import AuditError
+from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
 from connector.state.incomplete_transactions import IncompleteTransaction
@@ -282,20 +283,14 @@ class StreamAudit(Viewed):
             _letters(self.letters.missing, "missing in the dead-letter topic"),
             _letters(self.letters.altered, "different from the rejected record"),
         ]
-        broken = f"nothing_lost: {'; '.join(filter(None, faults))}" if any(faults) else ""
-        tables = f"nothing_invented: {'; '.join(self.faulty_tables.values())}"
-        if not broken and not self.faulty_tables:
+        promises = []
+        if any(faults):
+            promises.append(f"nothing_lost: {'; '.join(filter(None, faults))}")
+        if self.faulty_tables:
+            promises.append(f"nothing_invented: {'; '.join(self.faulty_tables.values())}")
+        if not promises:
             return None
-        return AuditError(
-            ErrorCode.AUDIT_FAILED,
-            f"Stream {self.stream} breaks "
-            + "; ".join(filter(None, (broken, tables if self.faulty_tables else ""))),
-            "Another program wrote to the changelog, to a table or to the dead-letter topic, or"
-            " ingest skipped records",
-            'Stop ingest, raise the retention of the topic, and read "A failed audit" in'
-            " docs/howto/repair-what-stopped.md",
-            stream=self.stream,
-        )
+        return audit_failed(self.stream, "; ".join(promises))
 
     @property
     def verdict(self) -> Shown[str]:

@@ -44,7 +44,8 @@ from connector.dead_letters.replay import (
     decide,
     ledger_write,
 )
-from connector.errors import ConnectorError, ErrorCode, TableError, TopicError, check_note
+from connector.errors import TableError, TopicError, check_note
+from connector.errors.dead_letters import dead_letter_missing
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Rejection
@@ -158,14 +159,9 @@ class DeadLetters:
         named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
         for letter, status in self.list(named, ledger):
             return letter, status, ledger.history(letter_id)
-        raise ConnectorError(
-            ErrorCode.DEAD_LETTER_MISSING,
-            f"There is no dead letter {letter_id}",
-            f"{dead_letter_topic(self.topic, self.group)} has no dead letter with this id",
-            "List all dead letters to find its id",
-            stream=self._stream.name,
-            group=self.group,
-        )
+        topic = dead_letter_topic(self.topic, self.group)
+        name = f"the dead letter {letter_id}"
+        raise dead_letter_missing(topic, name, self._stream.name, self.group)
 
     def show(self, letter_id: str) -> LetterReport:
         """Return one letter in detail. Raises as `find` does."""

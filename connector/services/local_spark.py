@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from connector.config.spark_settings import check_shared, is_local_master
 from connector.config.storage import SPARK_DEFAULTS, is_s3
-from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
+from connector.errors import argument_invalid
+from connector.errors.settings import extra_jar_missing
+from connector.errors.spark import spark_master_unreachable, spark_session_exists
 from connector.services.events import OnEvent, info
 from connector.text import duration
 
@@ -113,12 +115,7 @@ def check_master(master: str) -> bool:
             causes.append(f"{host}: {error}")
         else:
             return True
-    raise ConnectorError(
-        ErrorCode.SPARK_MASTER_UNREACHABLE,
-        f"No Spark master answers at {master}",
-        "; ".join(causes),
-        "Start the master, or correct master in [spark]",
-    )
+    raise spark_master_unreachable(master, "; ".join(causes))
 
 
 def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
@@ -136,12 +133,7 @@ def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
     extra = [Path(jar) for jar in config.spark.extra_jars]
     for jar in extra:
         if not jar.is_file():
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"spark.extra_jars has {jar}",
-                "There is no such file",
-                "Correct the path, or remove it",
-            )
+            raise extra_jar_missing(str(jar))
     return [*locked, *extra]
 
 
@@ -151,14 +143,7 @@ def _check_that_there_is_none() -> None:
     if not is_any_live():
         forget_ended_session()
         return
-    raise ConnectorError(
-        ErrorCode.SPARK_SESSION_EXISTS,
-        "A local Spark session cannot start",
-        "This process already has a Spark session. It is yours, or that of another call of lowmark"
-        " that has not ended",
-        "Give your session to each call as `spark`, or stop it. Build a session that several calls"
-        " can use with connector.spark.configure_session",
-    )
+    raise spark_session_exists()
 
 
 @contextmanager

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import StorageError, TableError
+from connector.errors.changelog import freshness_unknown
+from connector.errors.tables import cut_expired, cut_missing
 from connector.records.views import view_of_time
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.services.events import OnEvent, info, log_event, warning
@@ -173,13 +175,7 @@ def _plain_read(name: str, found: PlainTable, state: TableState, as_of: int | No
 def _not_provable(name: str, bound: int | None, why: TableError) -> TableError:
     """The error for a bound that only the changelog of the table can prove."""
     wanted = f"is at most {bound:g} s old" if bound else "has every ingested change"
-    return TableError(
-        ErrorCode.CHANGELOG_REPLACED,
-        f"It is not known whether table {name} {wanted}",
-        why.problem,
-        f"{why.remedy}. Until then, read the table as it is (allow_stale)",
-        table=name,
-    )
+    return freshness_unknown(name, wanted, why.problem, why.remedy)
 
 
 def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
@@ -196,28 +192,15 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
         None,
     )
     if cut is None:
-        raise TableError(
-            ErrorCode.CUT_MISSING,
-            f"There is no consistent cut of table {name}",
-            "The low watermark of the stream is not known yet, or a table of the stream is not"
-            " at a consistent cut",
-            "Check the status of the stream. Until then, read the table without a snapshot",
-            table=name,
-        )
+        raise cut_missing(f"table {name}", name)
     try:
         path = places.table(warehouse_of(config), name)
         found = open_table(path, version=cut.versions[name], table=name)
     except StorageError:
         raise
     except TableError as error:
-        raise TableError(
-            ErrorCode.CUT_EXPIRED,
-            f"The cut of table {name} at {view_of_time(cut.low_watermark)} cannot be read",
-            f"It may have expired: {error.cause}",
-            "Read the table without a snapshot. To keep cuts longer, set a longer"
-            " snapshot_retention",
-            table=name,
-        ) from error
+        cause = f"It may have expired: {error.cause}"
+        raise cut_expired(name, str(view_of_time(cut.low_watermark)), cause) from error
     with reading(path):
         state = TableState.from_json(found.stored)
     if not cut.is_state(state):

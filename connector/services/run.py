@@ -17,14 +17,8 @@ from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    TableError,
-    TopicError,
-)
+from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors.settings import no_streams
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
@@ -141,12 +135,7 @@ def run(
         remedy. Nothing is lost.
     """
     if not config.streams:
-        raise ConfigError(
-            ErrorCode.STREAM_NOT_NAMED,
-            "No stream is configured",
-            "",
-            'Add a section such as [streams.orders] with topic = "orders"',
-        )
+        raise no_streams()
     stop, counts = stop or threading.Event(), _Counts()
     check_logs(config, config.streams, config.tables)
     with (
@@ -216,7 +205,7 @@ def _spark_has_ended() -> bool:
 def _raise_ended(error: Exception) -> NoReturn:
     from connector.spark.jvm import session_ended
 
-    is_known = isinstance(error, ConnectorError) and error.code is ErrorCode.SPARK_SESSION_ENDED
+    is_known = isinstance(error, ConnectorError) and error.code == "SPARK_SESSION_ENDED"
     cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
     raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from connector.clock import now_us
 from connector.dead_letters.ledger import NONE_SENT
-from connector.errors import BrokerError, ErrorCode, TableError, TopicError, check_time
+from connector.errors import BrokerError, TableError, TopicError, check_time
 from connector.records.views import Time, Viewed
 from connector.reports.stream_status import (
     NONE_OPEN,
@@ -165,7 +165,7 @@ class StatusReport(Viewed):
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:
         for error in self.errors.values():
-            if error.code == ErrorCode.STORE_UNREACHABLE:
+            if error.code == "STORE_UNREACHABLE":
                 self.errors[path] = error  # each further read would wait for the same store
                 return None
         try:

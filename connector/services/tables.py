@@ -158,17 +158,6 @@ def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) ->
     return _set(config, PaceOverride(table, seconds, now_us(), who()))
 
 
-def unset(config: ConnectorConfig, table: str) -> None:
-    """Have the `max_staleness` and `apply_every` of the configuration count again. Raises as
-    `set_max_staleness` does.
-    """
-    from connector.lake.overrides import Overrides
-
-    set_max_staleness(config, table, None)
-    if table in Overrides(warehouse_of(config)).paces():
-        set_apply_every(config, table, None)
-
-
 def apply_every_s(config: ConnectorConfig, table: str) -> float:
     """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as
     `set_max_staleness` does.

@@ -17,14 +17,9 @@ from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.config.spark_settings import check_shared
 from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    TableError,
-    TopicError,
-)
+from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors.kafka import topic_foreign
+from connector.errors.settings import record_limit_above_topic, warehouse_unusable
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.tables.definition import TableDefinition, check_columns, check_compatible
@@ -82,18 +77,21 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
             yield from _replicas(config.kafka, stream)
-        except BrokerError as error:
-            yield Finding("fault", error.problem, error)
-            return  # the next stream would wait for the same brokers
         except ConnectorError as error:
-            yield Finding("fault", error.problem, error)
+            yield _fault(error)
+            if isinstance(error, BrokerError):
+                return  # the next stream would wait for the same brokers
 
 
 def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except ConnectorError as error:
-        yield Finding("fault", error.problem, error)
+        yield _fault(error)
+
+
+def _fault(error: ConnectorError) -> Finding:
+    return Finding("fault", error.problem, error)
 
 
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
@@ -129,19 +127,9 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
         folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists()
     )
     if not nearest_folder.is_dir():
-        raise ConfigError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"warehouse is {warehouse}",
-            f"{nearest_folder} is not a folder",
-            "Set it to a folder, or to a path where one can be created",
-        )
+        raise warehouse_unusable(warehouse, f"{nearest_folder} is not a folder")
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
-        raise ConfigError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"warehouse is {warehouse}",
-            f"This user cannot write to {nearest_folder}",
-            "Give this user the right to write, or set another folder",
-        )
+        raise warehouse_unusable(warehouse, f"This user cannot write to {nearest_folder}")
     yield Finding(
         "ok",
         f"warehouse: {warehouse}"
@@ -228,31 +216,22 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
     """
     from connector.kafka.probe_offsets import newest_records
 
-    found = newest_records(config.kafka, stream.topic, config.registry)
-    wrong = [one for one in found if one.rejection is not None]
-    if not found:
+    newest = newest_records(config.kafka, stream.topic, config.registry)
+    unreadable = [record for record in newest if record.rejection is not None]
+    if not newest:
         yield Finding("ok", f"streams.{stream.name}: topic {stream.topic} has no new records")
-    elif not wrong:
-        newest = counted(len(found), "newest record")
-        yield Finding("ok", f"streams.{stream.name}: the {newest} can be read")
-    elif len(wrong) < len(found):
+    elif not unreadable:
+        records = counted(len(newest), "newest record")
+        yield Finding("ok", f"streams.{stream.name}: the {records} can be read")
+    elif len(unreadable) < len(newest):
         text = (
-            f"streams.{stream.name}: {len(wrong)} of the {len(found)} newest records of topic"
-            f" {stream.topic} cannot be read, for example {wrong[0]}. They become dead letters"
+            f"streams.{stream.name}: {len(unreadable)} of the {len(newest)} newest records of topic"
+            f" {stream.topic} cannot be read, for example {unreadable[0]}. They become dead letters"
         )
         yield Finding("warning", text)
     else:
-        problem = f"The newest records of topic {stream.topic} are not those of lowmark"
-        error = TopicError(
-            ErrorCode.TOPIC_FOREIGN,
-            problem,
-            f"None of the newest {len(found)} can be read, for example {wrong[0]}",
-            "Name the topic to which your producers publish changes. For a topic of another"
-            " program, or records with the schema of a registry that [registry] does not name,"
-            " each record would become a dead letter",
-            topic=stream.topic,
-        )
-        yield Finding("fault", problem, error)
+        cause = f"None of the newest {len(newest)} can be read, for example {unreadable[0]}"
+        yield _fault(topic_foreign(stream.topic, cause))
 
 
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:
@@ -310,20 +289,9 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     )
     yield from (Finding("warning", warning) for warning in warnings)
     if stream.limits.max_record_bytes > facts.max_message_bytes:
-        problem = f"streams.{stream.name}.max_record_bytes is {stream.limits.max_record_bytes}"
-        allowed = (
-            f"It must not be above the limit of the topic: max.message.bytes of {facts.topic}"
-            f" is {facts.max_message_bytes}"
-        )
-        remedy = (
-            f"Write max_record_bytes = {facts.max_message_bytes}, or raise max.message.bytes of"
-            " the topic"
-        )
-        yield Finding(
-            "fault",
-            problem,
-            ConfigError(ErrorCode.RECORD_LIMIT_ABOVE_TOPIC, problem, allowed, remedy),
-        )
+        setting, limit = f"streams.{stream.name}.max_record_bytes", stream.limits.max_record_bytes
+        allowed = facts.max_message_bytes
+        yield _fault(record_limit_above_topic(setting, limit, facts.topic, allowed))
     try:
         letters = topics.describe(kafka, dead_letter_topic(stream.topic))
     except TopicError:
@@ -336,7 +304,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         topics.check_dead_letters(facts, letters)
     except TopicError as error:
-        yield Finding("fault", error.problem, error)
+        yield _fault(error)
         return
     yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
 
@@ -366,7 +334,7 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         catalog.describe(kafka, stream.topic)
     except TopicError as error:
-        if error.code != ErrorCode.CATALOG_MISSING:
+        if error.code != "CATALOG_MISSING":
             raise
         text = f"streams.{stream.name}: there is no {name}, so write sessions cannot be opened"
         yield Finding("ok", text)
@@ -384,9 +352,9 @@ def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         ledger_topic(stream.topic),
         catalog_topic(stream.topic),
     )
-    found = []
+    described = []
     for name in names:
         with suppress(TopicError):  # a finding of its own
-            found.append(topics.describe(kafka, name))
-    for warning in topics.check_replicas(stream.name, found):
+            described.append(topics.describe(kafka, name))
+    for warning in topics.check_replicas(stream.name, described):
         yield Finding("warning", warning)

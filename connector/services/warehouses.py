@@ -15,13 +15,12 @@ from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.errors import (
     BrokerError,
     ConfigError,
-    ErrorCode,
     StorageError,
     StreamHaltedError,
     TableError,
     TopicError,
-    WriterConflictError,
 )
+from connector.errors.changelog import already_running
 from connector.lake.stores import remember
 
 if TYPE_CHECKING:
@@ -111,24 +110,12 @@ def only_use(
         for _, stream, of in sorted(wanted, key=str):
             for other in _IN_USE:
                 if other[:2] == (where, stream) and (of is None or other[2] in (None, of)):
-                    raise _refused(stream, of, other[2])
+                    work = f"Ingest of stream {stream}" if of is None else f"A rebuild of {of}"
+                    owner = "runs the stream" if other[2] is None else f"rebuilds {other[2]}"
+                    raise already_running(work, owner, stream)
         _IN_USE.update(wanted)
     try:
         yield
     finally:
         with _LOCK:
             _IN_USE.difference_update(wanted)
-
-
-def _refused(stream: str, table: str | None, other: str | None) -> WriterConflictError:
-    return WriterConflictError(
-        ErrorCode.ALREADY_RUNNING,
-        f"Stream {stream} cannot run" + (" twice" if other is None else "")
-        if table is None
-        else f"Table {table} cannot be rebuilt",
-        "Another call in this process "
-        + ("runs its stream" if other is None else f"rebuilds table {other}"),
-        "Wait until that call has returned. It goes on unharmed",
-        stream=stream,
-        **({} if table is None else {"table": table}),
-    )

@@ -10,12 +10,8 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import (
-    ConfigError,
-    ErrorCode,
-    argument_invalid,
-    check_note,
-)
+from connector.errors import check_note
+from connector.errors.write_streams import release_unknown
 from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import (
@@ -220,7 +216,7 @@ def commit_write_streams(
     if wait:
         catalog = _catalog(config, of, is_complete=True)
         entries = {name: catalog.streams[name] for name in names}
-        wait_for_commit(config, of, entries, commit_timestamp, timeout_s, on_event)
+        wait_for_commit(config, of, entries, commit_timestamp, on_event, timeout_s=timeout_s)
     return commit_timestamp
 
 
@@ -270,7 +266,7 @@ def release_rows(
 
     Raises:
         ConfigError: There is no such stream, or no release of the write stream that is withheld
-            because rows were rejected, or several (`RELEASE_AMBIGUOUS`), or an argument is not
+            because rows were rejected, or several (`RELEASE_UNKNOWN`), or an argument is not
             allowed.
         TableError: The warehouse cannot be read or written.
     """
@@ -279,7 +275,6 @@ def release_rows(
 
     by = who() if by is None else by
     (name,) = check_stream_names([name])
-    _check_commit_timestamp(commit_timestamp)
     check_note("why", why)
     check_note("by", by)
     of = find_stream(config, stream)
@@ -314,7 +309,7 @@ def release_again(
 
     Raises:
         ConfigError: There is no such stream, or no release of the write stream that is too late,
-            or several (`RELEASE_AMBIGUOUS`), or an argument is not allowed.
+            or several (`RELEASE_UNKNOWN`), or an argument is not allowed.
         TableError: The warehouse cannot be read.
         WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
             `commit_write_streams`.
@@ -323,7 +318,6 @@ def release_again(
     from connector.lake.state_reader import progress_of
 
     (name,) = check_stream_names([name])
-    _check_commit_timestamp(commit_timestamp)
     of = find_stream(config, stream)
     progress = progress_of(warehouse_of(config), of.name)
     lost, at = _rejected_commit(config, of, progress, name, commit_timestamp)
@@ -343,35 +337,19 @@ def find_withheld(
     """Return the release of a write stream that is withheld for a reason. Raises `ConfigError` if
     the write stream has no such release, or several.
     """
-    withheld = [one for one in releases.withheld if one.withheld is reason]
-    of_name = [one for one in withheld if name in one.write_streams]
-    found = [one for one in of_name if commit_timestamp in (None, one.commit_timestamp)]
-    if len(found) == 1:
-        return found[0]
-    times = {str(view_of_time(one.commit_timestamp)) for one in of_name}
-    if found:
-        raise ConfigError(
-            ErrorCode.RELEASE_AMBIGUOUS,
-            f"The write stream {name} of stream {stream} has {len(found)} such releases",
-            f"They are of these times: {one_of(times)}",
-            "Name the commit timestamp of one of them, too",
-            stream=stream,
-            write_stream=name,
-        )
-    problem = "because rows were rejected" if reason is Withheld.ROWS else "because it is too late"
-    asked = "" if commit_timestamp is None else f" of {view_of_time(commit_timestamp)}"
-    names = {other for one in withheld for other in one.write_streams}
-    raise ConfigError(
-        ErrorCode.RELEASE_UNKNOWN,
-        f"The write stream {name} of stream {stream} has no release{asked} that is withheld"
-        f" {problem}",
-        f"Such releases of it are of these times: {one_of(times)}"
-        if times
-        else f"Such releases are of these write streams: {one_of(names)}",
-        nearest(name, () if times else names) or "List the write streams of the stream",
-        stream=stream,
-        write_stream=name,
-    )
+    withheld = [release for release in releases.withheld if release.withheld is reason]
+    of_stream = [release for release in withheld if name in release.write_streams]
+    selected = [of for of in of_stream if commit_timestamp in (None, of.commit_timestamp)]
+    if len(selected) == 1:
+        return selected[0]
+    if of_stream:
+        times = one_of({str(view_of_time(of.commit_timestamp)) for of in of_stream})
+        cause = f"Such releases of it are of these times: {times}"
+        raise release_unknown(stream, name, cause, "Name the commit timestamp of one of them")
+    names = {other for release in withheld for other in release.write_streams}
+    cause = f"Such releases are of these write streams: {one_of(names)}"
+    remedy = nearest(name, names) or "List the write streams of the stream"
+    raise release_unknown(stream, name, cause, remedy)
 
 
 def _rejected_commit(
@@ -440,10 +418,3 @@ def _catalog(config: ConnectorConfig, of: StreamConfig, *, is_complete: bool) ->
 
 def _retention(of: StreamConfig) -> int:
     return of.staging_retention_s * 1_000_000
-
-
-def _check_commit_timestamp(commit_timestamp: int | None) -> None:
-    if commit_timestamp is not None and not 0 < commit_timestamp < 2**63:
-        raise argument_invalid(
-            "commit_timestamp", commit_timestamp, "the commit timestamp of a release (µs)"
-        )

@@ -20,13 +20,12 @@ from typing import TYPE_CHECKING, Final
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import (
-    ConnectorError,
-    ErrorCode,
     InvalidChangeError,
     OffsetOverlapError,
     RowErrors,
     argument_invalid,
 )
+from connector.errors.records import load_ended, rows_rejected, table_not_loadable
 from connector.records.ordering import OrderBy
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.rows.files import (
@@ -34,11 +33,11 @@ from connector.services.rows.files import (
     FileRow,
     RowFile,
     check_unchanged,
+    column_indexes,
     csv_columns,
     csv_rows,
     describe_file,
     json_rows,
-    placed,
 )
 from connector.services.rows.load_checks import check_as_of, check_empty
 from connector.services.rows.load_report import (
@@ -46,10 +45,9 @@ from connector.services.rows.load_report import (
     LoadProgress,
     LoadReport,
     RejectedRow,
-    place_of,
 )
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
-from connector.services.wait import wait_for_load
+from connector.services.wait import wait_for_commit
 from connector.state.rate import RateLimit
 from connector.text import counted
 from connector.write_streams.model import (
@@ -70,7 +68,7 @@ if TYPE_CHECKING:
 APPEND_BYTES: Final = 4 * 1024 * 1024
 TRANSACTION_ROWS: Final = 10_000
 MAX_NAME_LENGTH: Final = 64
-_FEW: Final = 3
+EXAMPLES: Final = 3
 
 
 def load(
@@ -122,16 +120,10 @@ def load(
         allowed = "a time in microseconds that is not in the future"
         raise argument_invalid("as_of", as_of, allowed)
     if definition.order is not OrderBy.COMMIT:
-        raise ConnectorError(
-            ErrorCode.TABLE_NOT_LOADABLE,
-            f"{definition.name} is ordered by change sequence numbers",
-            "Rows of a file have no such numbers, so it is not known which changes are newer",
-            "Publish the rows as changes, each with its change sequence number",
-            table=definition.name,
-        )
+        raise table_not_loadable(definition.name)
     file_format = FileFormat(options.file_format) if options.file_format else None
-    found = [describe_file(path, file_format) for path in paths]
-    job = LoadJob(config, definition, found, as_of, options, on_event, on_progress, on_rejected)
+    described = [describe_file(path, file_format) for path in paths]
+    job = LoadJob(config, definition, described, as_of, options, on_event, on_progress, on_rejected)
     _check_columns(job)
     return job.run()
 
@@ -150,8 +142,8 @@ def _check_columns(job: LoadJob) -> None:
             from connector.services.rows.parquet import parquet_columns
 
             names = parquet_columns(file, maker.names, maker.types, maker.key_names)
-        places = placed(file.path, names, maker.names, maker.key_names)
-        missing = [name for name, at in zip(maker.names, places, strict=True) if at is None]
+        indexes = column_indexes(file.path, names, maker.names, maker.key_names)
+        missing = [name for name, at in zip(maker.names, indexes, strict=True) if at is None]
         if missing:
             text = f"{file.path} does not have {', '.join(missing)}: NULL in all of its rows"
             job.on_event(warning("COLUMNS_ABSENT", text, columns=missing))
@@ -236,7 +228,7 @@ class LoadJob:
         entry = catalog.streams.get(self.write_stream)
         if entry is None or entry.state is not StreamState.COMMITTED:
             self._check_may_load()
-            self._say_others(catalog)
+            self._report_others(catalog)
             with WriteSession(
                 kafka,
                 topic,
@@ -256,8 +248,9 @@ class LoadJob:
         elif self.options.commit:
             timestamp = self._commit()
         if self.options.wait and timestamp is not None and entry.end:
-            wait_for_load(
-                self.config, self.stream, self.definition.name, self.write_stream, self.on_event
+            wait_for_commit(
+                *(self.config, self.stream, {self.write_stream: entry}, timestamp, self.on_event),
+                tables=[self.definition.name],
             )
         return LoadReport(
             self.definition.name,
@@ -278,8 +271,8 @@ class LoadJob:
         else:
             check_empty(self.config, self.stream, self.definition, self.write_stream)
 
-    def _say_others(self, catalog: Catalog) -> None:
-        """Say which loads of this session are not complete: the files may have been changed."""
+    def _report_others(self, catalog: Catalog) -> None:
+        """Warn of loads of this session that are not complete: the files may have been changed."""
         for name, entry in catalog.streams.items():
             if (
                 name.startswith(f"{self.session}/")
@@ -309,10 +302,11 @@ class LoadJob:
             self.on_event(warning("TOPIC_SETTING", text))
         stream = session.stream(self.name, kind=StreamKind.PENDING)
         retention_us = self.stream.staging_retention_s * 1_000_000
-        if stream.state is StreamState.DISCARDED or is_expired(
-            stream.entry, now_us(), retention_us
-        ):
-            raise self._ended(stream.state)
+        if stream.state is StreamState.DISCARDED:
+            raise load_ended(self.definition.name, self.write_stream, "It was discarded")
+        if is_expired(stream.entry, now_us(), retention_us):
+            cause = "It had no append for the staging retention of the stream"
+            raise load_ended(self.definition.name, self.write_stream, cause)
         if stream.state is not StreamState.OPEN:
             if stream.state is StreamState.FINALIZED and self.options.commit:
                 self._check_rows(session, stream)
@@ -330,23 +324,21 @@ class LoadJob:
             check_unchanged(file)
         if not self.rows and not self.rejected:
             self.on_event(warning("FILES_EMPTY", "the files have no rows: nothing is loaded"))
-        if self.rejected and not self.options.skip_rejected:
-            raise self._rows_rejected()
+        self._check_rejected()
         stream.finalize()
         return stream.entry
 
     def _check_rows(self, session: WriteSession, stream: WriteStream) -> None:
-        """Tell the rows that an earlier call left out. Raise if they may not be left out."""
+        """Report the rows that an earlier call left out. Raise if they may not be left out."""
         for chunk in self._chunks(stream):
-            for one in chunk:
+            for row in chunk:
                 try:
-                    session.check_row(one.change)
+                    session.check_row(row.change)
                 except InvalidChangeError as error:
-                    self._reject(one.file, one.row, Misfit("", error.problem))
+                    self._reject(row.file, row.row, Misfit("", error.problem))
                 else:
                     self.rows += 1
-        if self.rejected and not self.options.skip_rejected:
-            raise self._rows_rejected()
+        self._check_rejected()
 
     def _chunks(self, stream: WriteStream) -> Iterator[list[_Row]]:
         """The rows in appends. Rows behind a rejected one are appended, too: so all are checked,
@@ -429,7 +421,7 @@ class LoadJob:
             "row" if file.format is FileFormat.PARQUET else "line",
         )
         self.rejected += 1
-        if len(self.first_rejected) < _FEW:
+        if len(self.first_rejected) < EXAMPLES:
             self.first_rejected.append(rejected)
         self.on_rejected(rejected)
 
@@ -443,31 +435,14 @@ class LoadJob:
             self.config, self.stream.name, [self.write_stream], as_of=self.as_of
         )
 
-    def _rows_rejected(self) -> ConnectorError:
-        shown = "; ".join(map(place_of, self.first_rejected))
-        further = self.rejected - len(self.first_rejected)
-        return ConnectorError(
-            ErrorCode.ROWS_REJECTED,
-            f"{counted(self.rejected, 'row')} cannot be published. Nothing was committed",
-            f"{shown}{f'; and {further:,} more' if further else ''}",
-            "Correct these rows in the files and load all of it again. Or load the same files"
-            " without these rows (`skip_rejected`), and load them later once they are corrected",
-            table=self.definition.name,
-            rejected=self.rejected,
-        )
-
-    def _ended(self, state: StreamState) -> ConnectorError:
-        is_discarded = state is StreamState.DISCARDED
-        return ConnectorError(
-            ErrorCode.LOAD_ENDED,
-            f"An earlier load of these rows, {self.write_stream}, cannot be continued",
-            "It was discarded"
-            if is_discarded
-            else "It had no append for the staging retention of the stream",
-            "Load the files with another name of the session. It begins with the first row",
-            table=self.definition.name,
-            write_stream=self.write_stream,
-        )
+    def _check_rejected(self) -> None:
+        """Raise `ConnectorError` if rows were rejected and may not be left out."""
+        if self.rejected and not self.options.skip_rejected:
+            examples = [str(row) for row in self.first_rejected]
+            if (further := self.rejected - len(examples)) > 0:
+                examples.append(f"and {further:,} more")
+            rows = counted(self.rejected, "row")
+            raise rows_rejected(self.definition.name, self.rejected, rows, "; ".join(examples))
 
 
 def _convert(file: RowFile) -> Convert:
@@ -475,4 +450,4 @@ def _convert(file: RowFile) -> Convert:
 
 
 def _size_of(change: DataChange) -> int:
-    return len(change.row_key) + sum(len(getattr(one, "value", b"")) for one in change.entries)
+    return len(change.row_key) + sum(len(getattr(entry, "value", b"")) for entry in change.entries)

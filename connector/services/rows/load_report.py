@@ -1,4 +1,4 @@
-"""The values that a load takes, returns and tells (PUB-6)."""
+"""The options and the results of a load (PUB-6)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class RejectedRow:
-    """A row that cannot be published.
+    """A row that cannot be published. As text, it is its location and the reason, in one line.
 
     Attributes:
         file: The path of the file.
@@ -70,6 +70,10 @@ class RejectedRow:
     reason: str
     row: Mapping[str, Any] | None
     unit: Hidden[str] = "line"
+
+    def __str__(self) -> str:
+        column = f", column {self.column}" if self.column else ""
+        return f"{self.file}, {self.unit} {self.line}{column}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +106,3 @@ class LoadReport:
     rejected: int
     commit_timestamp: int | None
     was_committed: bool = False
-
-
-def place_of(row: RejectedRow) -> str:
-    """The place of a rejected row and the reason, in one line."""
-    column = f", column {row.column}" if row.column else ""
-    return f"{row.file}, {row.unit} {row.line}{column}: {row.reason}"

@@ -79,7 +79,7 @@ def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFix
     call = ["transactions", "release", "s", "tx", "--why", "lost"]
     assert cli.invoke(call) == 1
     said = capsys.readouterr().err
-    assert "TRANSACTION_AMBIGUOUS" in said
+    assert "TRANSACTION_UNKNOWN" in said
     assert "1970-01-01T00:00:00.000020Z" in said
     assert "transactions list s" in said
     assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000021Z"]) == 1
