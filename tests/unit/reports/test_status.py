@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from connector.config.settings import StreamConfig
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters, Totals
 from connector.records.model import ChildPartition, ChildPartitions
@@ -20,7 +21,7 @@ from connector.reports.stream_status import (
     partition_statuses,
     stream_status,
 )
-from connector.reports.table_status import table_status
+from connector.reports.table_status import TableJobs, TablePace, table_status
 from connector.state.jobs import Job, JobKind
 from connector.state.source_checks import (
     NOTHING_FOUND,
@@ -112,7 +113,10 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
         heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
     )
     status = stream_status(
-        "s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False)
+        StreamConfig(name="s", topic="s", stall_after_s=400),
+        stands,
+        NOW,
+        dead_letters=OpenLetters(6, is_known=False),
     )
     assert (status.ingest_batch, status.changes, status.late) == (1, 5, 2)
     assert (status.lag, status.topic_read_at, status.low_watermark) == (
@@ -122,7 +126,10 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     )
     assert status.undeclared == ("stray",)
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
-    assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
+    assert (
+        stream_status(StreamConfig(name="s", topic="s", stall_after_s=401), stands, NOW).stalled
+        == ()
+    )
     assert [hint.partition(": ")[0] for hint in status.hints] == [
         "the low watermark is unknown, so no table is a consistent cut and no tombstone expires",
         "no announcement names stray",
@@ -136,7 +143,9 @@ def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -
     heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
     stands = progress(heard, at=600 * S)
     for stall_after_s, is_verified in ((300, True), (301, False)):
-        status = stream_status("s", stands, NOW, stall_after_s=stall_after_s)
+        status = stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), stands, NOW
+        )
         found = [hint for hint in status.hints if "neither a heartbeat nor an estimated" in hint]
         assert bool(found) == is_verified
         assert all(" from b, c: call reached in the producer" in hint for hint in found)
@@ -147,7 +156,7 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     complete.
     """
     waiting = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), at=600 * S, ignored_claims=1_200)
-    hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
+    hints = stream_status(StreamConfig(name="s", topic="s", stall_after_s=9999), waiting, NOW).hints
     (hint,) = (hint for hint in hints if "claim" in hint)
     assert hint.startswith(
         "1,200 watermark claims without effect, for example in the future or below an earlier one"
@@ -156,12 +165,14 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     moving = progress(
         BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1
     )
-    status = stream_status("s", moving, NOW, stall_after_s=9999)
+    status = stream_status(StreamConfig(name="s", topic="s", stall_after_s=9999), moving, NOW)
     assert (status.ignored_claims, status.to_json()["ignored_claims"]) == (1, 1)
     assert status.hints == []
     assert any(
         "1 watermark claim without effect" in hint
-        for hint in stream_status("s", moving, NOW, stall_after_s=400).hints
+        for hint in stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=400), moving, NOW
+        ).hints
     )
 
 
@@ -198,7 +209,12 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
     assert not table_status(TABLE, APPLIED, stands, NOW, dead_letters=on_their_way).is_complete
     assert (
         "not ingested yet"
-        in stream_status("s", stands, NOW, stall_after_s=9999, dead_letters=on_their_way).hints[-1]
+        in stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=9999),
+            stands,
+            NOW,
+            dead_letters=on_their_way,
+        ).hints[-1]
     )
 
 
@@ -211,7 +227,9 @@ def test_who_is_behind_a_stall_is_said() -> None:
         (299, 1_199, never_seen),
         (299, 1_200, unasked),
     ):
-        status = stream_status("s", stands, now_s * S, stall_after_s=stall_after_s)
+        status = stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), stands, now_s * S
+        )
         assert status.topic_read_at == 900 * S
         assert remedy in status.hints[-1]
 
@@ -221,7 +239,9 @@ def test_a_hole_in_the_key_space_is_shown() -> None:
     heard = BatchClaims(
         2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None)))
     )
-    status = stream_status("s", progress(heard), NOW, stall_after_s=400)
+    status = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=400), progress(heard), NOW
+    )
     assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
     assert status.to_json()["uncovered"] == {
         "root": "root",
@@ -235,9 +255,19 @@ def test_an_empty_end_key_leaves_no_hole() -> None:
     """ING-5, WMK-9: it is the end of the key space, as in Bigtable."""
     for ranges in (((b"", b"g"), (b"g", b"")), ((None, b"g"), (b"g", b""))):
         heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
-        assert stream_status("s", progress(heard), NOW, stall_after_s=400).uncovered is None
+        assert (
+            stream_status(
+                StreamConfig(name="s", topic="s", stall_after_s=400), progress(heard), NOW
+            ).uncovered
+            is None
+        )
     whole = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", ranges=((b"", b""),)))
-    assert stream_status("s", progress(whole), NOW, stall_after_s=400).uncovered is None
+    assert (
+        stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=400), progress(whole), NOW
+        ).uncovered
+        is None
+    )
 
 
 FIRST, SECOND, LAST = (None, b"g"), (b"e", b"m"), (b"m", None)
@@ -298,7 +328,9 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
         for root, live in said.items()
     )
     heard = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
-    status = stream_status("s", progress(heard), NOW, stall_after_s=9999)
+    status = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=9999), progress(heard), NOW
+    )
     assert status.uncovered == (None if hole is None else ("root", hole))
     assert status.without_key_range == may_fill
     assert status.to_json()["without_key_range"] == list(may_fill)
@@ -318,15 +350,13 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
 
 def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     """WMK-6"""
-    never = stream_status("s", Progress(), NOW, stall_after_s=1)
+    never = stream_status(StreamConfig(name="s", topic="s", stall_after_s=1), Progress(), NOW)
     assert never.hints == ["nothing was ingested yet: start ingest"]
     assert (never.lag, never.topic_read_at, never.stalls_unverified) == (None, None, True)
     waiting = stream_status(
-        "s",
+        StreamConfig(name="s", topic="s", partitions=("a", "b"), stall_after_s=9999),
         progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")),
         NOW,
-        stall_after_s=9999,
-        roots=("a", "b"),
     )
     assert waiting.never_seen == ("b",)
     assert waiting.low_watermark is None
@@ -336,11 +366,13 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     known = replace(UNKNOWN, ended={"ended": Ended(9, frozenset(), frozenset())})
     once = Progress(ingest_batch=1, frontier=known)
     roots = ("ended", "never")
-    assert stream_status("s", once, NOW, stall_after_s=1, roots=roots).never_seen == ("never",)
+    assert stream_status(
+        StreamConfig(name="s", topic="s", partitions=roots, stall_after_s=1), once, NOW
+    ).never_seen == ("never",)
     others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
-    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == (
-        "b",
-    ), "another's announcement is not its own"
+    assert stream_status(
+        StreamConfig(name="s", topic="s", partitions=("b", "root"), stall_after_s=9999), others, NOW
+    ).never_seen == ("b",), "another's announcement is not its own"
 
 
 def test_a_table_says_what_it_is_worth() -> None:
@@ -354,10 +386,8 @@ def test_a_table_says_what_it_is_worth() -> None:
         APPLIED,
         stands,
         NOW,
-        max_staleness_s=179,
-        last_job=merge,
-        durations_us=[90 * S],
-        bound_buffer_s=7,
+        pace=TablePace(max_staleness_s=179, buffer_s=7),
+        jobs=TableJobs(last=merge, durations_us=[90 * S]),
     )
     assert (
         status.upsert_stream_apply_watermark,
@@ -376,7 +406,7 @@ def test_a_table_says_what_it_is_worth() -> None:
         "take up to 90.0 s, more than half of max_staleness: set max_staleness to at least 187 s"
         in status.hints[1]
     )
-    at_its_bound = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600)
+    at_its_bound = table_status(TABLE, APPLIED, stands, NOW, pace=TablePace(max_staleness_s=600))
     assert not at_its_bound.hints, "exactly at the bound is fresh enough"
 
 
@@ -386,9 +416,11 @@ def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
     done = Job(JobKind.COMPACTION, "one", NOW - 9 * S, NOW, files=30)
     failed = Job(JobKind.CLEAN_UP, "one", NOW - 9 * S, NOW, error="disk hiccup")
     table = table_status(
-        TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed]
+        TABLE, replace(APPLIED, as_of=NOW), stands, NOW, jobs=TableJobs(maintenance=[done, failed])
     )
-    stream = stream_status("s", stands, NOW, stall_after_s=600, maintenance=[failed])
+    stream = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=600), stands, NOW, maintenance=[failed]
+    )
     assert table.hints == ["the last clean-up failed and will be repeated: disk hiccup"]
     assert stream.hints[-1:] == table.hints
     assert [
@@ -418,9 +450,8 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
             fresh,
             stands,
             NOW,
-            max_staleness_s=bound_s,
-            durations_us=[applies_s * S],
-            bound_buffer_s=420,
+            pace=TablePace(max_staleness_s=bound_s, buffer_s=420),
+            jobs=TableJobs(durations_us=[applies_s * S]),
         )
         assert len(status.hints) == hints, (bound_s, applies_s)
 
@@ -433,13 +464,23 @@ def test_a_table_says_when_it_is_due() -> None:
     job = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     fresh = replace(APPLIED, as_of=NOW)
     status = table_status(
-        TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=30, last_job=job
+        TABLE,
+        fresh,
+        stands,
+        NOW,
+        pace=TablePace(max_staleness_s=60, apply_every_s=30),
+        jobs=TableJobs(last=job),
     )
     assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
     never = table_status(TABLE, TableState(), stands, NOW)
     assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (2, None, None)
     rare = table_status(
-        TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job
+        TABLE,
+        fresh,
+        stands,
+        NOW,
+        pace=TablePace(max_staleness_s=60, apply_every_s=3600),
+        jobs=TableJobs(last=job),
     )
     (hint,) = rare.hints
     assert hint.startswith("an apply runs every 3600 s, which is more than max_staleness: reads")
@@ -466,7 +507,12 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     status = table_status(
-        TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S]
+        TABLE,
+        APPLIED,
+        stands,
+        NOW,
+        pace=TablePace(max_staleness_s=600),
+        jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert (status.recommended_max_staleness_s, status.hints) == (180, [])
     below = table_status(
@@ -474,9 +520,8 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
         replace(APPLIED, as_of=NOW),
         stands,
         NOW,
-        max_staleness_s=179,
-        last_job=fine,
-        durations_us=[90 * S],
+        pace=TablePace(max_staleness_s=179),
+        jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert below.hints == [
         (
@@ -485,7 +530,11 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
         )
     ]
     unbounded = table_status(
-        TABLE, replace(APPLIED, as_of=1), stands, NOW, last_job=fine, durations_us=[90 * S]
+        TABLE,
+        replace(APPLIED, as_of=1),
+        stands,
+        NOW,
+        jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert (unbounded.is_older_than_its_bound, unbounded.hints) == (False, [])
 
@@ -598,7 +647,9 @@ def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
 def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     """WMK-12: 0 is no time."""
     view = stream_status(
-        "s", progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400
+        StreamConfig(name="s", topic="s", stall_after_s=400),
+        progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S),
+        NOW,
     ).to_json()
     since = "1970-01-01T00:10:00.000000Z"
     assert view["lagging_partition"] == {
@@ -635,13 +686,15 @@ def test_names_for_programs_are_stable() -> None:
     stands = progress(
         BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1}
     )
-    stream = stream_status("s", stands, NOW, stall_after_s=1).to_json()
+    stream = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=1), stands, NOW
+    ).to_json()
     table = table_status(
         TABLE,
         replace(APPLIED, highest_applied=99),
         stands,
         NOW,
-        last_job=Job(JobKind.APPLY, "one", 1, 2),
+        jobs=TableJobs(last=Job(JobKind.APPLY, "one", 1, 2)),
     ).to_json()
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
@@ -753,7 +806,9 @@ FOUND = SourceChecks(
 def test_what_producers_do_wrong_is_said_with_the_remedy() -> None:
     """PUB-4, ING-1"""
     status = stream_status(
-        "s", replace(progress(BatchClaims(2)), checks=FOUND), NOW, stall_after_s=9
+        StreamConfig(name="s", topic="s", stall_after_s=9),
+        replace(progress(BatchClaims(2)), checks=FOUND),
+        NOW,
     )
     two, placed = (hint for hint in status.hints if "two producers" in hint or "samples" in hint)
     assert two.startswith(
@@ -888,4 +943,9 @@ def test_of_many_names_a_few_are_shown() -> None:
 def test_a_horizon_that_no_change_is_below_is_not_known_yet() -> None:
     """MRG-10: the low watermark has not passed `delete_retention`. No time is shown for it."""
     began = replace(progress(BatchClaims(1, {"a": {0: 61}}), at=600 * S), horizon=0)
-    assert stream_status("s", began, NOW, stall_after_s=400).to_json()["horizon"] is None
+    assert (
+        stream_status(StreamConfig(name="s", topic="s", stall_after_s=400), began, NOW).to_json()[
+            "horizon"
+        ]
+        is None
+    )

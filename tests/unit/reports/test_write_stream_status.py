@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.config.settings import StreamConfig
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.reports.audit import Range, Run, WriteStreamAudit, faulty, warnings_of
 from connector.reports.stream_status import stream_status
@@ -124,7 +125,7 @@ def test_the_status_shows_a_withheld_release_like_open_dead_letters(
 ) -> None:
     """WRS-18, DLQ-7: since when, why, and what helps. Neither stream nor table is complete."""
     progress = Progress(ingest_batch=1, staged=10, releases=withheld(reason))
-    status = stream_status("s", progress, NOW, stall_after_s=300)
+    status = stream_status(StreamConfig(name="s", topic="s", stall_after_s=300), progress, NOW)
     (hint,) = [one for one in status.hints if "withheld" in one]
     assert "w/a" in hint
     assert "for 1m" in hint
