@@ -68,7 +68,6 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     ),
     "CATALOG_MISSING": (Template("topic create", ("topic",)),),
     "CONFIG_MISSING": (Template("--help"),),
-    "CUT_EXPIRED": _STATUS,
     "CUT_MISSING": _STATUS,
     "DATA_FILE_MISSING": _REBUILD,
     "DEAD_LETTER_MISSING": (

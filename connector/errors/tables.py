@@ -18,7 +18,7 @@ def cut_missing(tables: str, table: str | None = None) -> TableError:
 
 def cut_expired(table: str, low_watermark: str, cause: str) -> TableError:
     return TableError(
-        "CUT_EXPIRED",
+        "CUT_MISSING",
         f"The cut of table {table} at {low_watermark} cannot be read",
         cause,
         "Read a newer cut, or the table without a snapshot. To keep cuts longer, set a longer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.errors import ConfigError, StreamStateError
+from connector.errors import ConfigError, WriteStreamError
 
 
 def release_unknown(stream: str, write_stream: str, releases: str, remedy: str) -> ConfigError:
@@ -16,8 +16,8 @@ def release_unknown(stream: str, write_stream: str, releases: str, remedy: str) 
     )
 
 
-def release_withheld(stream: str, write_streams: str, commit_timestamp: str) -> StreamStateError:
-    return StreamStateError(
+def release_withheld(stream: str, write_streams: str, commit_timestamp: str) -> WriteStreamError:
+    return WriteStreamError(
         "RELEASE_WITHHELD",
         f"The release of {write_streams} of {commit_timestamp} in stream {stream} is withheld: no"
         " table shows its rows",
@@ -28,8 +28,8 @@ def release_withheld(stream: str, write_streams: str, commit_timestamp: str) -> 
     )
 
 
-def release_too_late(stream: str, write_streams: str, commit_timestamp: str) -> StreamStateError:
-    return StreamStateError(
+def release_too_late(stream: str, write_streams: str, commit_timestamp: str) -> WriteStreamError:
+    return WriteStreamError(
         "RELEASE_TOO_LATE",
         f"The release of {write_streams} of {commit_timestamp} in stream {stream} is too late: no"
         " table shows its rows",
@@ -43,8 +43,8 @@ def release_too_late(stream: str, write_streams: str, commit_timestamp: str) -> 
 
 def rows_not_shown(
     stream: str, timeout_s: str, commit_timestamp: str, waits_for: str, **fields: object
-) -> StreamStateError:
-    return StreamStateError(
+) -> WriteStreamError:
+    return WriteStreamError(
         "ROWS_NOT_SHOWN",
         f"After {timeout_s} s, not every table of stream {stream} shows the rows of the commit of"
         f" {commit_timestamp}",

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.dead_letters.ledger import LetterState
@@ -199,12 +199,12 @@ def _rebuild(
     session = session_of(
         config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
     )
-    changelog = Changelog(session, places.changelog(warehouse_of(config), stream.name), stream.name)
+    changelog = Changelog(session, paths.changelog(warehouse_of(config), stream.name), stream.name)
 
     def once() -> Rebuilt:
         cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
         return rebuild_table(
-            *(session, places.table_folder(warehouse_of(config), name), definition, changelog, cut),
+            *(session, paths.table_folder(warehouse_of(config), name), definition, changelog, cut),
             publish=publisher.publish,
             discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
         )

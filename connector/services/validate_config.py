@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.config.spark_settings import check_shared
@@ -172,7 +172,7 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     from connector.lake.state_reader import logged_progress_of, table_state_of
 
     warehouse = warehouse_of(config)
-    path = places.table(warehouse, definition.name)
+    path = paths.table(warehouse, definition.name)
     if not _is_readable(warehouse) or newest_stored(path) is None:
         return
     state = table_state_of(warehouse, definition.name)
@@ -205,7 +205,7 @@ def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
 
     warehouse = warehouse_of(config)
     with suppress(TableError):  # a finding of its own
-        stored = newest_stored(places.changelog(warehouse, stream.name)) or {}
+        stored = newest_stored(paths.changelog(warehouse, stream.name)) or {}
         if _is_readable(warehouse) and (topic_id := stored.get("topic_id")) is not None:
             topics.check_identity(topic_id, topics.describe(config.kafka, stream.topic))
 

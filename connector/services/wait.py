@@ -77,7 +77,7 @@ def wait_for_commit(
         timeout_s: How long to wait. None: for ever.
 
     Raises:
-        StreamStateError: The release of the commit is withheld, or `timeout_s` has passed.
+        WriteStreamError: The release of the commit is withheld, or `timeout_s` has passed.
         TableError: The warehouse cannot be read.
         TopicError, BrokerError: Kafka cannot be asked for the end of the topic.
     """
@@ -173,9 +173,7 @@ def _tables_of(config: ConnectorConfig, stream: StreamConfig) -> list[str]:
 
 
 class Lag(NamedTuple):
-    """The cause why a commit is not shown yet, with its Kafka partition, table and stream
-    partition. None: the cause has none.
-    """
+    """The cause why a commit is not shown yet, and where it is, as far as it has a location."""
 
     waits_for: str
     kafka_partition: int | None = None
@@ -262,7 +260,7 @@ def check_not_withheld(
     *,
     is_read: bool,
 ) -> None:
-    """Raise `StreamStateError` if the release of a commit of these write streams does not become
+    """Raise `WriteStreamError` if the release of a commit of these write streams does not become
     visible without an operator.
 
     `is_read`: ingest has read all copies of the release. If it is not known then, and below the

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.errors import (
     BrokerError,
@@ -80,15 +80,15 @@ def _paths(warehouse: str, streams: Iterable[str], tables: Iterable[str]) -> Ite
     from connector.lake.plain_table import REBUILD, open_table
 
     for stream in streams:
-        yield places.changelog(warehouse, stream)
+        yield paths.changelog(warehouse, stream)
     for table in tables:
-        yield places.table(warehouse, table)
+        yield paths.table(warehouse, table)
         with suppress(TableError):  # there is no table yet
-            rebuild = open_table(places.table(warehouse, table)).properties.get(REBUILD, "")
-            yield places.tombstones(places.table_folder(warehouse, table), rebuild)
-    for small in (places.overrides, places.closed_partitions, places.released_transactions):
+            rebuild = open_table(paths.table(warehouse, table)).properties.get(REBUILD, "")
+            yield paths.tombstones(paths.table_folder(warehouse, table), rebuild)
+    for small in (paths.overrides, paths.closed_partitions, paths.released_transactions):
         yield small(warehouse)
-    for small in (places.released_rows, places.jobs, places.cuts):
+    for small in (paths.released_rows, paths.jobs, paths.cuts):
         yield small(warehouse)
 
 

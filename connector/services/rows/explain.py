@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import find_table
 from connector.errors import BrokerError, TopicError, argument_invalid
 from connector.records.json_view import view_of_entry
@@ -204,7 +204,7 @@ def explain(
     states = RowStates(warehouse_of(config), find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
-    log = _Log.of(states.changelog, places.changelog(warehouse_of(config), definition.stream))
+    log = _Log.of(states.changelog, paths.changelog(warehouse_of(config), definition.stream))
     accepted, refused = _changes(states, row_key)
     letters, not_looked_at = _letters(
         config, states, row_key, accepted, refused, log, ask_kafka=ask_kafka

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.errors import TableError
 from connector.errors.records import as_of_too_old, table_not_empty
 from connector.records.model import DataChange, Release
@@ -42,10 +42,10 @@ def check_empty(
     """
     from connector.lake.state_reader import progress_of, table_state_of
 
-    table = _opened(places.table(warehouse_of(config), definition.name))
+    table = _opened(paths.table(warehouse_of(config), definition.name))
     if table is not None and next(iter(table.query("SELECT 1 FROM t LIMIT 1")), None):
         raise table_not_empty(definition.name, "It has rows")
-    changelog = _opened(places.changelog(warehouse_of(config), stream.name))
+    changelog = _opened(paths.changelog(warehouse_of(config), stream.name))
     applied_to = table_state_of(warehouse_of(config), definition.name).complete_to_batch
     if changelog is not None and _has_changes(changelog, definition.source, applied_to):
         raise table_not_empty(definition.name, "The changelog has changes that are not applied yet")
