@@ -24,7 +24,7 @@ from connector.cli.letter_options import (
 )
 from connector.cli.letter_view import print_letter, summary
 from connector.cli.parameters import config_of
-from connector.cli.terminal import console, escaped, out, say, table
+from connector.cli.terminal import console, err, escaped, out, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
@@ -85,7 +85,7 @@ def list_(
     of_group = f" --group {shlex.quote(group)}" if group else ""
     show = f"connector dead-letters show ID{of_group}"
     hint = f"; to explain one: {show}" if number and not as_json else ""
-    say(
+    err(
         f"{counted(number, 'dead letter')} of"
         f" {letters.topic}{'' if which.states else ', in any state'}{hint}"
     )
@@ -239,7 +239,7 @@ def export(
                 to_line(summary(letter, standing, ledger.history(letter.id), whole=True)) + "\n"
             )
             number += 1
-    say(f"{counted(number, 'dead letter')} of {letters.topic}")
+    err(f"{counted(number, 'dead letter')} of {letters.topic}")
 
 
 def _new_file(name: str) -> TextIO:
@@ -265,5 +265,5 @@ def _schemas(config: Any, letter: DeadLetter) -> Any:
         with RegistryClient(config.registry) as registry:
             return Schemas({schema_id: registry.schema(schema_id)})
     except RegistryError as error:
-        say(f"warning: the record was not decoded with the schema of the registry: {error}")
+        err(f"warning: the record was not decoded with the schema of the registry: {error}")
         return Schemas()

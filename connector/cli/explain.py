@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from connector.cli.parameters import config_of
-from connector.cli.terminal import console, escaped, out, say, shown_bytes
+from connector.cli.terminal import console, err, escaped, out, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.dead_letters.filter import text_of_bytes
@@ -61,15 +61,15 @@ def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka:
 
 def _say(found: RowHistory) -> None:
     for what in found.not_looked_at:
-        say(f"not looked at: {what}")
+        err(f"not looked at: {what}")
     if found.is_confirmed is False:
-        say(
+        err(
             "warning: the table has another row than the changelog gives; connector table rebuild"
             f" {found.table} makes it from the changelog"
         )
     if not found.is_known:
         known = "nothing is known of the row any more" if found.trimmed_to else "it never existed"
-        say(f"{found.table} has no change of {text_of_bytes(found.row_key)}: {known}")
+        err(f"{found.table} has no change of {text_of_bytes(found.row_key)}: {known}")
 
 
 def _print(found: RowHistory) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from connector.cli.parameters import DURATION_S, config_of
-from connector.cli.terminal import out, say
+from connector.cli.terminal import err, out
 from connector.config.settings import find_stream
 
 DEFAULT_FOLDER: Final = Path(".lowmark/broker")
@@ -53,7 +53,7 @@ def start(folder: Path, port: int | None) -> None:
     if port is None:
         port = 0 if (folder / "broker.json").exists() else DEFAULT_PORT
     started = LocalBroker.start_or_reuse(
-        folder, JarStore.from_environment(os.environ), port=port, daemon=True, say=say
+        folder, JarStore.from_environment(os.environ), port=port, daemon=True, say=err
     )
     out(started.bootstrap_servers)
 
@@ -67,10 +67,10 @@ def stop(folder: Path) -> None:
 
     running = LocalBroker.find(folder, JarStore.from_environment(os.environ))
     if running is None:
-        say(f"no broker runs in {folder}")
+        err(f"no broker runs in {folder}")
         return
     running.stop()
-    say(f"stopped the broker at {running.bootstrap_servers}; its data is still in {folder}")
+    err(f"stopped the broker at {running.bootstrap_servers}; its data is still in {folder}")
 
 
 @click.group()
@@ -128,7 +128,7 @@ def create(
     source = find_stream(config, stream)
     if group is not None:
         facts = create_group_topics(config.kafka, source.topic, group)
-        say(f"{facts.topic} exists, with its ledger and its topic for replays")
+        err(f"{facts.topic} exists, with its ledger and its topic for replays")
         out(facts.topic)
         return
     facts = create_topic(
@@ -141,7 +141,7 @@ def create(
             DEFAULT_MAX_MESSAGE_BYTES, source.limits.max_record_bytes + HEADROOM_BYTES
         ),
     )
-    say(
+    err(
         f"{facts.topic} has {facts.kafka_partitions} Kafka partitions and the id"
         f" {facts.topic_id}; its dead-letter topic, ledger and catalog exist too"
     )

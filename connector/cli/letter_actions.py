@@ -27,7 +27,7 @@ from connector.cli.letter_options import (
 )
 from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import RATE, STEP, check_why
-from connector.cli.terminal import Progress, console, escaped, out, say, table
+from connector.cli.terminal import Progress, console, err, escaped, out, table
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
@@ -140,7 +140,7 @@ def replay(
         _check_exist(ids, planned.verdicts.total(), letters)
         _point_to_new_changes(planned)
         if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
-            say('nothing was sent: this was a dry run; add --execute --why "…" to send')
+            err('nothing was sent: this was a dry run; add --execute --why "…" to send')
         return 1 if planned.verdicts[Verdict.REFUSE] else 0
     began = now_us()
     send = partial(
@@ -154,9 +154,9 @@ def replay(
     done = _execute(letters, send, wait=wait)
     _check_exist(ids, done.verdicts.total(), letters)
     if done.verdicts[Verdict.REPLAY] and group is not None:
-        say(f"a consumer of the group {group} with replays=True reads the replayed records")
+        err(f"a consumer of the group {group} with replays=True reads the replayed records")
     elif done.verdicts[Verdict.REPLAY] and not wait:
-        say(
+        err(
             "the replayed records are in the change topic; `connector run` ingests and applies"
             " them; --wait waits for this"
         )
@@ -253,19 +253,19 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
     _tell(letters, tally)
     for because, count in tally.refused.most_common():
         if wait and because == ALREADY_REPLAYED:
-            say(f"{count:,} were replayed before")
+            err(f"{count:,} were replayed before")
             continue
-        say(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
+        err(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
     _point_to_new_changes(tally)
     if stop.is_set():
-        say("stopped after the current transaction; run it again to continue with the rest")
+        err("stopped after the current transaction; run it again to continue with the rest")
         raise KeyboardInterrupt
     return tally
 
 
 def _point_to_new_changes(tally: Tally) -> None:
     if tally.too_late:
-        say(
+        err(
             "to publish the effect of a change that is too late: connector dead-letters show ID"
             " --new-change"
         )
@@ -275,7 +275,7 @@ def _tell(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
     sent, parked, refused = (
         tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE)
     )
-    say(
+    err(
         f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.topic}: {would_be}replayed"
         f" {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
     )
@@ -361,9 +361,9 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         }[action]
         done, refused = act(which, why=why)
         _check_exist(ids, done + refused.total(), letters)
-        say(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
+        err(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():
-            say(f"{counted(number, 'letter')} unchanged: already {state}")
+            err(f"{counted(number, 'letter')} unchanged: already {state}")
         return 1 if refused else 0
 
     return verb

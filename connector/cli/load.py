@@ -11,7 +11,7 @@ from typing import Final, TextIO
 import click
 
 from connector.cli.parameters import MOMENT, RATE, config_of
-from connector.cli.terminal import Progress, a_person_watches, escaped, say, show_event
+from connector.cli.terminal import Progress, err, escaped, has_terminal, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
@@ -139,18 +139,18 @@ class _Shown:
         self.has_read = True
         now = time.monotonic()
         self._bar.show(progress.rows, now)
-        if not a_person_watches() and now - self._said_at > SAY_EVERY_S:
+        if not has_terminal() and now - self._said_at > SAY_EVERY_S:
             self._said_at = now
             rate = (progress.rows - progress.repeated) / (now - self._began)
-            say(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
+            err(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
 
     def rejected(self, row: RejectedRow) -> None:
         self._rejected += 1
         if self._rejected <= REJECTED_SHOWN:
             self._bar.clear()
-            say(f"rejected: {row}")
+            err(f"rejected: {row}")
         elif self._rejected == REJECTED_SHOWN + 1:
-            say("further rejected rows are only counted, and in the file of --rejected")
+            err("further rejected rows are only counted, and in the file of --rejected")
 
     def clear(self) -> None:
         self._bar.clear()
@@ -182,13 +182,13 @@ def _rejections(
 def _say(report: LoadReport, seconds: float) -> None:
     new = report.rows - report.repeated
     if report.rejected:
-        say(f"left out: {counted(report.rejected, 'row')}")
+        err(f"left out: {counted(report.rejected, 'row')}")
     rate = f"{new / seconds:,.0f} rows/s" if seconds > 0 else ""
     if not report.was_committed:
-        say(f"{counted(report.rows, 'row')}, {new:,} of them now, in {seconds:.1f} s ({rate})")
+        err(f"{counted(report.rows, 'row')}, {new:,} of them now, in {seconds:.1f} s ({rate})")
     at = report.commit_timestamp
     if at is None:
         stream = escaped(report.write_stream)
-        say(f"{stream} is finalized and not committed; its rows are not visible yet")
+        err(f"{stream} is finalized and not committed; its rows are not visible yet")
     else:
-        say(f"committed to {report.table} at {view_of_time(at)}: {counted(report.rows, 'row')}")
+        err(f"committed to {report.table} at {view_of_time(at)}: {counted(report.rows, 'row')}")

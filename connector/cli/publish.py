@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING
 import click
 
 from connector.cli.parameters import RATE, config_of
-from connector.cli.terminal import Progress, say
+from connector.cli.terminal import Progress, err
 from connector.config.settings import find_stream
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
 from connector.errors.records import line_refused
@@ -54,18 +54,18 @@ def command(
     config = config_of(ctx)
     of = find_stream(config, stream)
     if file.isatty():
-        say("reading from the terminal, one JSON object per line; end with Ctrl-D")
+        err("reading from the terminal, one JSON object per line; end with Ctrl-D")
     began = time.monotonic()
     producer = CopyingProducer(
         config.kafka, of.topic, limits=of.limits, outbox=outbox, registry=config.registry
     )
     for warning in producer.warnings:
-        say(f"warning: {warning}")
+        err(f"warning: {warning}")
     with producer:
         limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
         _send_all(producer, _lines(file), limit)
     seconds = time.monotonic() - began
-    say(f"published {counted(producer.delivered, 'record')} to {of.topic} in {seconds:.1f} s")
+    err(f"published {counted(producer.delivered, 'record')} to {of.topic} in {seconds:.1f} s")
 
 
 def _send_all(
@@ -90,7 +90,7 @@ def _send_all(
         raise _bad_line(producer, number, error) from error
     except KeyboardInterrupt:
         _deliver(producer)
-        say(
+        err(
             f"interrupted in line {number}; delivered before:"
             f" {counted(producer.delivered, 'record')}"
         )

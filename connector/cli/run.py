@@ -12,7 +12,7 @@ from typing import TextIO
 import click
 
 from connector.cli.parameters import CORES, MEMORY, config_of
-from connector.cli.terminal import escaped, out, say, show_error, show_event
+from connector.cli.terminal import err, escaped, out, show_error, show_event
 from connector.services.run import run
 from connector.services.validate_config import validate_config
 from connector.text import counted
@@ -80,8 +80,8 @@ def validate(ctx: click.Context) -> int:
             faults += 1
             show_error(finding.error)
         elif finding.level == "warning":
-            say(f"warning: {finding.text}")
+            err(f"warning: {finding.text}")
         else:
             out(escaped(finding.text))
-    say(counted(faults, "fault") if faults else "no faults")
+    err(counted(faults, "fault") if faults else "no faults")
     return 1 if faults else 0

@@ -13,7 +13,7 @@ from typing import Final
 import click
 
 from connector.cli.parameters import config_of
-from connector.cli.terminal import console, escaped, out, say, table
+from connector.cli.terminal import console, err, escaped, out, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.source_status import facts_of_checks
@@ -71,7 +71,7 @@ def _print(found: StatusReport) -> None:
     for command in dict.fromkeys(_commands(found)):
         out(f"run: {command}")
     for path, error in found.errors.items():
-        say(f"{path}: {error}")
+        err(f"{path}: {error}")
 
 
 def _commands(found: StatusReport) -> Iterator[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from connector.cli.parameters import MOMENT, check_why, config_of
-from connector.cli.terminal import console, escaped, out, say, shown_bytes, table
+from connector.cli.terminal import console, err, escaped, out, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.reports.stream_status import PartitionStatus
@@ -49,7 +49,7 @@ def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) ->
         _print_partitions(listed.partitions, listed.now)
     low = listed.low_watermark
     complete = "no low watermark yet" if low is None else f"complete below {view_of_time(low)}"
-    say(
+    err(
         f"{counted(len(listed.partitions), 'stream partition')} of {listed.stream}, {complete}, by"
         f" ingest batch {listed.ingest_batch}"
     )
@@ -98,12 +98,12 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     check_why(why)
     request, is_new = close_partition(config_of(ctx), stream, name, why=why)
     if is_new:
-        say(
+        err(
             f"{name} of {request.stream} closes with the next batch; to check it: connector"
             f" partitions list {request.stream}"
         )
     else:
-        say(
+        err(
             f"{request.made_by} requested this at {view_of_time(request.made_at)}"
             f" ({request.reason or 'without a reason'}); ingest has not closed it yet"
         )
@@ -140,7 +140,7 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
                 "yes" if transaction.is_released else "",
             )
         console().print(shown)
-    say(counted(len(incomplete), "incomplete transaction"))
+    err(counted(len(incomplete), "incomplete transaction"))
 
 
 @transactions.command()
@@ -165,7 +165,7 @@ def release(
     release_transaction(
         config_of(ctx), stream, transaction, commit_timestamp=commit_timestamp, why=why
     )
-    say(
+    err(
         f"{escaped(transaction)} is released with the next check; to check it: connector"
         f" transactions list {stream}"
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 
 from connector.cli.parameters import CORES, DURATION_S, MEMORY, config_of
-from connector.cli.terminal import console, escaped, out, say, show_event
+from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.records.json_view import to_line
@@ -49,10 +49,10 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
         _print(jobs)
     p95 = tables.apply_p95_s(config, name)
     if p95 is None:
-        say(f"{counted(len(jobs), 'job')} of {name}; no apply succeeded in the last seven days")
+        err(f"{counted(len(jobs), 'job')} of {name}; no apply succeeded in the last seven days")
     else:
         bound = duration(recommended_bound_s(p95, config.streams[definition.stream].buffer_s) or 0)
-        say(
+        err(
             f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f}"
             f" s, so a max_staleness of {bound} is possible"
         )
@@ -116,13 +116,13 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     whose = "of the configuration" if unset else "until --unset"
     if unset or BOUND in wanted:
         bound = wanted.get(BOUND, definition.max_staleness_s)
-        say(
+        err(
             f"{name}: {BOUND} {duration(bound)} {whose}"
             if bound
             else f"{name}: no {BOUND}; every read merges the changes that are not applied"
         )
     every = tables.apply_every_s(config, name)
-    say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
+    err(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
 
 
 def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
@@ -161,9 +161,9 @@ def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | N
     the command, the old table stays.
     """
     made = tables.rebuild(config_of(ctx), name, on_event=show_event, cores=cores, memory=memory)
-    say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
+    err(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
     if made.misfits:
-        say(
+        err(
             f"{counted(made.misfits, 'cell')} of new columns do not have the declared type, and"
             " stay in _unmapped"
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from connector.cli.parameters import MOMENT, START, config_of
-from connector.cli.terminal import out, say
+from connector.cli.terminal import err, out
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
 from connector.records.rejection import Rejection
@@ -102,7 +102,7 @@ def command(
     records = rejections = 0
     with consumer:
         for warning in consumer.warnings:
-            say(f"warning: {warning}")
+            err(f"warning: {warning}")
         while not consumer.finished and (limit is None or records + rejections < limit):
             received = consumer.poll(0.2)
             if received is None:
@@ -113,7 +113,7 @@ def command(
                 records += 1
             else:
                 rejections += 1
-    say(
+    err(
         f"{counted(records, 'record')} of {of.topic}"
         + (f"; would be rejected: {rejections:,}" if rejections else "")
     )
@@ -138,7 +138,7 @@ def _show(received: ConsumerRecord | Late | Released | Staged) -> bool:
         return True
     if isinstance(received.record, Rejection):
         reason = f"{received.record.reason} {received.record.rule}".rstrip()
-        say(
+        err(
             f"rejected: {letter_id(received.position)} {reason}: {received.record.detail}".replace(
                 "\n", "\\n"
             )

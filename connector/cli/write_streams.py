@@ -7,7 +7,7 @@ from __future__ import annotations
 import click
 
 from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of
-from connector.cli.terminal import console, escaped, out, say, show_event, table
+from connector.cli.terminal import console, err, escaped, out, show_event, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import ReleaseStatus, named
@@ -48,7 +48,7 @@ def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     elif found.write_streams:
         _print(found)
     _say_what_to_do(found)
-    say(
+    err(
         f"{counted(len(found.write_streams), 'write stream')} of {found.stream}, by ingest batch"
         f" {found.ingest_batch}"
     )
@@ -83,20 +83,20 @@ def _in(now: int, then: int) -> str:
 def _say_what_to_do(found: WriteStreamList) -> None:
     for session in found.sessions:
         since = duration(max(0, found.now - session.since) / 1_000_000)
-        say(
+        err(
             f"session {session.name} has probably died: its stream partition"
             f" {session.stream_partition} has not moved for {since}, and delays the low watermark"
         )
         if session.write_streams:
-            say(
+            err(
                 "to end it: connector write-streams finalize"
                 f" {found.stream} {session.write_streams[0]}"
             )
     if any(one.withheld is Withheld.NO for one in found.releases):
-        say("to ingest the rows: connector run")
+        err("to ingest the rows: connector run")
     for release in found.releases:
         state = "incomplete" if release.withheld is Withheld.NO else "withheld"
-        say(
+        err(
             f"the release of {named(release)} is {state}: {release.problem}; {release.remedy}"
             + (" (requested)" if release.is_requested else "")
         )
@@ -105,7 +105,7 @@ def _say_what_to_do(found: WriteStreamList) -> None:
             Withheld.TOO_LATE: " --again",
         }
         if release.withheld in options and not release.is_requested:
-            say(
+            err(
                 f"to release it: connector write-streams release {found.stream}"
                 f" {request_of(release, found.releases)}{options[release.withheld]}"
             )
@@ -134,7 +134,7 @@ def show(ctx: click.Context, stream: str, name: str) -> None:
     one = found.write_streams.get(name)
     if one is None:
         if similar := nearest(name, found.write_streams):
-            say(similar)
+            err(similar)
         raise state_error(Fault.NOT_FOUND, name)
     out(to_line(one.to_json()))
 
@@ -150,7 +150,7 @@ def finalize(ctx: click.Context, stream: str, name: str) -> None:
     of the session end, too. This may take a minute.
     """
     rows = finalize_write_stream(config_of(ctx), stream, name)
-    say(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
+    err(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
 
 
 @command.command()
@@ -192,7 +192,7 @@ def commit(
     )
     out(str(view_of_time(commit_timestamp)))
     shown = f", and applied to every table of {stream}" if wait else ""
-    say(f"{counted(len(set(names)), 'write stream')} committed{shown}")
+    err(f"{counted(len(set(names)), 'write stream')} committed{shown}")
 
 
 @command.command()
@@ -204,7 +204,7 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
     released never become visible. They must be finalized or expired. You cannot undo this.
     """
     discard_write_streams(config_of(ctx), stream, names)
-    say(f"{counted(len(set(names)), 'write stream')} discarded")
+    err(f"{counted(len(set(names)), 'write stream')} discarded")
 
 
 @command.command()
@@ -250,8 +250,8 @@ def release(
     if again:
         new = release_again(config, stream, name, commit_timestamp=commit_timestamp)
         out(str(view_of_time(new)))
-        say("the rows have a new commit timestamp")
+        err("the rows have a new commit timestamp")
     else:
         release_rows(config, stream, name, commit_timestamp=commit_timestamp, why=why or "")
-        say("the release becomes visible without the rejected rows")
-    say(f"to check it: connector write-streams list {stream}")
+        err("the release becomes visible without the rejected rows")
+    err(f"to check it: connector write-streams list {stream}")

@@ -23,7 +23,7 @@ from connector.errors import TableError
 from connector.lake.audit_log import AuditLog
 from connector.lake.changelog_reader import STEP_ROWS, open_logged
 from connector.records.rejection import Position, Reason
-from connector.reports.audit import Range, Ranges, Seen, StreamAudit, union_ranges
+from connector.reports.audit import Range, Ranges, StreamAudit, TopicCheck, union_ranges
 from connector.services.audit import KafkaSide, audit_stream
 
 COLUMNS = pa.schema(
@@ -129,7 +129,7 @@ class Stream:
             now=lambda: 7,
         )
 
-    def _look(self, places: Mapping[int, Ranges]) -> dict[int, Seen]:
+    def _look(self, places: Mapping[int, Ranges]) -> dict[int, TopicCheck]:
         self.looked += places.items()
         seen = {}
         for number, ranges in places.items():
@@ -140,7 +140,7 @@ class Stream:
                 for o in offsets
                 if o >= self.first.get(number, 0) and (number, o) in self.visible
             ]
-            seen[number] = Seen(union_ranges(there), union_ranges(gone))
+            seen[number] = TopicCheck(union_ranges(there), union_ranges(gone))
         return seen
 
     def _letters(
