@@ -135,35 +135,39 @@ def replay(
     letters = letters_of(ctx, stream, group)
     if edit:
         steps = (*steps, *_edit(letters, which, ids[0], steps))
+    started_at = now_us()
+    if execute:
+        send = partial(
+            letters.replay,
+            which,
+            why=why,
+            steps=steps,
+            max_attempts=max_attempts,
+            max_changes_per_s=max_changes_per_s,
+        )
+        tally = _execute(letters, send, wait=wait)
+    else:
+        tally = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
+    _check_exist(ids, tally.verdicts.total(), letters)
+    _print_next_step(tally, group, execute=execute, wait=wait)
+    # The command may be run again to continue waiting.
+    replayed_before = tally.refused[ALREADY_REPLAYED] if wait else 0
+    is_applied = not wait or letters.wait(which, since=started_at)
+    return 1 if not is_applied or tally.verdicts[Verdict.REFUSE] > replayed_before else 0
+
+
+def _print_next_step(tally: Tally, group: str | None, *, execute: bool, wait: bool) -> None:
     if not execute:
-        planned = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
-        _check_exist(ids, planned.verdicts.total(), letters)
-        _point_to_new_changes(planned)
-        if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
+        _print_new_change_hint(tally)
+        if tally.verdicts[Verdict.REPLAY] or tally.verdicts[Verdict.PARK]:
             err('nothing was sent: this was a dry run; add --execute --why "…" to send')
-        return 1 if planned.verdicts[Verdict.REFUSE] else 0
-    began = now_us()
-    send = partial(
-        letters.replay,
-        which,
-        why=why,
-        steps=steps,
-        max_attempts=max_attempts,
-        max_changes_per_s=max_changes_per_s,
-    )
-    done = _execute(letters, send, wait=wait)
-    _check_exist(ids, done.verdicts.total(), letters)
-    if done.verdicts[Verdict.REPLAY] and group is not None:
+    elif tally.verdicts[Verdict.REPLAY] and group is not None:
         err(f"a consumer of the group {group} with replays=True reads the replayed records")
-    elif done.verdicts[Verdict.REPLAY] and not wait:
+    elif tally.verdicts[Verdict.REPLAY] and not wait:
         err(
             "the replayed records are in the change topic; `connector run` ingests and applies"
             " them; --wait waits for this"
         )
-    # The command may be run again to continue waiting.
-    sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
-    is_applied = not wait or letters.wait(which, since=began)
-    return 1 if not is_applied or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
 def _show_plan(
@@ -177,22 +181,16 @@ def _show_plan(
     tally = Tally()
     rows = dict[tuple[str, str, str], list[str]]()
     counts = Counter[tuple[str, str, str]]()
-    for decision, done in letters.plan(which, steps=steps, max_attempts=max_attempts):
+    for decision, effects in letters.plan(which, steps=steps, max_attempts=max_attempts):
         tally.add(decision)
         if as_json:
-            out(
-                to_line(
-                    _decision_view(decision, letters.schemas)
-                    | (
-                        {"effects": {name: effect.value for name, effect in done.items()}}
-                        if done
-                        else {}
-                    )
-                )
-            )
+            view = _decision_view(decision, letters.schemas)
+            if effects:
+                view["effects"] = {name: effect.value for name, effect in effects.items()}
+            out(to_line(view))
             continue
         # Without the details, which differ from letter to letter.
-        in_words = ", ".join(f"would be {effect} in {name}" for name, effect in done.items())
+        in_words = ", ".join(f"would be {effect} in {name}" for name, effect in effects.items())
         row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
         counts[row] += 1
         if len(examples := rows.setdefault(row, [])) < EXAMPLES:
@@ -202,27 +200,20 @@ def _show_plan(
                 else decision.letter.id
             )
     if rows:
-        shown = table(
-            "decision",
-            "because",
-            "effect on the row",
-            "letters",
-            "for example",
-            right=frozenset({"letters"}),
-        )
-        words = {
-            Verdict.REPLAY: "would replay",
-            Verdict.PARK: "would park",
-            Verdict.REFUSE: "would refuse",
-        }
+        columns = ("decision", "because", "effect on the row", "letters", "for example")
+        shown = table(*columns, right=frozenset({"letters"}))
         for row, number in counts.most_common():
             verdict, because, in_words = row
-            some = "\n".join(escaped(example) for example in rows[row])
+            examples_text = "\n".join(escaped(example) for example in rows[row])
             shown.add_row(
-                words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some
+                f"would {verdict}",
+                escaped(because),
+                escaped(in_words),
+                f"{number:,}",
+                examples_text,
             )
         console().print(shown)
-    _tell(letters, tally, "would be ")
+    _print_tally(letters, tally, "would be ")
     return tally
 
 
@@ -234,13 +225,13 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
     progress.show(0, time.monotonic())
     stop = threading.Event()
 
-    def ask_to_stop(*_: object) -> None:
+    def request_stop(*_: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
     before = {
-        number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, request_stop) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
         tally = send(
@@ -250,20 +241,20 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
         progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-    _tell(letters, tally)
+    _print_tally(letters, tally)
     for because, count in tally.refused.most_common():
         if wait and because == ALREADY_REPLAYED:
             err(f"{count:,} were replayed before")
             continue
         err(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
-    _point_to_new_changes(tally)
+    _print_new_change_hint(tally)
     if stop.is_set():
         err("stopped after the current transaction; run it again to continue with the rest")
         raise KeyboardInterrupt
     return tally
 
 
-def _point_to_new_changes(tally: Tally) -> None:
+def _print_new_change_hint(tally: Tally) -> None:
     if tally.too_late:
         err(
             "to publish the effect of a change that is too late: connector dead-letters show ID"
@@ -271,7 +262,7 @@ def _point_to_new_changes(tally: Tally) -> None:
         )
 
 
-def _tell(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
+def _print_tally(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
     sent, parked, refused = (
         tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE)
     )

@@ -4,14 +4,14 @@ dead letters (SUB-6).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
 from connector import warehouse as paths
 from connector.config.settings import find_table
-from connector.errors import BrokerError, TopicError, argument_invalid
+from connector.errors import BrokerError, TopicError
 from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
@@ -167,8 +167,8 @@ class RowHistory(Viewed):
         """Whether anything is known of the key: a change, a stored cell, a deletion, a dead
         letter.
         """
-        found = self.explanation
-        return bool(self.changes or self.dead_letters or found.columns or found.deletions)
+        cells = self.explanation
+        return bool(self.changes or self.dead_letters or cells.columns or cells.deletions)
 
 
 def explain(
@@ -199,48 +199,53 @@ def explain(
     """
     from connector.lake.row_states import RowStates
 
-    if not isinstance(key, bytes | tuple):
-        raise argument_invalid("key", key, "bytes, or a tuple with the values of the key columns")
     states = RowStates(warehouse_of(config), find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
     log = _Log.of(states.changelog, paths.changelog(warehouse_of(config), definition.stream))
-    accepted, refused = _changes(states, row_key)
-    letters, not_looked_at = _letters(
-        config, states, row_key, accepted, refused, log, ask_kafka=ask_kafka
-    )
-    applied_rows = states.applied([row_key])
-    stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
-    deliveries = [Delivery(one.change, one.position) for one in accepted]
-    logged = state_of(definition, deliveries)
-    row = _row(definition, row_key, stored)
-    state, is_confirmed = stored, None
-    if not log.trimmed_to:
-        state = logged
-        is_confirmed = is_same_row(row, _row(definition, row_key, logged))
-    else:
+    accepted, rejected = _changes(states, row_key)
+    letters, not_looked_at = _letters(config, states, row_key, accepted, rejected, log, ask_kafka)
+    if log.trimmed_to:
         not_looked_at.append(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
-    found = explain_row(deliveries, state, definition)
+    changes = [_change(states, log, logged, None) for logged in accepted]
+    changes += [_change(states, log, logged, letter) for logged, letter in rejected]
+    return replace(
+        _history(states, row_key, accepted, log),
+        changes=tuple(sorted(changes, key=_in_order)),
+        dead_letters=letters,
+        not_looked_at=tuple(not_looked_at),
+    )
+
+
+def _history(
+    states: RowStates, row_key: bytes, accepted: Sequence[LoggedChange], log: _Log
+) -> RowHistory:
+    """The row, its cells and its first version, without its changes and dead letters."""
+    definition, is_complete = states.definition, not log.trimmed_to
+    applied_rows = states.applied([row_key])
+    stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
+    deliveries = [Delivery(logged.change, logged.position) for logged in accepted]
+    row, logged = _row(definition, row_key, stored), state_of(definition, deliveries)
+    explanation = explain_row(deliveries, logged if is_complete else stored, definition)
     since = None
     if visible(applied) == visible(stored):
-        since = first_version(states, found, accepted, is_complete=not log.trimmed_to)
-    changes = [_change(states, log, one, None) for one in accepted]
-    changes += [_change(states, log, one, letter) for one, letter in refused]
+        since = first_version(states, explanation, accepted, is_complete=is_complete)
+    is_same = is_same_row(row, _row(definition, row_key, logged))
     return RowHistory(
         table=definition.name,
         definition=definition,
         row_key=row_key,
         row=row,
         applied_row=_row(definition, row_key, applied),
-        changes=tuple(sorted(changes, key=_in_order)),
-        explanation=found,
-        dead_letters=letters,
+        changes=(),
+        explanation=explanation,
+        dead_letters=(),
         shown_since=since,
         trimmed_to=log.trimmed_to,
-        not_looked_at=tuple(not_looked_at),
-        is_confirmed=is_confirmed,
+        not_looked_at=(),
+        is_confirmed=is_same if is_complete else None,
     )
 
 
@@ -259,8 +264,8 @@ class _Log:
         """Read the commits of the changelog at `path`. Raises `TableError` if the newest one cannot
         be read.
         """
-        stored = [] if changelog is None else [one.stored for one in changelog.commits()]
-        commits = [one for one in stored if one]
+        newest_first = [] if changelog is None else changelog.commits()
+        commits = [commit.stored for commit in newest_first if commit.stored]
         low_watermarks: dict[int, int | None] = {0: None}
         for commit in commits:
             # An old commit that cannot be read does not say what was late.
@@ -296,19 +301,19 @@ def _changes(
 
     added = added_after(states)
     accepted: list[LoggedChange] = []
-    refused: list[tuple[LoggedChange, RowLetter]] = []
+    rejected: list[tuple[LoggedChange, RowLetter]] = []
     definition = states.definition
     if states.changelog is not None:
         for logged in changes_of(states.changelog, definition.source, row_key):
             batch = logged.arrival.ingest_batch
-            columns = tuple(one for one in definition.columns if added.get(one.cell, 0) < batch)
-            known = replace(definition, columns=columns, keep_unmapped=True)
-            rejection = read_change(known, logged.change)
+            columns = tuple(of for of in definition.columns if added.get(of.cell, 0) < batch)
+            at_batch = replace(definition, columns=columns, keep_unmapped=True)
+            rejection = read_change(at_batch, logged.change)
             if isinstance(rejection, Rejection):
-                refused.append((logged, table_letter(definition.name, logged, rejection)))
+                rejected.append((logged, table_letter(definition.name, logged, rejection)))
             else:
                 accepted.append(logged)
-    return accepted, refused
+    return accepted, rejected
 
 
 def _letters(
@@ -316,9 +321,8 @@ def _letters(
     states: RowStates,
     row_key: bytes,
     accepted: Iterable[LoggedChange],
-    refused: Iterable[tuple[LoggedChange, RowLetter]],
+    rejected: Iterable[tuple[LoggedChange, RowLetter]],
     log: _Log,
-    *,
     ask_kafka: bool,
 ) -> tuple[tuple[RowLetter, ...], list[str]]:
     """The dead letters of the row, and what could not be looked at. Kafka is asked only where there
@@ -327,25 +331,25 @@ def _letters(
     from connector.lake.changelog_changes import rejected_of
 
     source = states.definition.source
-    rejected = () if states.changelog is None else rejected_of(states.changelog, row_key)
-    known = [*rejected_letters(rejected, source, row_key), *(letter for _, letter in refused)]
+    records = () if states.changelog is None else rejected_of(states.changelog, row_key)
+    letters = [*rejected_letters(records, source, row_key), *(letter for _, letter in rejected)]
     not_looked_at = []
-    if known or log.rejected or states.table_state.letters:
+    if letters or log.rejected or states.table_state.letters:
         if ask_kafka:
             try:
-                known = list(from_kafka(config, states.definition, row_key, known))
+                letters = list(from_kafka(config, states.definition, row_key, letters))
             except (BrokerError, TopicError) as error:
                 not_looked_at.append(f"The dead-letter topic: {error.problem}")
         else:
             not_looked_at.append("The dead-letter topic: Kafka was not asked")
-    return with_replays(known, accepted), not_looked_at
+    return with_replays(letters, accepted), not_looked_at
 
 
 def _change(
     states: RowStates, log: _Log, logged: LoggedChange, letter: RowLetter | None
 ) -> RowChange:
     change, position, arrival = logged.change, logged.position, logged.arrival
-    dead = None if letter is not None else blocking(states.table_state, logged)
+    blocked_by = None if letter is not None else blocking(states.table_state, logged)
     topic_id, name = arrival.position.topic_id, states.definition.name
     return RowChange(
         change=change,
@@ -359,7 +363,7 @@ def _change(
         is_replay=position.attempt > 0,
         is_applied=letter is None and is_applied(states.table_state, logged),
         dead_letter=None if letter is None else letter.id,
-        blocked_by=None if dead is None else dead.letter_id(topic_id, name),
+        blocked_by=None if blocked_by is None else blocked_by.letter_id(topic_id, name),
     )
 
 
@@ -371,8 +375,8 @@ def _order(
     return change_order(change, position, definition.order)
 
 
-def _in_order(one: RowChange) -> tuple[bool, tuple[int, ...], OrderPosition]:
-    return one.order is None, () if one.order is None else one.order.rank, one.position
+def _in_order(change: RowChange) -> tuple[bool, tuple[int, ...], OrderPosition]:
+    return change.order is None, () if change.order is None else change.order.rank, change.position
 
 
 def _row(definition: TableDefinition, row_key: bytes, state: RowState) -> Row | None:

@@ -55,7 +55,7 @@ class RowLetter:
 def rejected_letters(
     records: Iterable[RejectedRecord], source: str, row_key: bytes
 ) -> Iterator[RowLetter]:
-    """Those of rejected records, as far as the changelog knows them."""
+    """The dead letters of rejected records, as far as the changelog has them."""
     for record in records:
         certain = _is_of(record.key, record.value, source, row_key, Schemas())
         if certain is not None:
@@ -71,7 +71,7 @@ def rejected_letters(
 
 
 def table_letter(table: str, logged: LoggedChange, rejection: Rejection) -> RowLetter:
-    """That of a change that the table cannot hold (TBL-9)."""
+    """The dead letter of a change that the table cannot hold (TBL-9)."""
     return RowLetter(
         letter_id(logged.arrival.position, table),
         rejection.reason,
@@ -90,42 +90,38 @@ def with_replays(
     can hold.
     """
     replays = {logged.position[:3] for logged in accepted if logged.position.attempt}
-    found = [
+    marked = [
         replace(letter, is_replayed=_position(letter.order_position)[:3] in replays)
         for letter in letters
     ]
-    return tuple(sorted(found, key=lambda one: (_position(one.order_position), one.id)))
+    return tuple(sorted(marked, key=lambda of: (_position(of.order_position), of.id)))
 
 
 def from_kafka(
     config: ConnectorConfig,
     definition: TableDefinition,
     row_key: bytes,
-    known: Iterable[RowLetter],
+    logged: Iterable[RowLetter],
 ) -> Iterator[RowLetter]:
-    """The known letters with their state, and the letters that only the dead-letter topic has.
+    """The letters that the changelog has, with their state, and those that only the dead-letter
+    topic has.
 
     It reads the whole dead-letter topic. Raises `BrokerError` and `TopicError`.
     """
-    of_id = {letter.id: letter for letter in known}
+    by_id = {letter.id: letter for letter in logged}
     service = dead_letters(config, definition.stream)
     for letter, status in service.list(LetterFilter(states=frozenset())):
-        found = of_id.pop(letter.id, None)
-        if found is None and letter.table in (None, definition.name):
+        of_row = by_id.pop(letter.id, None)
+        if of_row is None and letter.table in (None, definition.name):
             certain = _is_of(letter.key, letter.value, definition.source, row_key, service.schemas)
             if certain is not None:
-                found = RowLetter(
-                    letter.id,
-                    letter.reason,
-                    letter.rule,
-                    letter.detail,
-                    letter.ingest_batch,
-                    letter.order_position,
-                    certain,
+                of_row = RowLetter(
+                    *(letter.id, letter.reason, letter.rule, letter.detail),
+                    *(letter.ingest_batch, letter.order_position, certain),
                 )
-        if found is not None:
-            yield replace(found, detail=letter.detail, state=status.state, attempt=status.attempt)
-    yield from of_id.values()
+        if of_row is not None:
+            yield replace(of_row, detail=letter.detail, state=status.state, attempt=status.attempt)
+    yield from by_id.values()
 
 
 def _is_of(
