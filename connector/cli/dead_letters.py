@@ -1,7 +1,6 @@
-"""`connector dead-letters`: what was rejected and why, and what to do about it (DLQ-8, DLQ-9).
+"""`connector dead-letters`: list, explain, export and repair rejected records (DLQ-8, DLQ-9).
 
-Whatever a letter says of itself came from outside: all of it is escaped before it reaches the
-terminal.
+The content of a letter comes from outside: it is escaped before it reaches the terminal.
 """
 
 from __future__ import annotations
@@ -93,16 +92,15 @@ def list_(
 
 def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_json: bool) -> int:
     number = 0
-    for letter, standing in letters:
+    for letter, status in letters:
         number += 1
         if as_json:
-            out(to_line(summary(letter, standing)))
+            out(to_line(summary(letter, status)))
         else:
             why = f"{letter.reason} {letter.rule}".rstrip()
             out(
                 escaped(
-                    f"{letter.id}  {why}  {standing.state}, attempt {standing.attempt} "
-                    f" {letter.detail}"
+                    f"{letter.id}  {why}  {status.state}, attempt {status.attempt}  {letter.detail}"
                 )
             )
     return number
@@ -167,12 +165,12 @@ def show(
     if new_change:
         out(_line_of(letter_id, letters.show(letter_id).new_change))
         return
-    letter, standing, history = letters.find(letter_id)
+    letter, status, history = letters.find(letter_id)
     if as_json:
-        out(to_line(summary(letter, standing, history, whole=True)))
+        out(to_line(summary(letter, status, history, whole=True)))
         return
-    print_letter(letter, _schemas(config_of(ctx), letter), standing, history, everything=everything)
-    report = letters.report(letter, standing, history)
+    print_letter(letter, _schemas(config_of(ctx), letter), status, history, everything=everything)
+    report = letters.report(letter, status, history)
     for name, row in report.rows.items():
         out(
             f"row today       {escaped(name)}:"
@@ -234,9 +232,9 @@ def export(
     letters, which = letters_of(ctx, stream, group), filter_of(given)
     ledger, number = letters.ledger(), 0
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
-        for letter, standing in letters.list(which, ledger):
+        for letter, status in letters.list(which, ledger):
             file.write(
-                to_line(summary(letter, standing, ledger.history(letter.id), whole=True)) + "\n"
+                to_line(summary(letter, status, ledger.history(letter.id), whole=True)) + "\n"
             )
             number += 1
     err(f"{counted(number, 'dead letter')} of {letters.topic}")

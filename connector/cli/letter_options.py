@@ -1,6 +1,4 @@
-"""Which dead letters a command is for: ids, or the filter options that all of its verbs share
-(DLQ-8).
-"""
+"""The options that select the dead letters of a command (DLQ-8)."""
 
 from __future__ import annotations
 
@@ -98,24 +96,23 @@ def filter_of(
     ids: tuple[str, ...] = (),
     usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
 ) -> LetterFilter:
-    """The filter that the options say. Without `--state` letters that were named by their ids are
-    meant however they stand.
+    """The filter of the options. Without `--state`, letters that are named by their ids are
+    selected in any state.
     """
-    states: tuple[str, ...] = given.pop("states")
-    if ANY in states:
-        of = frozenset[LetterState]()
-    elif states:
-        of = frozenset(LetterState(state) for state in states)
-    else:
-        of = frozenset() if ids else usual
-    for name in ("since", "until"):  # beginning and end bound nothing
+    named: tuple[str, ...] = given.pop("states")
+    states = frozenset[LetterState]()
+    if named and ANY not in named:
+        states = frozenset(LetterState(state) for state in named)
+    elif not named and not ids:
+        states = usual
+    for name in ("since", "until"):  # beginning and end select all
         given[name] = given[name] if isinstance(given[name], int) else None
     reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
-    return LetterFilter(ids=frozenset(ids), reasons=reasons, states=of, **given)
+    return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
 
 
 def check_chosen(which: LetterFilter, everything: bool) -> None:
-    """Acting on all letters there are must be asked for. Raises a wrong call."""
+    """Refuse a call for all letters without `--all`."""
     if not which.chooses and not everything:
         raise click.UsageError("give ids, a filter such as --reason, or --all")
     if which.chooses and everything:

@@ -1,5 +1,5 @@
-"""How a dead letter is shown: what is known of it, its bytes in hex, and beside them what they say
-(DLQ-9).
+"""A dead letter for people and programs: its facts, its bytes in hex, and the decoded record beside
+them (DLQ-9).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 
 def summary(
     letter: DeadLetter,
-    standing: LetterStatus,
+    status: LetterStatus,
     history: tuple[LedgerEntry, ...] = (),
     *,
     whole: bool = False,
@@ -38,7 +38,7 @@ def summary(
     """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and
     its history.
     """
-    shown = {**view(letter), "state": standing.state.value, "attempt": standing.attempt}
+    shown = {**view(letter), "state": status.state.value, "attempt": status.attempt}
     if whole:
         shown |= view_of_content(letter.key, letter.value, letter.headers)
         shown["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in history]
@@ -54,7 +54,7 @@ def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) ->
 def print_letter(
     letter: DeadLetter,
     schemas: Schemas,
-    standing: LetterStatus,
+    status: LetterStatus,
     history: tuple[LedgerEntry, ...] = (),
     *,
     everything: bool = False,
@@ -67,7 +67,7 @@ def print_letter(
         "detail": letter.detail,
         "cause": letter.reason.cause,
         "remedy": letter.reason.remedy,
-        "state": standing.state,
+        "state": status.state,
         "topic": (
             f"{position.topic} (id {position.topic_id}), Kafka partition"
             f" {position.kafka_partition}, offset {position.offset}"
@@ -76,7 +76,7 @@ def print_letter(
         "group": letter.group,
         "arrived": view_of_time(letter.record_timestamp),
         "first failed": view_of_time(letter.first_failed_at),
-        "attempt": standing.attempt,
+        "attempt": status.attempt,
         "ingest batch": letter.ingest_batch,
         "order position": letter.order_position,
         "schema": letter.schema_id,
@@ -86,14 +86,14 @@ def print_letter(
         if fact is not None:
             out(f"{name:<14}  {escaped(str(fact))}")
     for entry in history:
-        out(f"{'done':<14}  {escaped(_told(entry))}")
+        out(f"{'done':<14}  {escaped(_history_line(entry))}")
     for name, value in letter.headers:
         out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
     out("")
     _print_value(letter.value, schemas, everything)
 
 
-def _told(entry: LedgerEntry) -> str:
+def _history_line(entry: LedgerEntry) -> str:
     repair_note = (
         f"; repaired: {', '.join(entry.repair_note.steps)} (SHA-256"
         f" {entry.repair_note.before[:12]} to {entry.repair_note.after[:12]})"

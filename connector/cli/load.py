@@ -24,7 +24,7 @@ from connector.services.rows.load_report import (
 )
 from connector.text import counted
 
-SAY_EVERY_S: Final = 15.0
+REPORT_EVERY_S: Final = 15.0
 REJECTED_SHOWN: Final = 20
 
 
@@ -48,7 +48,7 @@ REJECTED_SHOWN: Final = 20
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice([str(one) for one in FileFormat]),
+    type=click.Choice(list(map(str, FileFormat))),
     help="The format of the files. Default: the end of each name says it.",
 )
 @click.option(
@@ -106,7 +106,7 @@ def command(
         commit=not no_commit,
         wait=wait,
     )
-    began, shown = time.monotonic(), _Shown()
+    started_at, shown = time.monotonic(), _Shown()
     try:
         with ExitStack() as stack:
             report = load(
@@ -123,7 +123,7 @@ def command(
             rejected.write_text("")
     finally:
         shown.clear()
-    _say(report, time.monotonic() - began)
+    _print_report(report, time.monotonic() - started_at)
 
 
 class _Shown:
@@ -131,7 +131,7 @@ class _Shown:
 
     def __init__(self) -> None:
         self._bar = Progress("rows")
-        self._began = self._said_at = time.monotonic()
+        self._started_at = self._reported_at = time.monotonic()
         self._rejected = 0
         self.has_read = False
 
@@ -139,9 +139,9 @@ class _Shown:
         self.has_read = True
         now = time.monotonic()
         self._bar.show(progress.rows, now)
-        if not has_terminal() and now - self._said_at > SAY_EVERY_S:
-            self._said_at = now
-            rate = (progress.rows - progress.repeated) / (now - self._began)
+        if not has_terminal() and now - self._reported_at > REPORT_EVERY_S:
+            self._reported_at = now
+            rate = (progress.rows - progress.repeated) / (now - self._started_at)
             err(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
 
     def rejected(self, row: RejectedRow) -> None:
@@ -159,10 +159,8 @@ class _Shown:
 def _rejections(
     file: Path | None, shown: _Shown, stack: ExitStack
 ) -> Callable[[RejectedRow], None]:
-    """Where rejected rows go. The file has each of them before the commit.
-
-    A file of an earlier call is replaced by the first row. A load that was committed before reads
-    no rows, and leaves the file as it is.
+    """Receives rejected rows. The first one replaces the file of an earlier call. The file has each
+    row before the commit.
     """
     if file is None:
         return shown.rejected
@@ -179,7 +177,7 @@ def _rejections(
     return reject
 
 
-def _say(report: LoadReport, seconds: float) -> None:
+def _print_report(report: LoadReport, seconds: float) -> None:
     new = report.rows - report.repeated
     if report.rejected:
         err(f"left out: {counted(report.rejected, 'row')}")

@@ -189,8 +189,8 @@ class Memory(click.ParamType[str]):
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         text = str(value)
-        found = re.fullmatch(r"([0-9]{1,7})([mMgG])", text)
-        megabytes = int(found[1]) * (1024 if found[2] in "gG" else 1) if found else 0
+        size = re.fullmatch(r"([0-9]{1,7})([mMgG])", text)
+        megabytes = int(size[1]) * (1024 if size[2] in "gG" else 1) if size else 0
         if megabytes < _LEAST_HEAP_MB:
             self.fail(
                 f"{text!r} is not a size of a heap; write a number with m or g, at least"

@@ -52,20 +52,20 @@ def command(
     from connector.kafka.produce.producer import CopyingProducer
 
     config = config_of(ctx)
-    of = find_stream(config, stream)
+    source = find_stream(config, stream)
     if file.isatty():
         err("reading from the terminal, one JSON object per line; end with Ctrl-D")
-    began = time.monotonic()
+    started_at = time.monotonic()
     producer = CopyingProducer(
-        config.kafka, of.topic, limits=of.limits, outbox=outbox, registry=config.registry
+        config.kafka, source.topic, limits=source.limits, outbox=outbox, registry=config.registry
     )
     for warning in producer.warnings:
         err(f"warning: {warning}")
     with producer:
         limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
         _send_all(producer, _lines(file), limit)
-    seconds = time.monotonic() - began
-    err(f"published {counted(producer.delivered, 'record')} to {of.topic} in {seconds:.1f} s")
+    seconds = time.monotonic() - started_at
+    err(f"published {counted(producer.delivered, 'record')} to {source.topic} in {seconds:.1f} s")
 
 
 def _send_all(

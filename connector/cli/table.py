@@ -126,14 +126,14 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
 
 
 def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
-    name, is_given, text = setting.partition("=")
-    name, known = name.strip(), [BOUND, PACE]
-    if name not in known or not is_given:
-        if name in known:
+    name, has_value, text = setting.partition("=")
+    name, names = name.strip(), [BOUND, PACE]
+    if name not in names or not has_value:
+        if name in names:
             problem, hint = f"{name} has no value", f"write {name}=DURATION, for example {name}=10m"
         else:
             problem = f'a table has no setting "{escaped(name)}" that you can set'
-            hint = nearest(name, known) or f"write {BOUND}=DURATION or {PACE}=DURATION"
+            hint = nearest(name, names) or f"write {BOUND}=DURATION or {PACE}=DURATION"
         raise click.UsageError(f"{problem}; {hint}")
     seconds = DURATION_S.convert(text, None, ctx)
     if name == PACE and seconds < 1:
@@ -160,10 +160,11 @@ def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | N
     Stop `connector run` first. Readers see the old table until the new one is complete. If you kill
     the command, the old table stays.
     """
-    made = tables.rebuild(config_of(ctx), name, on_event=show_event, cores=cores, memory=memory)
-    err(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
-    if made.misfits:
+    report = tables.rebuild(config_of(ctx), name, on_event=show_event, cores=cores, memory=memory)
+    changes = counted(report.changes, "change")
+    err(f"{name} is rebuilt from {changes}, up to batch {report.to_batch}")
+    if report.misfits:
         err(
-            f"{counted(made.misfits, 'cell')} of new columns do not have the declared type, and"
+            f"{counted(report.misfits, 'cell')} of new columns do not have the declared type, and"
             " stay in _unmapped"
         )

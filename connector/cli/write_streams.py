@@ -41,33 +41,33 @@ def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the write streams of STREAM, the sessions that have probably died, and the releases that
     are not complete.
     """
-    found = list_write_streams(config_of(ctx), stream)
+    listed = list_write_streams(config_of(ctx), stream)
     if as_json:
-        for one in found.write_streams.values():
-            out(to_line(one.to_json()))
-    elif found.write_streams:
-        _print(found)
-    _say_what_to_do(found)
+        for status in listed.write_streams.values():
+            out(to_line(status.to_json()))
+    elif listed.write_streams:
+        _print(listed)
+    _print_remedies(listed)
     err(
-        f"{counted(len(found.write_streams), 'write stream')} of {found.stream}, by ingest batch"
-        f" {found.ingest_batch}"
+        f"{counted(len(listed.write_streams), 'write stream')} of {listed.stream}, by ingest batch"
+        f" {listed.ingest_batch}"
     )
 
 
-def _print(found: WriteStreamList) -> None:
+def _print(listed: WriteStreamList) -> None:
     right = frozenset({"end", "released"})
     shown = table(
         "write stream", "kind", "state", "end", "released", "last append", "expires", right=right
     )
-    for one in found.write_streams.values():
+    for status in listed.write_streams.values():
         shown.add_row(
-            escaped(one.name),
-            str(one.kind),
-            one.state,
-            f"{one.end:,}",
-            "" if one.released_rows is None else f"{one.released_rows:,}",
-            "" if one.last_append is None else _ago(found.now, one.last_append),
-            "" if one.expires_at is None else _in(found.now, one.expires_at),
+            escaped(status.name),
+            str(status.kind),
+            status.state,
+            f"{status.end:,}",
+            "" if status.released_rows is None else f"{status.released_rows:,}",
+            "" if status.last_append is None else _ago(listed.now, status.last_append),
+            "" if status.expires_at is None else _in(listed.now, status.expires_at),
         )
     console().print(shown)
 
@@ -80,9 +80,9 @@ def _in(now: int, then: int) -> str:
     return f"in {duration((then - now) / 1_000_000)}" if then > now else _ago(now, then)
 
 
-def _say_what_to_do(found: WriteStreamList) -> None:
-    for session in found.sessions:
-        since = duration(max(0, found.now - session.since) / 1_000_000)
+def _print_remedies(listed: WriteStreamList) -> None:
+    for session in listed.sessions:
+        since = duration(max(0, listed.now - session.since) / 1_000_000)
         err(
             f"session {session.name} has probably died: its stream partition"
             f" {session.stream_partition} has not moved for {since}, and delays the low watermark"
@@ -90,11 +90,11 @@ def _say_what_to_do(found: WriteStreamList) -> None:
         if session.write_streams:
             err(
                 "to end it: connector write-streams finalize"
-                f" {found.stream} {session.write_streams[0]}"
+                f" {listed.stream} {session.write_streams[0]}"
             )
-    if any(one.withheld is Withheld.NO for one in found.releases):
+    if any(release.withheld is Withheld.NO for release in listed.releases):
         err("to ingest the rows: connector run")
-    for release in found.releases:
+    for release in listed.releases:
         state = "incomplete" if release.withheld is Withheld.NO else "withheld"
         err(
             f"the release of {named(release)} is {state}: {release.problem}; {release.remedy}"
@@ -106,8 +106,8 @@ def _say_what_to_do(found: WriteStreamList) -> None:
         }
         if release.withheld in options and not release.is_requested:
             err(
-                f"to release it: connector write-streams release {found.stream}"
-                f" {request_of(release, found.releases)}{options[release.withheld]}"
+                f"to release it: connector write-streams release {listed.stream}"
+                f" {request_of(release, listed.releases)}{options[release.withheld]}"
             )
 
 
@@ -116,9 +116,7 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
     stream has several releases that are withheld for the same reason.
     """
     name = release.write_streams[0]
-    alike = [
-        one for one in others if one.withheld is release.withheld and name in one.write_streams
-    ]
+    alike = [of for of in others if of.withheld is release.withheld and name in of.write_streams]
     if len(alike) == 1:
         return name
     return f"{name} --commit-timestamp {view_of_time(release.commit_timestamp)}"
@@ -130,13 +128,12 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
 @click.pass_context
 def show(ctx: click.Context, stream: str, name: str) -> None:
     """Print write stream NAME of STREAM as one JSON object."""
-    found = list_write_streams(config_of(ctx), stream)
-    one = found.write_streams.get(name)
-    if one is None:
-        if similar := nearest(name, found.write_streams):
+    streams = list_write_streams(config_of(ctx), stream).write_streams
+    if name not in streams:
+        if similar := nearest(name, streams):
             err(similar)
         raise state_error(Fault.NOT_FOUND, name)
-    out(to_line(one.to_json()))
+    out(to_line(streams[name].to_json()))
 
 
 @command.command()

@@ -74,7 +74,7 @@ def release_status(release: OpenRelease) -> ReleaseStatus:
         release.commit_timestamp,
         release.stream_partition,
         release.write_streams,
-        sum(one.upto - one.first for one in release.ranges),
+        sum(part.upto - part.first for part in release.ranges),
         release.since,
         release.since_batch,
         release.withheld,
@@ -147,11 +147,11 @@ def write_stream_statuses(
         now: The time (µs).
         retention: The staging retention (µs).
     """
-    open_ = [release_status(one) for one in releases.open]
-    found = []
+    open_releases = [release_status(release) for release in releases.open]
+    statuses = []
     for name, entry in sorted(catalog.streams.items()):
-        known = releases.streams.get(name)
-        found.append(
+        staged = releases.streams.get(name)
+        statuses.append(
             WriteStreamStatus(
                 name,
                 entry.kind,
@@ -161,16 +161,16 @@ def write_stream_statuses(
                 None if entry.last is None else entry.last.at,
                 entry.changed_at + retention if entry.is_staging and entry.changed_at else None,
                 entry.commit_timestamp,
-                None if known is None else known.first_batch,
-                None if entry.kind is StreamKind.COMMITTED else _released_rows(known),
-                tuple(one for one in open_ if name in one.write_streams),
+                None if staged is None else staged.first_batch,
+                None if entry.kind is StreamKind.COMMITTED else _released_rows(staged),
+                tuple(of for of in open_releases if name in of.write_streams),
             )
         )
-    return found
+    return statuses
 
 
-def _released_rows(known: StagedStream | None) -> int:
-    return 0 if known is None else sum(upto - first for first, upto in known.released)
+def _released_rows(staged: StagedStream | None) -> int:
+    return 0 if staged is None else sum(upto - first for first, upto in staged.released)
 
 
 def dead_sessions(
@@ -179,24 +179,24 @@ def dead_sessions(
     """Return the sessions whose stream partitions are stalled, those first that stalled first
     (WRS-10). `stall_after` is in microseconds.
     """
-    stalls = {one.stream_partition: one for one in frontier.stalls(now, stall_after)}
-    found = []
+    stalls = {stall.stream_partition: stall for stall in frontier.stalls(now, stall_after)}
+    sessions = []
     for name, entry in sorted(catalog.sessions.items()):
         partitions = {
             stream_partition_of(name, entry.number),
             release_partition_of(name, entry.number),
             *entry.announced,
         }
-        stalled = [stalls[one] for one in sorted(partitions) if one in stalls]
+        stalled = [stalls[partition] for partition in sorted(partitions) if partition in stalls]
         if stalled:
-            first = min(stalled, key=lambda one: one.since)
-            streams = tuple(
-                one for one in sorted(catalog.streams) if one.rpartition("/")[0] == name
+            first = min(stalled, key=lambda stall: stall.since)
+            streams = sorted(of for of in catalog.streams if of.rpartition("/")[0] == name)
+            sessions.append(
+                SessionStatus(
+                    *(name, first.stream_partition, first.watermark, first.since), tuple(streams)
+                )
             )
-            found.append(
-                SessionStatus(name, first.stream_partition, first.watermark, first.since, streams)
-            )
-    return sorted(found, key=lambda one: one.since)
+    return sorted(sessions, key=lambda session: session.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,18 +224,18 @@ class ReleaseReport(Viewed):
     @property
     def is_withheld(self) -> bool:
         """Whether only a replay or an operator completes one of the releases."""
-        return any(one.withheld is not Withheld.NO for one in self.releases)
+        return any(release.withheld is not Withheld.NO for release in self.releases)
 
     @property
     def is_waiting(self) -> bool:
         """Whether a release lacks rows that are still to be read."""
-        return any(one.withheld is Withheld.NO for one in self.releases)
+        return any(release.withheld is Withheld.NO for release in self.releases)
 
     def hints(self, now: int) -> list[str]:
         """Return a hint for each reason why releases are withheld, with the remedy."""
         hints = []
         for reason in (Withheld.ROWS, Withheld.TOO_LATE):
-            withheld = [one for one in self.releases if one.withheld is reason]
+            withheld = [of for of in self.releases if of.withheld is reason]
             if withheld:
                 first = withheld[0]
                 noun = "release is" if len(withheld) == 1 else "releases are"
@@ -263,9 +263,9 @@ class ReleaseReport(Viewed):
         if self.expired_rows:
             parts.append(counted(self.expired_rows, "expired row"))
         yield "write streams", "; ".join(parts)
-        for one in self.releases[:FEW]:
-            state = "incomplete" if one.withheld is Withheld.NO else "withheld"
-            yield state, f"release of {named(one)}{_age(one, now)}: {one.problem}"
+        for release in self.releases[:FEW]:
+            state = "incomplete" if release.withheld is Withheld.NO else "withheld"
+            yield state, f"release of {named(release)}{_age(release, now)}: {release.problem}"
 
 
 NONE_RELEASED: Final = ReleaseReport()

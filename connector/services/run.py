@@ -108,15 +108,13 @@ def run(
 
     Args:
         config: At least one stream.
-        spark: Your own session, which is neither changed nor stopped. None: a local session on the
-            locked jars, if this process has no session yet.
+        spark: Your own session, which is neither changed nor stopped. None: a local session.
         once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
             `stop` is set.
         stop: Set it from another thread or from a signal handler: the batch in flight ends first.
         on_event: Receives warnings and progress.
-        cores: Threads of a local session; `*` for as many as there are processors. None: as
-            configured in [spark].
-        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
+        cores: Threads of a local session, or `*` for all processors. None: as in [spark].
+        memory: Heap of the driver, for example `2g`. None: as in [spark].
         trace: Receives a line of JSON for each step of a batch and of an apply, with its seconds.
 
     Returns:
@@ -143,21 +141,12 @@ def run(
             name: ports_of(config, stream, stack, on_event, pipeline_run.counter)
             for name, stream in config.streams.items()
         }
-        before, session = _ingest_batches(config), None
-        try:
-            session = session_of(
-                *(config, spark, stack, on_event),
-                cores=cores,
-                memory=memory,
-                for_writing=True,
-                is_short=once,
-            )
-            pipeline_run.run(session, ports)
-        except Exception as error:
-            is_of_spark = session is not None or not isinstance(error, ConnectorError | OSError)
-            if not (is_of_spark and _spark_has_ended()):
-                raise
-            pipeline_run.end_without_spark(error)
+        before = _ingest_batches(config)
+        start_session = partial(session_of, config, spark, stack, on_event)
+        pipeline_run.run(
+            partial(start_session, cores=cores, memory=memory, for_writing=True, is_short=once),
+            ports,
+        )
         return pipeline_run.counter.report(_ingest_batches(config) - before)
 
 
@@ -172,8 +161,21 @@ class _Run:
     trace: Trace
     counter: _Counter = field(default_factory=_Counter)
 
-    def run(self, spark: SparkSession, ports: Mapping[str, IngestPorts]) -> None:
+    def run(
+        self, start_session: Callable[[], SparkSession], ports: Mapping[str, IngestPorts]
+    ) -> None:
         """Run the pipeline until its work is done, or until `stop` is set."""
+        session = None
+        try:
+            session = start_session()
+            self._run_pipeline(session, ports)
+        except Exception as error:
+            is_of_spark = session is not None or not isinstance(error, ConnectorError | OSError)
+            if not (is_of_spark and _spark_has_ended()):
+                raise
+            self._end_without_spark(error)
+
+    def _run_pipeline(self, spark: SparkSession, ports: Mapping[str, IngestPorts]) -> None:
         from connector.lake.small_apply import merge_few
         from connector.spark.cluster import repeating, watching
         from connector.spark.pipeline import Pipeline
@@ -198,7 +200,7 @@ class _Run:
         if self.stop.is_set():
             self.on_event(info("STOPPED", "stopped: every batch that began has ended"))
 
-    def end_without_spark(self, error: Exception) -> None:
+    def _end_without_spark(self, error: Exception) -> None:
         """Raise `ConnectorError` if Spark ended before `stop` was set."""
         from connector.spark.jvm import session_ended
 

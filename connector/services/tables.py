@@ -32,14 +32,7 @@ _Override = TypeVar("_Override", StalenessOverride, PaceOverride)
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """The result of a rebuild.
-
-    Attributes:
-        changes: The changes that were merged.
-        dead_letters: The changes that the table could not hold and that became dead letters.
-        misfits: The cells of new columns that cannot be read as declared; they stay in `_unmapped`.
-        to_batch: The last ingest batch that the table contains.
-    """
+    """The result of a rebuild. `rebuild` documents the fields."""
 
     changes: int
     dead_letters: int
@@ -67,12 +60,14 @@ def rebuild(
         table: The name of the table.
         spark: Your own session, which is neither changed nor stopped. None: a local session.
         on_event: Receives events.
-        cores: Threads of a local session; `*` for as many as there are processors. None: as
-            configured in [spark].
-        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
+        cores: Threads of a local session, or `*` for all processors. None: as in [spark].
+        memory: Heap of the driver, for example `2g`. None: as in [spark].
 
     Returns:
-        The result. The rebuild is in the history of the table, also if it failed.
+        The numbers of merged `changes`, of `dead_letters` (changes that the table could not hold),
+        and of `misfits` (cells of new columns that cannot be read as declared, and stay in
+        `_unmapped`). `to_batch` is the last ingest batch that the table contains. The rebuild is in
+        the history of the table, also if it failed.
 
     Raises:
         ConfigError: There is no such table.
@@ -90,20 +85,23 @@ def rebuild(
     with only_use(config, [stream], table), ExitStack() as stack:
         try:
             with naming_damage(config, [stream], []):
-                made = _rebuild(config, table, spark, stack, on_event, cores=cores, memory=memory)
+                rebuilt = _rebuild(config, table, spark, stack, on_event, cores, memory)
         except ConnectorError as error:
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
-    before, after = made.before, made.table_state
-    done = replace(
-        job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters
-    )
+    after = rebuilt.table_state
     history.add_job(
         replace(
-            done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark
+            job,
+            ended_at=now_us(),
+            to_batch=after.to_batch,
+            changes=rebuilt.changes,
+            letters=rebuilt.letters,
+            watermark_before=rebuilt.before.apply_watermark,
+            watermark_after=after.apply_watermark,
         )
     )
-    return RebuildReport(made.changes, made.letters, made.misfits, after.to_batch)
+    return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, after.to_batch)
 
 
 def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
@@ -182,7 +180,6 @@ def _rebuild(
     spark: SparkSession | None,
     stack: ExitStack,
     on_event: OnEvent,
-    *,
     cores: str | None,
     memory: str | None,
 ) -> Rebuilt:

@@ -57,7 +57,7 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
     yield from _guarded(_spark(config))
     warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
     yield from warehouse
-    is_usable = not any(one.level == "fault" for one in warehouse)
+    is_usable = not any(finding.level == "fault" for finding in warehouse)
     if is_usable:
         yield from _guarded(_small_tables(config))
         for table in config.tables.values():

@@ -348,12 +348,12 @@ class LoadJob:
         chunk: list[_Row] = []
         size = 0
         for file, row in self._rows():
-            made = self._change(stream, file, row.values)
-            if isinstance(made, Misfit):
-                self._reject(file, row, made)
+            change = self._change(stream, file, row.values)
+            if isinstance(change, Misfit):
+                self._reject(file, row, change)
                 continue
-            chunk.append(_Row(file, row, made))
-            size += _size_of(made)
+            chunk.append(_Row(file, row, change))
+            size += _size_of(change)
             if len(chunk) == most or size >= APPEND_BYTES:
                 yield chunk
                 chunk, size = [], 0
@@ -377,10 +377,12 @@ class LoadJob:
     def _change(
         self, stream: WriteStream, file: RowFile, values: Sequence[object] | Misfit
     ) -> DataChange | Misfit:
-        made = values if isinstance(values, Misfit) else self.maker.make(values, _convert(file))
-        if isinstance(made, Misfit):
-            return made
-        row_key, entries = made
+        if isinstance(values, Misfit):
+            return values
+        content = self.maker.make(values, _convert(file))
+        if isinstance(content, Misfit):
+            return content
+        row_key, entries = content
         try:
             return stream.row(table=self.definition.source, row_key=row_key, entries=entries)
         except InvalidChangeError as error:
