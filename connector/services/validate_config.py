@@ -41,18 +41,14 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     """Check a configuration against the running Kafka, the registry and the warehouse, one finding
     after the other.
 
-    For example: `faults = [one.error for one in validate_config(load_config()) if one.level ==
-    "fault"]`. It raises nothing: an error is a finding.
+    For example: `faults = [one.error for one in validate_config(load_config()) if one.error]`.
+
+    Returns:
+        Findings with a `level` (`ok`, `warning` or `fault`) and a `text`. A fault has its `error`:
+        nothing is raised.
     """
-    return _findings(config)
-
-
-def _findings(config: ConnectorConfig) -> Iterator[Finding]:
-    yield Finding(
-        "ok",
-        f"configuration: {counted(len(config.streams), 'stream')},"
-        f" {counted(len(config.tables), 'table')}",
-    )
+    streams, tables = counted(len(config.streams), "stream"), counted(len(config.tables), "table")
+    yield _ok(f"configuration: {streams}, {tables}")
     yield from _guarded(_ingest_client(config.kafka))
     yield from _guarded(_spark(config))
     warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
@@ -90,13 +86,21 @@ def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
         yield _fault(error)
 
 
+def _ok(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def _warning(text: str) -> Finding:
+    return Finding("warning", text)
+
+
 def _fault(error: ConnectorError) -> Finding:
     return Finding("fault", error.problem, error)
 
 
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
     java_settings.options(kafka, Path.read_text)
-    yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
+    yield _ok(f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
 
 
 def _spark(config: ConnectorConfig) -> Iterator[Finding]:
@@ -106,7 +110,7 @@ def _spark(config: ConnectorConfig) -> Iterator[Finding]:
     master = config.spark.master
     check_shared(master, config.warehouse, shared_folder=config.storage.shared_folder)
     note = "" if check_master(master) else " (not checked)"
-    yield Finding("ok", f"spark: {master}{note}")
+    yield _ok(f"spark: {master}{note}")
 
 
 def _store(config: ConnectorConfig) -> Iterator[Finding]:
@@ -115,13 +119,13 @@ def _store(config: ConnectorConfig) -> Iterator[Finding]:
 
     warehouse = warehouse_of(config)
     check_store(warehouse)
-    yield Finding("ok", f"warehouse: {warehouse}; it can be read and written")
+    yield _ok(f"warehouse: {warehouse}; it can be read and written")
 
 
 def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
     warehouse = config.warehouse
     if "://" in warehouse:
-        yield Finding("ok", f"warehouse: {warehouse} (a URI, not checked)")
+        yield _ok(f"warehouse: {warehouse} (a URI, not checked)")
         return
     nearest_folder = next(
         folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists()
@@ -130,11 +134,8 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
         raise warehouse_unusable(warehouse, f"{nearest_folder} is not a folder")
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
         raise warehouse_unusable(warehouse, f"This user cannot write to {nearest_folder}")
-    yield Finding(
-        "ok",
-        f"warehouse: {warehouse}"
-        + ("" if nearest_folder == Path(warehouse) else " (will be created)"),
-    )
+    note = "" if nearest_folder == Path(warehouse) else " (will be created)"
+    yield _ok(f"warehouse: {warehouse}{note}")
 
 
 def _is_readable(warehouse: str) -> bool:
@@ -184,7 +185,7 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     except TableError:  # a finding of its own
         return
     logged.of_table(definition.name, state)
-    yield Finding("ok", f"tables.{definition.name}: as in the warehouse")
+    yield _ok(f"tables.{definition.name}: as in the warehouse")
 
 
 def _progress(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -195,7 +196,7 @@ def _progress(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding
     if _is_readable(warehouse):
         batch = logged_progress_of(warehouse, stream.name, with_frontier=True).progress.ingest_batch
         if batch:
-            yield Finding("ok", f"streams.{stream.name}: the changelog is at batch {batch}")
+            yield _ok(f"streams.{stream.name}: the changelog is at batch {batch}")
 
 
 def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
@@ -219,16 +220,16 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
     newest = newest_records(config.kafka, stream.topic, config.registry)
     unreadable = [record for record in newest if record.rejection is not None]
     if not newest:
-        yield Finding("ok", f"streams.{stream.name}: topic {stream.topic} has no new records")
+        yield _ok(f"streams.{stream.name}: topic {stream.topic} has no new records")
     elif not unreadable:
         records = counted(len(newest), "newest record")
-        yield Finding("ok", f"streams.{stream.name}: the {records} can be read")
+        yield _ok(f"streams.{stream.name}: the {records} can be read")
     elif len(unreadable) < len(newest):
         text = (
             f"streams.{stream.name}: {len(unreadable)} of the {len(newest)} newest records of topic"
             f" {stream.topic} cannot be read, for example {unreadable[0]}. They become dead letters"
         )
-        yield Finding("warning", text)
+        yield _warning(text)
     else:
         cause = f"None of the newest {len(newest)} can be read, for example {unreadable[0]}"
         yield _fault(topic_foreign(stream.topic, cause))
@@ -237,21 +238,18 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:
     """How long the changelog of a stream is kept (TBL-15)."""
     if not has_tables:
-        yield Finding(
-            "warning", f"streams.{stream.name} has no table: its changes go to the changelog only"
-        )
+        yield _warning(f"streams.{stream.name} has no table: its changes go to the changelog only")
     retention_s = stream.changelog_retention_s
     if retention_s is None:
-        yield Finding("ok", f"streams.{stream.name}: the changelog is kept for ever")
+        yield _ok(f"streams.{stream.name}: the changelog is kept for ever")
     elif has_tables:
-        yield Finding(
-            "ok",
+        yield _ok(
             f"streams.{stream.name}: the changelog is kept for {duration(retention_s)} at least,"
             " until all its tables have applied it",
         )
     else:
         problem = f"streams.{stream.name}.changelog_retention has no effect"
-        yield Finding("warning", f"{problem}: a stream without tables keeps its changelog for ever")
+        yield _warning(f"{problem}: a stream without tables keeps its changelog for ever")
 
 
 def _registry(config: ConnectorConfig) -> Iterator[Finding]:
@@ -263,14 +261,11 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
             registry.schema(1)
-            yield Finding(
-                "ok", f"registry: {config.registry.url} answers; producers register the schema"
-            )
+            yield _ok(f"registry: {config.registry.url} answers; producers register the schema")
             return
         for stream in config.streams.values():
             schema_id = registry.schema_id(stream.topic, SCHEMA)
-            yield Finding(
-                "ok",
+            yield _ok(
                 f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"
                 f" {schema_id}",
             )
@@ -282,12 +277,11 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     facts = topics.describe(kafka, stream.topic)
     warnings = topics.check(facts)
     kept = "for ever" if facts.retention_ms < 0 else f"for {facts.retention_ms / 3_600_000:g} hours"
-    yield Finding(
-        "ok",
+    yield _ok(
         f"streams.{stream.name}: topic {facts.topic}, {facts.kafka_partitions} Kafka partitions,"
         f" records kept {kept}",
     )
-    yield from (Finding("warning", warning) for warning in warnings)
+    yield from (_warning(warning) for warning in warnings)
     if stream.limits.max_record_bytes > facts.max_message_bytes:
         setting, limit = f"streams.{stream.name}.max_record_bytes", stream.limits.max_record_bytes
         allowed = facts.max_message_bytes
@@ -295,8 +289,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         letters = topics.describe(kafka, dead_letter_topic(stream.topic))
     except TopicError:
-        yield Finding(
-            "ok",
+        yield _ok(
             f"streams.{stream.name}: {dead_letter_topic(stream.topic)} will be created with the"
             " first dead letter",
         )
@@ -306,7 +299,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     except TopicError as error:
         yield _fault(error)
         return
-    yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
+    yield _ok(f"streams.{stream.name}: {letters.topic} accepts the dead letters")
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -317,13 +310,11 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         facts = topics.describe(kafka, name)
     except TopicError:
-        yield Finding(
-            "ok", f"streams.{stream.name}: {name} will be created with the first dead letter"
-        )
+        yield _ok(f"streams.{stream.name}: {name} will be created with the first dead letter")
         return
     check(facts)
     read_ledger(kafka, stream.topic)
-    yield Finding("ok", f"streams.{stream.name}: {name} keeps the history of the dead letters")
+    yield _ok(f"streams.{stream.name}: {name} keeps the history of the dead letters")
 
 
 def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -337,9 +328,9 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         if error.code != "CATALOG_MISSING":
             raise
         text = f"streams.{stream.name}: there is no {name}, so write sessions cannot be opened"
-        yield Finding("ok", text)
+        yield _ok(text)
         return
-    yield Finding("ok", f"streams.{stream.name}: {name} is the catalog of its write streams")
+    yield _ok(f"streams.{stream.name}: {name} is the catalog of its write streams")
 
 
 def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -357,4 +348,4 @@ def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         with suppress(TopicError):  # a finding of its own
             described.append(topics.describe(kafka, name))
     for warning in topics.check_replicas(stream.name, described):
-        yield Finding("warning", warning)
+        yield _warning(warning)
