@@ -8,7 +8,7 @@ import time
 
 import click
 
-from connector.cli.parameters import config_of
+from connector.cli.parameters import config_of, json_option
 from connector.cli.terminal import Progress, console, err, out, show_error, show_event, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -19,9 +19,7 @@ from connector.text import FEW, counted
 
 @click.command()
 @click.argument("stream", required=False)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each stream."
-)
+@json_option("Print one JSON object per line for each stream.")
 @click.pass_context
 def command(ctx: click.Context, stream: str | None, *, as_json: bool) -> int:
     """Check that each offset of STREAM is once in its changelog, and that each rejected record has

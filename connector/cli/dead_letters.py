@@ -22,7 +22,7 @@ from connector.cli.letter_options import (
     stream_option,
 )
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.parameters import config_of
+from connector.cli.parameters import config_of, json_option
 from connector.cli.terminal import console, err, escaped, out, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
@@ -53,12 +53,7 @@ for _action in (
 @group_option
 @filter_options
 @click.option("--by", help=f"Count them by these, separated by commas: {', '.join(GROUPINGS)}.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line for each letter, or with --by for each group.",
-)
+@json_option("Print one JSON object per line for each letter, or with --by for each group.")
 @click.pass_context
 def list_(
     ctx: click.Context,
@@ -115,21 +110,12 @@ def _print_groups(
         number += group.letters
         first, last = (view_of_time(moment) for moment in (group.oldest, group.newest))
         if as_json:
-            facts = {
-                "letters": group.letters,
-                "first_failed": first,
-                "last_failed": last,
-                "examples": group.examples,
-            }
+            times = {"first_failed": first, "last_failed": last}
+            facts = {"letters": group.letters, **times, "examples": group.examples}
             out(to_line(dict(zip(names, texts, strict=True)) | facts))
         examples = "\n".join(escaped(example) for example in group.examples)
-        shown.add_row(
-            *(escaped(text) for text in texts),
-            f"{group.letters:,}",
-            str(first),
-            str(last),
-            examples,
-        )
+        count = f"{group.letters:,}"
+        shown.add_row(*map(escaped, texts), count, str(first), str(last), examples)
     if number and not as_json:
         console().print(shown)
     return number
@@ -139,9 +125,7 @@ def _print_groups(
 @click.argument("letter_id", metavar="ID")
 @stream_option
 @group_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object with key, value and headers."
-)
+@json_option("Print one JSON object with key, value and headers.")
 @click.option("--all", "everything", is_flag=True, help="Print the whole value, also a long one.")
 @click.option(
     "--new-change",
@@ -172,23 +156,18 @@ def show(
     print_letter(letter, _schemas(config_of(ctx), letter), status, history, everything=everything)
     report = letters.report(letter, status, history)
     for name, row in report.rows.items():
-        out(
-            f"row today       {escaped(name)}:"
-            f" {'there is none' if row is None else escaped(to_line(_row_view(row)))}"
-        )
+        view = "there is none" if row is None else to_line(_row_view(row))
+        out(f"row today       {escaped(f'{name}: {view}')}")
     verdict, why = report.decision.verdict, report.decision.why
-    in_words = "; ".join(
-        f"the row would be {effect} in {name}" for name, effect in report.effects.items()
-    )
-    out(f"a replay        {escaped(f'{verdict}: {why}' if why else in_words or verdict)}")
+    effects = [f"the row would be {effect} in {name}" for name, effect in report.effects.items()]
+    text = f"{verdict}: {why}" if why else "; ".join(effects) or verdict
+    out(f"a replay        {escaped(text)}")
     if report.decision.is_too_late:
         change = report.new_change
-        shown = (
-            f"there is no such change: {change}"
-            if isinstance(change, str)
-            else to_json(change, None)
+        none = f"there is no such change: {change}"
+        out(
+            f"a new change    {escaped(none if isinstance(change, str) else to_json(change, None))}"
         )
-        out(f"a new change    {escaped(shown)}")
 
 
 def _line_of(letter_id: str, change: DataChange | str) -> str:

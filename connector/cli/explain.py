@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from connector.cli.parameters import config_of
+from connector.cli.parameters import config_of, json_option
 from connector.cli.terminal import console, err, escaped, out, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
@@ -33,7 +33,7 @@ ENTRIES_SHOWN: Final = 20
 @click.command()
 @click.argument("name", metavar="TABLE")
 @click.argument("key", metavar="KEY")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 @click.option(
     "--no-kafka", is_flag=True, help="Do not read the dead-letter topic. The result says so."
 )

@@ -26,7 +26,7 @@ from connector.cli.letter_options import (
     stream_option,
 )
 from connector.cli.letter_view import view_of_content
-from connector.cli.parameters import RATE, STEP, check_why
+from connector.cli.parameters import RATE, STEP, check_why, json_option, why_option
 from connector.cli.terminal import Progress, console, err, escaped, out, table
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
@@ -92,12 +92,7 @@ _everything = click.option(
     default="",
     help="The reason. The ledger keeps it with your name and the time. Required with --execute.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line for each letter of the dry run.",
-)
+@json_option("Print one JSON object per line for each letter of the dry run.")
 @click.pass_context
 def replay(
     ctx: click.Context,
@@ -327,9 +322,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     @group_option
     @filter_options
     @_everything
-    @click.option(
-        "--why", required=True, help="The reason. The ledger keeps it with your name and the time."
-    )
+    @why_option
     @click.pass_context
     def verb(
         ctx: click.Context,
@@ -343,7 +336,6 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     ) -> int:
         which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
-        check_why(why)
         letters = letters_of(ctx, stream, group)
         act = {
             Action.PARKED: letters.park,

@@ -25,6 +25,7 @@ _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
 _LEAST_HEAP_MB: Final = 512
 _Value = TypeVar("_Value")
+_Function = TypeVar("_Function", bound=Callable[..., object])
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,9 +40,9 @@ def config_of(ctx: click.Context) -> ConnectorConfig:
     return load_config(file)
 
 
-def check_why(why: str) -> None:
+def check_why(why: str | None) -> None:
     """Refuse an action without a reason."""
-    if not why.strip():
+    if not (why or "").strip():
         raise click.UsageError("give the reason with --why: it is kept with your name and the time")
 
 
@@ -173,3 +174,27 @@ STEP: Final = Parsed("step", _step)
 RATE: Final = Parsed("rate", _rate)
 CORES: Final = Parsed("cores", _cores)
 MEMORY: Final = Parsed("memory", _memory)
+
+
+def json_option(text: str) -> Callable[[_Function], _Function]:
+    """Adds `--json`."""
+    return click.option("--json", "as_json", is_flag=True, help=text)
+
+
+def spark_options(function: _Function) -> _Function:
+    """Adds `--cores` and `--memory`."""
+    cores = "Threads of a local Spark; * means one per processor. Default: as in [spark]."
+    memory = "Heap of the Spark driver, such as 2g. Default: as in [spark]."
+    function = click.option("--memory", type=MEMORY, help=memory)(function)
+    return click.option("--cores", type=CORES, help=cores)(function)
+
+
+def why_option(function: _Function) -> _Function:
+    """Adds `--why`, a reason that is not empty."""
+
+    def check(ctx: click.Context, param: click.Parameter, why: str) -> str:  # noqa: ARG001
+        check_why(why)
+        return why
+
+    text = "The reason. It is kept with your name and the time."
+    return click.option("--why", required=True, callback=check, help=text)(function)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from connector.cli.parameters import DURATION_S, MEMORY, config_of
+from connector.cli.parameters import DURATION_S, MEMORY, config_of, json_option
 from connector.cli.terminal import console, err, escaped, out, show_event, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes
@@ -26,9 +26,7 @@ View = Callable[[Any], Any]
 
 @click.command()
 @click.argument("name", metavar="TABLE")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line, for every row."
-)
+@json_option("Print one JSON object per line, for every row.")
 @click.option(
     "--limit",
     type=click.IntRange(1, sys.maxsize),

@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from connector.cli.parameters import CORES, MEMORY, config_of
+from connector.cli.parameters import config_of, spark_options
 from connector.cli.terminal import err, escaped, out, show_error, show_event
 from connector.services.run import run
 from connector.services.validate_config import validate_config
@@ -22,14 +22,7 @@ from connector.text import counted
 @click.option(
     "--once", is_flag=True, help="Ingest up to the current end of every topic, apply, and stop."
 )
-@click.option(
-    "--cores",
-    type=CORES,
-    help="Threads of a local Spark; * means one per processor. Default: as in [spark].",
-)
-@click.option(
-    "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
-)
+@spark_options
 @click.option(
     "--trace",
     type=click.File("a"),

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from connector.cli.parameters import config_of
+from connector.cli.parameters import config_of, json_option
 from connector.cli.terminal import console, err, escaped, out, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -28,7 +28,7 @@ WATCH_EVERY_S: Final = 2.0
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 @click.option(
     "--watch", is_flag=True, help=f"Refresh every {WATCH_EVERY_S:g} seconds until you press Ctrl-C."
 )

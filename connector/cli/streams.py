@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import MOMENT, check_why, config_of
+from connector.cli.parameters import MOMENT, config_of, json_option, why_option
 from connector.cli.terminal import console, err, escaped, out, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
@@ -30,12 +30,7 @@ def partitions() -> None:
 
 @partitions.command("list")
 @click.argument("stream", required=False)
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line for each stream partition.",
-)
+@json_option("Print one JSON object per line for each stream partition.")
 @click.pass_context
 def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the active stream partitions of STREAM: the low watermark of each, its last move, and
@@ -85,7 +80,7 @@ def _range(keys: KeyRange | None) -> str:
 @partitions.command()
 @click.argument("stream")
 @click.argument("name", metavar="NAME")
-@click.option("--why", required=True, help="The reason. It is kept with your name and the time.")
+@why_option
 @click.pass_context
 def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed
@@ -95,7 +90,6 @@ def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
     nothing to read, or when it runs again. Records that the partition still sends are late, and
     are applied.
     """
-    check_why(why)
     request, is_new = close_partition(config_of(ctx), stream, name, why=why)
     if is_new:
         err(
@@ -116,9 +110,7 @@ def transactions() -> None:
 
 @transactions.command("list")
 @click.argument("stream", required=False)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each transaction."
-)
+@json_option("Print one JSON object per line for each transaction.")
 @click.pass_context
 def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the transactions of STREAM that lack records, the oldest first.
@@ -151,7 +143,7 @@ def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) 
     type=MOMENT,
     help="That of the transaction, if several incomplete ones have this ID.",
 )
-@click.option("--why", required=True, help="The reason. It is kept with your name and the time.")
+@why_option
 @click.pass_context
 def release(
     ctx: click.Context, stream: str, transaction: str, commit_timestamp: int | None, why: str
@@ -161,7 +153,6 @@ def release(
 
     Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
     """
-    check_why(why)
     release_transaction(
         config_of(ctx), stream, transaction, commit_timestamp=commit_timestamp, why=why
     )

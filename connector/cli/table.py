@@ -6,7 +6,12 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import CORES, DURATION_S, MEMORY, config_of
+from connector.cli.parameters import (
+    DURATION_S,
+    config_of,
+    json_option,
+    spark_options,
+)
 from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
@@ -28,9 +33,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each job."
-)
+@json_option("Print one JSON object per line for each job.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -145,14 +148,7 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 
 @command.command()
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--cores",
-    type=CORES,
-    help="Threads of a local Spark; * means one per processor. Default: as in [spark].",
-)
-@click.option(
-    "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
-)
+@spark_options
 @click.pass_context
 def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | None) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of
+from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of, json_option
 from connector.cli.terminal import console, err, escaped, out, show_event, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
@@ -33,9 +33,7 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("stream", required=False)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each write stream."
-)
+@json_option("Print one JSON object per line for each write stream.")
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the write streams of STREAM, the sessions that have probably died, and the releases that
@@ -240,7 +238,7 @@ def release(
     if without_rejected == again:
         raise click.UsageError("use --without-rejected or --again, and not both")
     if without_rejected:
-        check_why(why or "")
+        check_why(why)
     if again and why is not None:
         raise click.UsageError("use --why with --without-rejected only")
     config = config_of(ctx)
