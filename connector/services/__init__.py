@@ -26,8 +26,7 @@ from connector.services.requests import (
     release_transaction,
 )
 from connector.services.rows.explain import explain
-from connector.services.rows.load import load
-from connector.services.rows.load_report import LoadOptions
+from connector.services.rows.load import LoadOptions, load
 from connector.services.run import run
 from connector.services.status import StatusReport, status
 from connector.services.tables import jobs, rebuild, set_apply_every, set_max_staleness

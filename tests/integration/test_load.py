@@ -24,7 +24,7 @@ from connector.kafka.write_streams.commit import commit_streams, discard_streams
 from connector.records.model import DataChange, OffsetRange, Release
 from connector.services import LoadOptions, load, load_config
 from connector.services.events import Event
-from connector.services.rows.load_report import LoadReport
+from connector.services.rows.load import LoadReport
 from connector.state.stream_progress import Progress
 from connector.write_streams.model import StreamState
 from tests.broker import NewTopic

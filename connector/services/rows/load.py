@@ -11,11 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from connector.clock import now_us
 from connector.config.settings import find_table
@@ -27,6 +27,7 @@ from connector.errors import (
 )
 from connector.errors.records import load_ended, rows_rejected, table_not_loadable
 from connector.records.ordering import OrderBy
+from connector.records.views import Hidden
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.rows.files import (
     FileFormat,
@@ -40,22 +41,17 @@ from connector.services.rows.files import (
     json_rows,
 )
 from connector.services.rows.load_checks import check_as_of, check_empty
-from connector.services.rows.load_report import (
-    LoadOptions,
-    LoadProgress,
-    LoadReport,
-    RejectedRow,
-)
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.services.wait import wait_for_commit
-from connector.state.rate import RateLimit
-from connector.text import counted
+from connector.state.rate import RateLimit, check_rate
+from connector.text import counted, one_of
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,
     Catalog,
     StreamEntry,
     StreamKind,
     StreamState,
+    check_name,
 )
 from connector.write_streams.rules import is_expired
 
@@ -98,11 +94,14 @@ def load(
         options: The session, the format of the files, the rate, and when the call returns. None:
             the defaults.
         on_event: Receives events.
-        on_progress: Is called after each append.
+        on_progress: Receives the number of `rows`, of `repeated` and of `rejected` ones after each
+            append.
         on_rejected: Receives each row that cannot be published, also if an earlier call did.
 
     Returns:
-        The result.
+        The `write_stream` with its `rows`: `repeated` were appended by an earlier call, `rejected`
+        were left out. `commit_timestamp` (µs) is None if they are not committed. `was_committed`:
+        an earlier call committed them, and this one did nothing.
 
     Raises:
         ConfigError: There is no such table, or an argument is not allowed.
@@ -156,6 +155,86 @@ class _Row:
     file: RowFile
     row: FileRow
     change: DataChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """How rows are loaded.
+
+    Attributes:
+        session: The name of the write session. None: one for the table. Give each parallel worker
+            its own.
+        file_format: `csv`, `jsonl` or `parquet`. None: the end of each file name says it.
+        null: The text of a CSV field without a value. A field in quotes always has one.
+        max_changes_per_s: The limit of rows a second, without bursts.
+        skip_rejected: Whether to commit without the rows that cannot be published.
+        commit: False: finalize the write stream only. Commit it with others later
+            (`commit_write_streams`, with the same `as_of`).
+        wait: Whether to return only when the table contains the rows.
+
+    Raises:
+        ConfigError: A value is not allowed.
+    """
+
+    session: str | None = None
+    file_format: str | None = None
+    null: str = ""
+    max_changes_per_s: float | None = None
+    skip_rejected: bool = False
+    commit: bool = True
+    wait: bool = False
+
+    def __post_init__(self) -> None:
+        if self.session is not None:
+            check_name("session", self.session)
+        if self.file_format is not None and self.file_format not in list(FileFormat):
+            allowed = f"one of {one_of(FileFormat)}, or None"
+            raise argument_invalid("file_format", self.file_format, allowed)
+        check_rate(self.max_changes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedRow:
+    """A row that cannot be published. As text, it is its location and the reason, in one line.
+
+    - `line` is the number of the `unit` (`line`, or in Parquet `row`) in the file, from 1.
+    - `column` is the column whose value does not fit. It is empty if there is not exactly one.
+    - `row` has the values by column, as JSON that can be loaded once it is corrected. None: they
+      are not known.
+    """
+
+    file: str
+    line: int
+    column: str
+    reason: str
+    row: Mapping[str, Any] | None
+    unit: Hidden[str] = "line"
+
+    def __str__(self) -> str:
+        column = f", column {self.column}" if self.column else ""
+        return f"{self.file}, {self.unit} {self.line}{column}: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """The progress of a load: appended `rows`, of which an earlier call appended `repeated`."""
+
+    rows: int
+    repeated: int
+    rejected: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """The result of a load. `load` documents the fields."""
+
+    table: str
+    write_stream: str
+    rows: int
+    repeated: int
+    rejected: int
+    commit_timestamp: int | None
+    was_committed: bool = False
 
 
 def name_of(

@@ -17,8 +17,7 @@ from connector.records.ordering import OrderBy
 from connector.services import load
 from connector.services.events import Event
 from connector.services.rows.files import describe_file
-from connector.services.rows.load import name_of
-from connector.services.rows.load_report import LoadOptions, RejectedRow
+from connector.services.rows.load import LoadOptions, RejectedRow, name_of
 
 LIMITS = (10_000, 1_000_000)
 
