@@ -23,18 +23,12 @@ from connector.write_streams.rules import is_expired
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStatus(Viewed):
-    """A release that is not complete.
+    """A release that is not complete. Times are microseconds.
 
-    Attributes:
-        commit_timestamp: Its commit timestamp, in microseconds.
-        stream_partition: The stream partition of the release.
-        write_streams: The names of its write streams.
-        rows: The number of its rows.
-        since: When its first copy was ingested, in microseconds. 0: unknown.
-        since_batch: The ingest batch of its first copy.
-        withheld: Why it is withheld. `NO`: it waits for rows that ingest has not read yet.
-        is_late: It was below the low watermark when it arrived.
-        is_requested: An operator asked to release it without the rejected rows.
+    - `since` and `since_batch` are the time (0: unknown) and the batch that read its first copy.
+    - `withheld` is the reason. `NO`: it waits for rows that ingest has not read yet.
+    - `is_late`: it was below the low watermark when it arrived.
+    - `is_requested`: an operator requested its release without the rejected rows.
     """
 
     commit_timestamp: Time
@@ -85,21 +79,15 @@ def release_status(release: OpenRelease) -> ReleaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class WriteStreamStatus(Viewed):
-    """A write stream of the catalog, with what ingest knows of it. Times are microseconds.
+    """A write stream of the catalog, as ingest knows it. Times are microseconds.
 
-    Attributes:
-        name: Its name, such as `job/rows`.
-        kind: Its kind.
-        state: The state of the catalog, or `expired`.
-        end: The number of its rows.
-        flushed: The number of its flushed rows. None: it is not buffered.
-        last_append: When rows were last appended. None: never.
-        expires_at: When it expires without another append. None: it does not.
-        commit_timestamp: Its commit timestamp. 0: it is not committed.
-        first_batch: The first ingest batch with one of its staged rows. None: ingest has none.
-        released_rows: How many of its staged rows are released, as far as ingest knows. None: it
-            is a committed write stream, whose rows need no release.
-        releases: Its releases that are not complete.
+    - `state` is that of the catalog, or `expired`.
+    - `end` is the number of its rows, and `flushed` of the flushed ones (None: it is not buffered).
+    - `expires_at` is the time at which it expires without another append. None: it does not.
+    - `commit_timestamp` is 0 if it is not committed.
+    - `first_batch` is the first ingest batch with one of its staged rows. None: ingest has none.
+    - `released_rows` is None for a committed write stream, whose rows need no release.
+    - `releases` are those that are not complete.
     """
 
     name: Annotated[str, Named("write_stream")]
@@ -118,15 +106,11 @@ class WriteStreamStatus(Viewed):
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
     """A session whose stream partition has not moved for `stall_after`, so that it delays the low
-    watermark: its process has probably died.
+    watermark: its process has probably died. To finalize one of its write streams ends the stream
+    partition.
 
-    Attributes:
-        name: The name of the session.
-        stream_partition: Its stream partition.
-        low_watermark: How far the stream partition is, in microseconds. 0: there is no claim.
-        since: When that last moved, in microseconds.
-        write_streams: The write streams of the session. Finalizing one of them ends the stream
-            partition.
+    `low_watermark` is that of the stream partition (µs; 0: there is no claim). It advanced at
+    `since` (µs).
     """
 
     name: str
@@ -203,14 +187,11 @@ def dead_sessions(
 class ReleaseReport(Viewed):
     """The staged rows of a stream and their releases, as ingest knows them (WRS-17, WRS-18).
 
-    Attributes:
-        staged_rows: The number of staged rows that were ingested.
-        released_rows: How many of them became visible.
-        unreleased: The write streams with staged rows of which none is released.
-        releases: The releases that are not complete, the oldest commit timestamp first.
-        late_releases: Releases that were below the low watermark when they arrived.
-        repeated_releases: Releases of rows that were released before.
-        expired_rows: Rows that were never released and whose payload is removed.
+    - `unreleased` are the write streams with staged rows of which none is released.
+    - `releases` are those that are not complete, the oldest commit timestamp first.
+    - `late_releases` were below the low watermark when they arrived, `repeated_releases` were of
+      rows that were released before.
+    - `expired_rows` were never released, and their payload is removed.
     """
 
     staged_rows: int = 0

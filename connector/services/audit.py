@@ -53,7 +53,7 @@ def audit(
         config: Its streams are audited.
         stream: The name or topic of one stream. None: all streams, one after the other.
         on_event: Receives warnings, and `NOTHING_INGESTED` for a stream without a changelog.
-        on_rows: Receives progress.
+        on_rows: Receives the number of rows that were read.
 
     Returns:
         An iterator with the result of each stream that has a changelog. `StreamAudit.fault()` is

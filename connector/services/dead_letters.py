@@ -66,17 +66,12 @@ if TYPE_CHECKING:
 class LetterReport:
     """One dead letter in detail.
 
-    Attributes:
-        letter: The rejected record with its original bytes, and the reason.
-        status: Its state, and how often it was replayed.
-        history: Each thing that was done about it, the oldest first.
-        rows: Its row as readers see it now, by table; None where there is no row. Empty if the
-            warehouse cannot be read.
-        decision: The verdict of a replay.
-        effects: The effect of a replay on the row, by table.
-        new_change: A new change with the effect that the change of the letter would have on its row
-            now. Publish it if the letter is too late. Or a sentence that says why there is no such
-            change.
+    - `history` has each action on it, the oldest first.
+    - `rows` has its row as readers see it now, by table; None if there is no row. It is empty if
+      the warehouse cannot be read.
+    - `decision` and `effects` are the verdict of a replay, and its effect on the row by table.
+    - `new_change` is a change with the effect that the change of the letter would have on its row
+      now. Publish it if the letter is too late. Or it is a sentence why there is no such change.
     """
 
     letter: DeadLetter

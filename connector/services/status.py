@@ -1,5 +1,5 @@
-"""The status of streams and tables, from their newest commits and the totals of ledgers, without a
-JVM (OPS-5, TBL-20).
+"""The status of streams and tables, from their newest commits and the totals of ledgers (OPS-5,
+TBL-20).
 """
 
 from __future__ import annotations
@@ -165,15 +165,8 @@ def status(config: ConnectorConfig, *, now: int | None = None) -> StatusReport:
     It reads the warehouse. It asks Kafka only for the state of dead letters, and only if there ever
     was one. For example: `status(config).tables["orders"].age_s`.
 
-    Args:
-        config: All its streams and tables are reported.
-        now: The time in microseconds that ages are counted to. None: the clock.
-
-    Returns:
-        The report. It raises nothing for a stream or table that cannot be read: see its `errors`.
-
-    Raises:
-        ConfigError: `now` is not a time.
+    `now` is the time in microseconds that ages are counted to. None: the clock. Raises
+    `ConfigError` if it is not a time. A stream or table that cannot be read is in `errors`.
     """
     check_time("now", now)
     reader = _Reader(config, now_us() if now is None else now)

@@ -73,23 +73,15 @@ _SHOWN_OF_A_CHANGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A change of a row in the changelog. All times are microseconds.
+    """A delivery of a change of a row, from the changelog. All times are microseconds.
 
-    Attributes:
-        change: The change, with all that its order and its effect need.
-        order: The order of its first entry. None: the table is ordered by sequence number, and the
-            change has none.
-        position: Its order position. A replay has that of its dead letter.
-        ingest_batch: The batch that read this delivery.
-        kafka_partition: The Kafka partition of this delivery.
-        offset: The offset of this delivery.
-        arrived_at: When Kafka got it.
-        is_late: Whether its commit timestamp was below the low watermark when it was ingested.
-            None: the log of the changelog does not have that watermark any more.
-        is_replay: Whether it is a replay of a dead letter.
-        is_applied: Whether the newest version of the table contains it.
-        dead_letter: The id of its table letter. None: the table can hold it.
-        blocked_by: The id of the dead letter that it waits for. None: it does not wait.
+    - `order` is that of its first entry. None: the table is ordered by sequence number, and the
+      change has none. A replay has the `position` of its dead letter.
+    - `is_late`: its commit timestamp was below the low watermark when it was ingested. None: the
+      log of the changelog does not have that watermark any more.
+    - `is_applied`: the newest version of the table contains it.
+    - `dead_letter` is the id of its table letter. None: the table can hold it.
+    - `blocked_by` is the id of the dead letter that it waits for.
     """
 
     change: Hidden[DataChange]
@@ -119,25 +111,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class RowHistory(Viewed):
-    """Why a row is as it is.
-
-    Attributes:
-        table: The name of the table.
-        definition: The definition of the table, as the table has it.
-        row_key: The row key.
-        row: The row with everything that was ingested. None: there is no row.
-        applied_row: The row as the last apply left it. None: there is no row.
-        changes: The changes in the changelog, in the order of the table. Those without an order
-            come last.
-        explanation: For each column the entry that won and the entries that lost; the deletions.
-        dead_letters: The dead letters, the oldest first.
-        shown_since: The first version from which on every version shows the row as it is now. None:
-            the newest version does not, or the key never existed.
-        trimmed_to: The batches up to this one have left the changelog. 0: it is complete.
-        not_looked_at: All that could not be looked at, a sentence for each.
-        is_confirmed: Whether the table has the row that the changelog gives. None: this cannot be
-            compared, because the changelog is not complete.
-    """
+    """Why a row is as it is. `explain` documents the fields."""
 
     table: str
     definition: Hidden[TableDefinition]
@@ -189,7 +163,19 @@ def explain(
             so in `not_looked_at`.
 
     Returns:
-        The history of the row. `is_known` is False if the key never existed.
+        The history of the row; `is_known` is False if the key never existed.
+
+        - `row` has everything that was ingested, `applied_row` is as the last apply left it. None:
+          there is no row.
+        - `changes` are those in the changelog, in the order of the table. `explanation` has for
+          each column the entry that won and those that lost, and the deletions.
+        - `dead_letters` are those of the row, the oldest first.
+        - `shown_since` is the first version from which on every version shows the row as it is now.
+          None: the newest version does not, or the key never existed.
+        - Batches up to `trimmed_to` have left the changelog. `not_looked_at` has a sentence for
+          each source that could not be read.
+        - `is_confirmed`: the table has the row that the changelog gives. None: the changelog is not
+          complete.
 
     Raises:
         ConfigError: There is no such table.

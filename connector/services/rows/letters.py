@@ -25,19 +25,11 @@ if TYPE_CHECKING:
 class RowLetter:
     """A dead letter of a row.
 
-    Attributes:
-        id: Its id.
-        reason: The reason.
-        rule: The broken rule, if the reason is `INVALID`.
-        detail: The detail. Empty if only the changelog was read, which does not have it.
-        ingest_batch: The batch that rejected the record. 0: another program wrote the letter.
-        order_position: The place of the record in the order of the row; an empty text if it has
-            none.
-        is_certain: False: the record does not say its row, and only its Kafka key is that of the
-            row.
-        is_replayed: Whether the changelog has a replay of it that was accepted.
-        state: Its state. None: Kafka was not asked.
-        attempt: How often it was replayed. None: Kafka was not asked.
+    - `detail` is empty if only the changelog was read, which does not have it.
+    - `ingest_batch` 0: another program wrote the letter.
+    - `is_certain` is False if the record has no row key, and only its Kafka key is that of the row.
+    - `is_replayed`: the changelog has a replay of it that was accepted.
+    - `state` and `attempt` are None if Kafka was not asked.
     """
 
     id: str
