@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import click
 
 from connector.cli import letter_actions
-from connector.cli.letter_options import (
+from connector.cli.letter_actions import (
     filter_of,
     filter_options,
     group_option,

@@ -1,5 +1,5 @@
-"""`connector dead-letters replay | discard | park | reopen`: act on dead letters (DLQ-10 to
-DLQ-14).
+"""`connector dead-letters replay | discard | park | reopen`, and the options that select the dead
+letters of a command (DLQ-8, DLQ-10 to DLQ-14).
 
 Each action is done once. The ledger keeps who did it, when and why. Contents of a letter are
 escaped before they are shown.
@@ -13,25 +13,28 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from connector.cli.letter_options import (
-    check_chosen,
-    filter_of,
-    filter_options,
-    group_option,
-    letters_of,
-    stream_option,
-)
 from connector.cli.letter_view import view_of_content
-from connector.cli.parameters import RATE, STEP, check_why, json_option, why_option
-from connector.cli.terminal import Progress, console, err, escaped, out, table
+from connector.cli.parameters import (
+    BYTES,
+    RATE,
+    SPAN,
+    START,
+    STEP,
+    Function,
+    check_why,
+    config_of,
+    json_option,
+    why_option,
+)
+from connector.cli.terminal import Progress, console, err, escaped, out, show_event, table
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
-from connector.dead_letters.ledger import ALLOWED, Action
+from connector.dead_letters.ledger import ALLOWED, Action, LetterState
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
 from connector.dead_letters.replay import (
     ALREADY_REPLAYED,
@@ -43,17 +46,124 @@ from connector.dead_letters.replay import (
 from connector.errors.dead_letters import dead_letter_missing, repair_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line, view_of_datum
-from connector.records.rejection import Rejection
+from connector.records.rejection import Reason, Rejection
+from connector.services.dead_letters import DeadLetters, dead_letters
 from connector.text import counted
 
-if TYPE_CHECKING:
-    from connector.services.dead_letters import DeadLetters
-
+ANY: Final = "any"
+_OPTIONS: Final = (
+    click.option(
+        "--reason",
+        "reasons",
+        type=click.Choice(list(Reason), case_sensitive=False),
+        multiple=True,
+        help="Only letters with this reason; you can repeat the option.",
+    ),
+    click.option("--rule", default="", help="Only letters that broke this rule (reason INVALID)."),
+    click.option(
+        "--state",
+        "states",
+        type=click.Choice([*(state.value for state in LetterState), ANY]),
+        multiple=True,
+        help="Only letters in this state. Default: open.",
+    ),
+    click.option("--table", help="Only letters of this table, or of this source table."),
+    click.option(
+        "--key-prefix",
+        type=BYTES,
+        default=b"",
+        help="Only letters whose row key starts with this: text, or base64:…",
+    ),
+    click.option(
+        "--since",
+        type=START,
+        help=(
+            "Only letters that first failed at this time or later: a time with a zone, or an age"
+            " such as 2d."
+        ),
+    ),
+    click.option("--until", type=START, help="Only letters that first failed before this time."),
+    click.option(
+        "--kafka-partition",
+        type=click.IntRange(0),
+        help="Only letters whose record was in this Kafka partition.",
+    ),
+    click.option(
+        "--offsets",
+        type=SPAN,
+        help="Only letters whose record had one of these offsets, for example 3..9.",
+    ),
+    click.option(
+        "--ingest-batch", type=click.IntRange(1), help="Only letters of this ingest batch."
+    ),
+    click.option(
+        "--attempts", type=SPAN, help="Only letters replayed this often, for example `1..`."
+    ),
+)
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _everything = click.option(
     "--all", "everything", is_flag=True, help="All dead letters in these states."
 )
+
+
+def stream_option(function: Function) -> Function:
+    """Adds `--stream`."""
+    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
+        function
+    )
+
+
+def group_option(function: Function) -> Function:
+    """Adds `--group`."""
+    return click.option(
+        "--group",
+        help="The letters that programs of this group of readers set aside, not those of ingest.",
+    )(function)
+
+
+def filter_options(function: Function) -> Function:
+    """Adds the filter options; the command gets them as keyword arguments, which `filter_of`
+    takes.
+    """
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def filter_of(
+    given: dict[str, Any],
+    ids: tuple[str, ...] = (),
+    usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
+) -> LetterFilter:
+    """The filter of the options. Without `--state`, letters that are named by their ids are
+    selected in any state.
+    """
+    named: tuple[str, ...] = given.pop("states")
+    states = frozenset[LetterState]()
+    if named and ANY not in named:
+        states = frozenset(LetterState(state) for state in named)
+    elif not named and not ids:
+        states = usual
+    for name in ("since", "until"):  # beginning and end select all
+        given[name] = given[name] if isinstance(given[name], int) else None
+    reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
+    return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
+
+
+def check_chosen(which: LetterFilter, everything: bool) -> None:
+    """Refuse a call for all letters without `--all`."""
+    if not which.chooses and not everything:
+        raise click.UsageError("give ids, a filter such as --reason, or --all")
+    if which.chooses and everything:
+        raise click.UsageError(
+            "--all means all dead letters: use it without ids, and with no filter but --state"
+        )
+
+
+def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
+    """The dead letters of the stream, or of the group of readers, that a call is for."""
+    return dead_letters(config_of(ctx), stream, group=group, on_event=show_event)
 
 
 @click.command()

@@ -25,7 +25,7 @@ _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
 _LEAST_HEAP_MB: Final = 512
 _Value = TypeVar("_Value")
-_Function = TypeVar("_Function", bound=Callable[..., object])
+Function = TypeVar("Function", bound=Callable[..., object])
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -176,12 +176,12 @@ CORES: Final = Parsed("cores", _cores)
 MEMORY: Final = Parsed("memory", _memory)
 
 
-def json_option(text: str) -> Callable[[_Function], _Function]:
+def json_option(text: str) -> Callable[[Function], Function]:
     """Adds `--json`."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
-def spark_options(function: _Function) -> _Function:
+def spark_options(function: Function) -> Function:
     """Adds `--cores` and `--memory`."""
     cores = "Threads of a local Spark; * means one per processor. Default: as in [spark]."
     memory = "Heap of the Spark driver, such as 2g. Default: as in [spark]."
@@ -189,7 +189,7 @@ def spark_options(function: _Function) -> _Function:
     return click.option("--cores", type=CORES, help=cores)(function)
 
 
-def why_option(function: _Function) -> _Function:
+def why_option(function: Function) -> Function:
     """Adds `--why`, a reason that is not empty."""
 
     def check(ctx: click.Context, param: click.Parameter, why: str) -> str:  # noqa: ARG001

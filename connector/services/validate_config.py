@@ -54,6 +54,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
     yield from warehouse
     is_usable = not any(finding.level == "fault" for finding in warehouse)
+    is_usable &= is_s3(config.warehouse) or "://" not in config.warehouse
     if is_usable:
         yield from _guarded(_small_tables(config))
         for table in config.tables.values():
@@ -68,7 +69,8 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     for stream in config.streams.values():
         try:
             yield from _stream(config.kafka, stream)
-            _check_topic(config, stream)
+            if is_usable:
+                _check_topic(config, stream)
             yield from _records(config, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
@@ -138,10 +140,6 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
     yield _ok(f"warehouse: {warehouse}{note}")
 
 
-def _is_readable(warehouse: str) -> bool:
-    return is_s3(warehouse) or "://" not in warehouse
-
-
 def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
     """The requests of operators, jobs and cuts can be read. No file of the warehouse that `run`
     reads first is damaged (TBL-14, TBL-20).
@@ -150,8 +148,6 @@ def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
     from connector.lake.overrides import Overrides
 
     warehouse = warehouse_of(config)
-    if not _is_readable(warehouse):
-        return
     check_logs(config, config.streams, config.tables)
     overrides, history = Overrides(warehouse), History(warehouse)
     overrides.bounds()
@@ -174,7 +170,7 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
 
     warehouse = warehouse_of(config)
     path = paths.table(warehouse, definition.name)
-    if not _is_readable(warehouse) or newest_stored(path) is None:
+    if newest_stored(path) is None:
         return
     state = table_state_of(warehouse, definition.name)
     existing, _ = from_properties(open_table(path, table=definition.name).properties)
@@ -192,11 +188,9 @@ def _progress(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding
     """The changelog of a stream is at a commit of lowmark (TBL-14)."""
     from connector.lake.state_reader import logged_progress_of
 
-    warehouse = warehouse_of(config)
-    if _is_readable(warehouse):
-        batch = logged_progress_of(warehouse, stream.name, with_frontier=True).progress.ingest_batch
-        if batch:
-            yield _ok(f"streams.{stream.name}: the changelog is at batch {batch}")
+    logged = logged_progress_of(warehouse_of(config), stream.name, with_frontier=True)
+    if batch := logged.progress.ingest_batch:
+        yield _ok(f"streams.{stream.name}: the changelog is at batch {batch}")
 
 
 def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
@@ -204,10 +198,9 @@ def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
     from connector.kafka import topics
     from connector.lake.plain_table import newest_stored
 
-    warehouse = warehouse_of(config)
     with suppress(TableError):  # a finding of its own
-        stored = newest_stored(paths.changelog(warehouse, stream.name)) or {}
-        if _is_readable(warehouse) and (topic_id := stored.get("topic_id")) is not None:
+        stored = newest_stored(paths.changelog(warehouse_of(config), stream.name)) or {}
+        if (topic_id := stored.get("topic_id")) is not None:
             topics.check_identity(topic_id, topics.describe(config.kafka, stream.topic))
 
 
@@ -337,15 +330,9 @@ def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     """Warn if the loss of one broker may lose records of a topic of the stream (SEC-3)."""
     from connector.kafka import topics
 
-    names = (
-        stream.topic,
-        dead_letter_topic(stream.topic),
-        ledger_topic(stream.topic),
-        catalog_topic(stream.topic),
-    )
     described = []
-    for name in names:
+    for name_of in (str, dead_letter_topic, ledger_topic, catalog_topic):
         with suppress(TopicError):  # a finding of its own
-            described.append(topics.describe(kafka, name))
+            described.append(topics.describe(kafka, name_of(stream.topic)))
     for warning in topics.check_replicas(stream.name, described):
         yield _warning(warning)
