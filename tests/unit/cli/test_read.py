@@ -24,12 +24,12 @@ from connector.state.jobs import Job, JobKind
 from connector.tables.values import DataType, Encoding, write_value
 
 
-def test_no_table_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_table_has_the_command_that_helps(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="Start the pipeline"):
         open_table(str(tmp_path / "data"))
 
 
-def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_a_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a table")
     with pytest.raises(TableError):
         open_table(str(tmp_path / "data"))

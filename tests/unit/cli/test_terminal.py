@@ -37,7 +37,7 @@ def test_text_that_prints_is_left_alone(text: str) -> None:
         ("\ud800", "\\ud800"),
     ],
 )
-def test_what_would_rewrite_the_screen_is_spelt_out(text: str, shown: str) -> None:
+def test_characters_that_would_rewrite_the_screen_are_escaped(text: str, shown: str) -> None:
     assert escaped(text) == shown
 
 
@@ -81,7 +81,7 @@ def test_no_progress_where_a_program_watches(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
 
 
-def test_progress_towards_a_total_says_how_much_time_is_left() -> None:
+def test_progress_towards_a_total_has_the_time_left() -> None:
     """DLQ-14."""
     progress = Progress("letters", 1000)
     assert progress.line(0, 10.0) == "0 of 1,000 letters"

@@ -57,7 +57,7 @@ def log(folder: Path, known: ReleaseProgress, **others: int) -> None:
     log_progress(folder, "s", Progress(ingest_batch=1, staged=10, releases=known, **others))  # type: ignore[arg-type]
 
 
-def test_a_request_is_kept_for_ingest_with_who_when_and_why(
+def test_a_request_is_stored_with_its_author_time_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """WRS-18, WMK-8: it names the write stream and the commit timestamp of the release."""
@@ -102,7 +102,7 @@ def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
         ["--again", "--why", "x"],
     ],
 )
-def test_a_release_says_how_and_why(folder: Path, options: list[str]) -> None:
+def test_a_release_needs_its_kind_and_its_reason(folder: Path, options: list[str]) -> None:
     assert cli.invoke(["write-streams", "release", "s", "w/a", *options]) == 2
     assert not folder.exists()
 
@@ -209,7 +209,7 @@ def test_a_commit_whose_write_stream_ingest_forgot_is_not_released_again() -> No
     assert lost_ranges({"w/a": entry()}, releases(9), entry().changed_at + 1) == lost
 
 
-def test_what_a_commit_waits_for_is_named() -> None:
+def test_the_cause_of_a_wait_for_a_commit_is_named() -> None:
     """WRS-23: the Kafka partitions that ingest has not read, or the stream partition that delays
     the low watermark.
     """

@@ -83,7 +83,7 @@ def test_a_visible_record_in_a_gap_is_lost() -> None:
     assert fault.remedy
 
 
-def test_what_retention_took_is_unproved_and_breaks_nothing() -> None:
+def test_offsets_that_retention_removed_are_unverified_and_break_no_promise() -> None:
     found = READ.logged([Run(12, 20, 1)]).checked(
         (Range(10, 12),), TopicCheck(removed=(Range(10, 11),))
     )
@@ -156,7 +156,7 @@ def test_letters_are_compared_byte_for_byte() -> None:
     assert not stream(WHOLE, letters=LettersAudit(unverified=("id-0-2",))).is_proved
 
 
-def test_a_digest_tells_records_apart_that_differ_in_a_byte_or_in_where_it_stands() -> None:
+def test_a_digest_differs_if_a_byte_or_its_position_differs() -> None:
     records: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]] = [
         (None, None, ()),
         (b"", None, ()),

@@ -1,6 +1,4 @@
-"""How streams and tables stand, as values; what `connector status` makes of them is in
-test_cli_status.py.
-"""
+"""The status of streams and tables as values. tests/unit/cli/test_status.py tests their output."""
 
 from __future__ import annotations
 
@@ -95,7 +93,7 @@ def progress(
     )
 
 
-def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
+def test_the_stream_partition_with_the_least_claim_delays_the_low_watermark() -> None:
     """WMK-3, WMK-12: by stream partition, Kafka partition, and since when."""
     frontier = advance(
         UNKNOWN,
@@ -106,15 +104,15 @@ def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
     assert UNKNOWN.lagging_partition is None
 
 
-def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
+def test_a_stream_has_its_progress_and_what_delays_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
     heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
-    stands = progress(
+    after_batch = progress(
         heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
     )
     status = stream_status(
         StreamConfig(name="s", topic="s", stall_after_s=400),
-        stands,
+        after_batch,
         NOW,
         dead_letters=OpenLetters(6, is_known=False),
     )
@@ -122,12 +120,14 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     assert (status.lag, status.topic_read_at, status.low_watermark) == (
         5,
         900 * S,
-        stands.low_watermark,
+        after_batch.low_watermark,
     )
     assert status.undeclared == ("stray",)
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
     assert (
-        stream_status(StreamConfig(name="s", topic="s", stall_after_s=401), stands, NOW).stalled
+        stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=401), after_batch, NOW
+        ).stalled
         == ()
     )
     assert [hint.partition(": ")[0] for hint in status.hints] == [
@@ -141,10 +141,10 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
 def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -> None:
     """PUB-2: not one that sends heartbeats and lags, and not while ingest may be the cause."""
     heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
-    stands = progress(heard, at=600 * S)
+    after_batch = progress(heard, at=600 * S)
     for stall_after_s, is_verified in ((300, True), (301, False)):
         status = stream_status(
-            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), stands, NOW
+            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), after_batch, NOW
         )
         found = [hint for hint in status.hints if "neither a heartbeat nor an estimated" in hint]
         assert bool(found) == is_verified
@@ -200,27 +200,27 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
             3, {"one": 1}, ExternalDeadLetters("other", count, 40), "T", totals, 40
         ) == (left, {"one": left})
 
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
-    status = table_status(TABLE, APPLIED, stands, NOW, dead_letters=tables["one"])
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    status = table_status(TABLE, APPLIED, after_batch, NOW, dead_letters=tables["one"])
     assert (status.is_consistent_cut, status.is_complete) == (True, False)
     assert "not complete without 3 dead letters" in status.hints[-1]
-    assert table_status(TABLE, APPLIED, stands, NOW).is_complete
+    assert table_status(TABLE, APPLIED, after_batch, NOW).is_complete
     on_their_way = OpenLetters(under_way=True)
-    assert not table_status(TABLE, APPLIED, stands, NOW, dead_letters=on_their_way).is_complete
+    assert not table_status(TABLE, APPLIED, after_batch, NOW, dead_letters=on_their_way).is_complete
     assert (
         "not ingested yet"
         in stream_status(
             StreamConfig(name="s", topic="s", stall_after_s=9999),
-            stands,
+            after_batch,
             NOW,
             dead_letters=on_their_way,
         ).hints[-1]
     )
 
 
-def test_who_is_behind_a_stall_is_said() -> None:
+def test_a_stall_names_ingest_or_the_producer_as_its_cause() -> None:
     """WMK-12: what ingest has not asked for says nothing of the producer."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
     unasked, never_seen = "ingest has not asked Kafka", "send heartbeats"
     for stall_after_s, now_s, remedy in (
         (301, 902, unasked),
@@ -228,7 +228,7 @@ def test_who_is_behind_a_stall_is_said() -> None:
         (299, 1_200, unasked),
     ):
         status = stream_status(
-            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), stands, now_s * S
+            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), after_batch, now_s * S
         )
         assert status.topic_read_at == 900 * S
         assert remedy in status.hints[-1]
@@ -348,7 +348,7 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
         assert "with a key range" not in hints[0]
 
 
-def test_what_never_ran_and_who_never_spoke_is_said() -> None:
+def test_a_stream_without_ingest_and_roots_without_records_are_hints() -> None:
     """WMK-6"""
     never = stream_status(StreamConfig(name="s", topic="s", stall_after_s=1), Progress(), NOW)
     assert never.hints == ["nothing was ingested yet: start ingest"]
@@ -375,16 +375,16 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     ).never_seen == ("b",), "another's announcement is not its own"
 
 
-def test_a_table_says_what_it_is_worth() -> None:
+def test_a_table_has_its_age_its_watermark_and_its_pending_batches() -> None:
     """TBL-11, TBL-19, TBL-20"""
-    stands = replace(
+    after_batch = replace(
         progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4
     )
     merge = Job(JobKind.RUNTIME_MERGE, "one", NOW - 9 * S, NOW, error="full")
     status = table_status(
         TABLE,
         APPLIED,
-        stands,
+        after_batch,
         NOW,
         pace=TablePace(max_staleness_s=179, buffer_s=7),
         jobs=TableJobs(last=merge, durations_us=[90 * S]),
@@ -406,20 +406,26 @@ def test_a_table_says_what_it_is_worth() -> None:
         "take up to 90.0 s, more than half of max_staleness: set max_staleness to at least 187 s"
         in status.hints[1]
     )
-    at_its_bound = table_status(TABLE, APPLIED, stands, NOW, pace=TablePace(max_staleness_s=600))
+    at_its_bound = table_status(
+        TABLE, APPLIED, after_batch, NOW, pace=TablePace(max_staleness_s=600)
+    )
     assert not at_its_bound.hints, "exactly at the bound is fresh enough"
 
 
-def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
+def test_the_last_maintenance_is_shown_and_its_failure_is_a_hint() -> None:
     """TBL-15, JOB-1, OPS-5: of a table and of a stream."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     done = Job(JobKind.COMPACTION, "one", NOW - 9 * S, NOW, files=30)
     failed = Job(JobKind.CLEAN_UP, "one", NOW - 9 * S, NOW, error="disk hiccup")
     table = table_status(
-        TABLE, replace(APPLIED, as_of=NOW), stands, NOW, jobs=TableJobs(maintenance=[done, failed])
+        TABLE,
+        replace(APPLIED, as_of=NOW),
+        after_batch,
+        NOW,
+        jobs=TableJobs(maintenance=[done, failed]),
     )
     stream = stream_status(
-        StreamConfig(name="s", topic="s", stall_after_s=600), stands, NOW, maintenance=[failed]
+        StreamConfig(name="s", topic="s", stall_after_s=600), after_batch, NOW, maintenance=[failed]
     )
     assert table.hints == ["the last clean-up failed and will be repeated: disk hiccup"]
     assert stream.hints[-1:] == table.hints
@@ -436,7 +442,7 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
     """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the
     applies do not fit.
     """
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     for bound_s, applies_s, hints in (
         (60, 2, 0),
         (60, 30, 0),
@@ -448,7 +454,7 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
         status = table_status(
             TABLE,
             fresh,
-            stands,
+            after_batch,
             NOW,
             pace=TablePace(max_staleness_s=bound_s, buffer_s=420),
             jobs=TableJobs(durations_us=[applies_s * S]),
@@ -456,28 +462,28 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
         assert len(status.hints) == hints, (bound_s, applies_s)
 
 
-def test_a_table_says_when_it_is_due() -> None:
+def test_a_table_has_the_time_of_its_next_apply() -> None:
     """JOB-2: its pace after the start of its last apply, not after its end; one that is rarer than
     its bound is hinted at.
     """
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     job = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     fresh = replace(APPLIED, as_of=NOW)
     status = table_status(
         TABLE,
         fresh,
-        stands,
+        after_batch,
         NOW,
         pace=TablePace(max_staleness_s=60, apply_every_s=30),
         jobs=TableJobs(last=job),
     )
     assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
-    never = table_status(TABLE, TableState(), stands, NOW)
+    never = table_status(TABLE, TableState(), after_batch, NOW)
     assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (2, None, None)
     rare = table_status(
         TABLE,
         fresh,
-        stands,
+        after_batch,
         NOW,
         pace=TablePace(max_staleness_s=60, apply_every_s=3600),
         jobs=TableJobs(last=job),
@@ -486,30 +492,30 @@ def test_a_table_says_when_it_is_due() -> None:
     assert hint.startswith("an apply runs every 3600 s, which is more than max_staleness: reads")
 
 
-def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
+def test_a_table_that_is_no_cut_names_the_lagging_partition() -> None:
     """TBL-11"""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
     status = table_status(
-        TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), stands, NOW
+        TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), after_batch, NOW
     )
     assert (status.is_consistent_cut, status.inconsistent_since, status.lagging_partition) == (
         False,
         8,
         Stall("a", 0, 50, 7),
     )
-    empty = table_status(TABLE, TableState(), stands, NOW)
+    empty = table_status(TABLE, TableState(), after_batch, NOW)
     assert (empty.inconsistent_since, empty.lagging_partition, empty.age_s) == (None, None, None)
     assert empty.hints == ["nothing was applied yet: start the pipeline"]
 
 
 def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     """OPS-5, TBL-19: a bound that is what its applies can keep, a job that went well."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     status = table_status(
         TABLE,
         APPLIED,
-        stands,
+        after_batch,
         NOW,
         pace=TablePace(max_staleness_s=600),
         jobs=TableJobs(last=fine, durations_us=[90 * S]),
@@ -518,7 +524,7 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     below = table_status(
         TABLE,
         replace(APPLIED, as_of=NOW),
-        stands,
+        after_batch,
         NOW,
         pace=TablePace(max_staleness_s=179),
         jobs=TableJobs(last=fine, durations_us=[90 * S]),
@@ -532,16 +538,16 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     unbounded = table_status(
         TABLE,
         replace(APPLIED, as_of=1),
-        stands,
+        after_batch,
         NOW,
         jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert (unbounded.is_older_than_its_bound, unbounded.hints) == (False, [])
 
 
-def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
+def test_a_table_counts_its_blocked_rows_and_its_open_letters() -> None:
     """DLQ-3, DLQ-7: rows, not dead changes; a replay on its way makes it no less incomplete."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
     first = BlockingLetter(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
     waits = (
         first,
@@ -551,7 +557,7 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     status = table_status(
         TABLE,
         replace(APPLIED, blocked_rows=waits, inconsistent_since=8),
-        stands,
+        after_batch,
         NOW,
         dead_letters=OpenLetters(1, 200),
     )
@@ -570,7 +576,7 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
         "1970-01-01T00:00:00.000200Z",
         "a",
     )
-    none = table_status(TABLE, APPLIED, stands, NOW).to_json()
+    none = table_status(TABLE, APPLIED, after_batch, NOW).to_json()
     assert (
         none["blocked_rows"],
         none["blocked_since"],
@@ -579,7 +585,7 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     ) == (0, None, None, None)
 
 
-def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_batches() -> None:
+def test_a_table_that_is_ahead_of_its_stream_has_no_pending_batches() -> None:
     """OPS-5: its bookkeeping is read after the stream's progress, and may be newer."""
     assert (
         table_status(TABLE, replace(APPLIED, complete_to_batch=9), Progress(), NOW).pending_batches
@@ -638,7 +644,7 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
     assert (both["low_watermark"], both["waits_for"]) == ("1970-01-01T00:00:00.000040Z", ["c", "d"])
 
 
-def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
+def test_of_equal_stream_partitions_the_first_by_name_is_the_lagging_one() -> None:
     """OPS-5: so that the status does not change to and fro."""
     frontier = advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)
     assert frontier.lagging_partition == Stall("a", 0, 5, 7)
@@ -666,7 +672,7 @@ def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     )
 
 
-def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> None:
+def test_an_unreadable_ledger_is_reported_for_the_stream_and_its_tables() -> None:
     """DLQ-7: letters of another table, or of a topic that was replaced, close none of this
     one's.
     """
@@ -683,16 +689,16 @@ def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> 
 
 def test_names_for_programs_are_stable() -> None:
     """OPS-5: who reads `status --json` relies on them."""
-    stands = progress(
+    after_batch = progress(
         BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1}
     )
     stream = stream_status(
-        StreamConfig(name="s", topic="s", stall_after_s=1), stands, NOW
+        StreamConfig(name="s", topic="s", stall_after_s=1), after_batch, NOW
     ).to_json()
     table = table_status(
         TABLE,
         replace(APPLIED, highest_applied=99),
-        stands,
+        after_batch,
         NOW,
         jobs=TableJobs(last=Job(JobKind.APPLY, "one", 1, 2)),
     ).to_json()
@@ -803,7 +809,7 @@ FOUND = SourceChecks(
 )
 
 
-def test_what_producers_do_wrong_is_said_with_the_remedy() -> None:
+def test_faults_of_producers_are_reported_with_the_remedy() -> None:
     """PUB-4, ING-1"""
     status = stream_status(
         StreamConfig(name="s", topic="s", stall_after_s=9),
@@ -940,7 +946,7 @@ def test_of_many_names_a_few_are_shown() -> None:
     assert hints[3:] == ["two producers write each of 6 more stream partitions"]
 
 
-def test_a_horizon_that_no_change_is_below_is_not_known_yet() -> None:
+def test_a_horizon_of_0_is_not_shown() -> None:
     """MRG-10: the low watermark has not passed `delete_retention`. No time is shown for it."""
     began = replace(progress(BatchClaims(1, {"a": {0: 61}}), at=600 * S), horizon=0)
     assert (

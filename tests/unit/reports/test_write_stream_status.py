@@ -49,7 +49,7 @@ def withheld(reason: Withheld = Withheld.ROWS) -> ReleaseProgress:
     return known.completed(1, {0: rows}, {0: 5}, horizon)[0]
 
 
-def test_a_write_stream_has_its_catalog_record_and_what_ingest_knows() -> None:
+def test_a_write_stream_has_its_catalog_record_and_its_state_in_ingest() -> None:
     """WRS-21, WRS-23: an expired one is one without an append for the staging retention."""
     last = LastAppend(0, 10, "d", NOW)
     streams = {
@@ -161,7 +161,7 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
     assert "1 withheld release" in hints
 
 
-def test_a_stream_without_write_streams_says_nothing_of_them() -> None:
+def test_a_stream_without_write_streams_has_no_line_about_them() -> None:
     assert [*release_report(0, NO_RELEASES).facts(NOW)] == []
     assert release_report(0, NO_RELEASES).hints(NOW) == []
     zeros = ["staged_rows", "released_rows", "late_releases", "repeated_releases", "expired_rows"]

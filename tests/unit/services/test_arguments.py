@@ -130,7 +130,7 @@ def test_a_name_of_another_type_is_refused(config: ConnectorConfig, name: Any) -
             call()
 
 
-def test_a_file_in_the_place_of_the_warehouse_is_an_error_of_the_status(
+def test_a_file_at_the_path_of_the_warehouse_is_an_error_of_the_status(
     config: ConnectorConfig, tmp_path: Path
 ) -> None:
     """OPS-5: an empty status with exit code 0 would be that of a sound warehouse."""

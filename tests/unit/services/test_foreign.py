@@ -72,7 +72,9 @@ def test_a_sound_warehouse_has_no_fault(warehouse: str) -> None:
 
 @pytest.mark.parametrize("how", FOREIGN)
 @pytest.mark.parametrize("path", REFUSED)
-def test_validate_names_what_another_program_wrote_to(warehouse: str, path: str, how: str) -> None:
+def test_validate_names_the_tables_that_another_program_wrote_to(
+    warehouse: str, path: str, how: str
+) -> None:
     FOREIGN[how](f"{warehouse}/{path}")
     found = faults(warehouse)
     assert [error.code for error in found] == ["COMMIT_FOREIGN"]

@@ -54,12 +54,12 @@ def test_a_secret_may_stand_in_a_file_that_a_variable_names(file: Path) -> None:
     assert load_config(file, given).kafka.settings == {"sasl.password": "hunter2"}
 
 
-def test_a_missing_file_of_a_secret_is_said_by_its_variable(file: Path) -> None:
+def test_the_error_of_a_missing_secret_file_names_its_variable(file: Path) -> None:
     with pytest.raises(ConfigError, match="CONNECTOR__KAFKA__SASL_PASSWORD_FILE"):
         load_config(file, {"CONNECTOR__KAFKA__SASL_PASSWORD_FILE": "/nowhere"})
 
 
-def test_no_configuration_is_an_error_that_says_how_to_name_one(
+def test_the_error_without_a_configuration_has_the_option_that_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def test_no_configuration_is_an_error_that_says_how_to_name_one(
     ("content", "words"),
     [(b"warehouse = wh", "line 1"), (b"\xff", "UTF-8"), (b"a = 1\na = 2", "overwrite")],
 )
-def test_a_broken_document_is_named_with_the_place(
+def test_the_error_of_a_broken_document_has_the_line(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     (tmp_path / "c.toml").write_bytes(content)
@@ -123,7 +123,7 @@ DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
         (f'{TEXT}[registry]\nurl = "http://h"\nca_location = "\\u0000"\n', "ca_location is"),
     ],
 )
-def test_a_hostile_file_is_an_error_that_names_its_place(
+def test_a_hostile_file_is_an_error_that_names_the_setting(
     file: Path, text: str, problem: str
 ) -> None:
     """OPS-1."""

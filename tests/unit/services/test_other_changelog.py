@@ -87,7 +87,7 @@ def test_a_bound_that_only_another_changelog_would_prove_is_an_error(
         {},
     ],
 )
-def test_what_is_read_says_only_what_the_table_itself_says(
+def test_a_read_reports_only_the_commit_of_the_table(
     config: ConnectorConfig, now: int, options: dict[str, Any]
 ) -> None:
     """TBL-16, DLQ-7: how old the table is; nothing of dead letters."""
@@ -99,7 +99,7 @@ def test_what_is_read_says_only_what_the_table_itself_says(
     assert [event.code for event in events] == ["CHANGELOG_DIFFERS"]
 
 
-def test_a_changelog_that_is_gone_proves_no_bound(config: ConnectorConfig) -> None:
+def test_a_bound_is_not_proved_without_the_changelog(config: ConnectorConfig) -> None:
     """TBL-16."""
     shutil.rmtree(Path(config.warehouse, "streams"))
     with pytest.raises(TableError, match="the changelog was removed"):

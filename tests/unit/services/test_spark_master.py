@@ -32,7 +32,7 @@ def test_one_of_several_masters_suffices_and_other_managers_are_not_asked() -> N
         check_master(master)
 
 
-def test_validate_names_what_is_wrong_with_the_cluster(tmp_path: Path) -> None:
+def test_validate_names_the_faults_of_the_cluster(tmp_path: Path) -> None:
     def findings(spark: SparkConfig, *, shared: bool) -> list[tuple[str, ErrorCode | None]]:
         config = ConnectorConfig(
             str(tmp_path / "w"),

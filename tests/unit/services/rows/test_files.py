@@ -371,9 +371,7 @@ def test_each_arrow_type_is_loaded_exactly_or_refused_with_its_name(
 
 
 @pytest.mark.parametrize("damage", ["footer", "data"])
-def test_parquet_that_cannot_be_read_is_an_error_with_the_place(
-    damage: str, tmp_path: Path
-) -> None:
+def test_the_error_of_unreadable_parquet_has_the_location(damage: str, tmp_path: Path) -> None:
     file = parquet(tmp_path, {"id": [f"r{n}" for n in range(20_000)]}, compression="none")
     content = bytearray(file.path.read_bytes())
     if damage == "footer":
@@ -391,7 +389,7 @@ def test_parquet_that_cannot_be_read_is_an_error_with_the_place(
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_name_of_a_file_says_its_format_unless_you_do(tmp_path: Path) -> None:
+def test_the_format_follows_from_the_file_name_unless_it_is_given(tmp_path: Path) -> None:
     assert written(tmp_path, "a.CSV", b"id\n").format is FileFormat.CSV
     assert written(tmp_path, "a.json", json.dumps({}).encode()).format is FileFormat.JSONL
     (tmp_path / "a.dat").write_bytes(b"id\n")

@@ -39,7 +39,9 @@ def config(tmp_path: Path) -> ConnectorConfig:
     return parse(document, {})
 
 
-def test_the_name_follows_from_what_the_rows_are(config: ConnectorConfig, tmp_path: Path) -> None:
+def test_the_name_of_a_write_stream_follows_from_the_contents_of_the_files(
+    config: ConnectorConfig, tmp_path: Path
+) -> None:
     """PUB-6: the contents of the files in their order, the table, its columns, the time, and the
     limits of the size of a record: they decide which rows have an offset.
     """
@@ -125,7 +127,7 @@ def test_a_wrong_call_of_the_command(capsys: pytest.CaptureFixture[str]) -> None
     assert cli.invoke(["load", "t"]) == 2
 
 
-def test_the_place_of_a_rejected_row() -> None:
+def test_a_rejected_row_as_text_is_its_location_and_the_reason() -> None:
     row = RejectedRow("a.csv", 7, "id", "no value", None)
     assert str(row) == "a.csv, line 7, column id: no value"
     assert (
