@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -11,20 +11,20 @@ from connector.cli.parameters import MOMENT, START, config_of
 from connector.cli.terminal import err, out
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
-from connector.kafka import (
-    ChangeConsumer,
-    CommitRange,
-    ConsumerRecord,
-    Late,
-    Released,
-    Staged,
-    StreamSettings,
-    Watermark,
-    WatermarkConsumer,
-)
 from connector.records.json_view import to_json
 from connector.records.rejection import Rejection
 from connector.text import counted
+
+if TYPE_CHECKING:
+    from connector.kafka import (
+        ChangeConsumer,
+        ConsumerRecord,
+        Late,
+        Released,
+        Staged,
+        StreamSettings,
+        WatermarkConsumer,
+    )
 
 
 @click.command()
@@ -80,6 +80,8 @@ def command(
     With --end-commit, the command ends when the low watermark is above this time. For example,
     `--start-commit 2h --end-commit 1h` prints the changes that were committed in this hour.
     """
+    from connector.kafka import ChangeConsumer, CommitRange, WatermarkConsumer
+
     config = config_of(ctx)
     source = find_stream(config, stream)
     options: dict[str, Any] = {
@@ -109,6 +111,8 @@ def _print_records(
     consumer: ChangeConsumer | WatermarkConsumer, limit: int | None
 ) -> tuple[int, int]:
     """Print records until the end or the limit. Return their number, and that of rejections."""
+    from connector.kafka import Watermark
+
     records = rejections = 0
     while not consumer.finished and (limit is None or records + rejections < limit):
         received = consumer.poll(0.2)
@@ -127,6 +131,8 @@ def _settings(config: ConnectorConfig, source: StreamConfig) -> StreamSettings:
     """The settings of the stream that decide which records would be rejected. Without declared
     tables, changes of all source tables are accepted (TBL-7).
     """
+    from connector.kafka import StreamSettings
+
     declared = None
     if source.unknown_tables is not UnknownTables.KEEP:
         tables = config.tables.values()
@@ -137,6 +143,8 @@ def _settings(config: ConnectorConfig, source: StreamConfig) -> StreamSettings:
 
 def _print_record(received: ConsumerRecord | Late | Released | Staged) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
+    from connector.kafka import ConsumerRecord, Late
+
     if not isinstance(received, ConsumerRecord):
         out(to_json(received.change if isinstance(received, Late) else received.record, None))
         return True
