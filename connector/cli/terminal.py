@@ -92,7 +92,7 @@ def has_terminal() -> bool:
 
 def console() -> Console:
     """The console of tables for people: standard output, in the width of the terminal, or in full
-    width if there is none.
+    width without one.
     """
     from rich.console import Console
 

@@ -86,7 +86,7 @@ class WriteStreamStatus(Viewed):
     - `expires_at` is the time at which it expires without another append. None: it does not.
     - `commit_timestamp` is 0 if it is not committed.
     - `first_batch` is the first ingest batch with one of its staged rows. None: ingest has none.
-    - `released_rows` is None for a committed write stream, whose rows need no release.
+    - `released_rows` has no value for a committed write stream, whose rows need no release.
     - `releases` are those that are not complete.
     """
 

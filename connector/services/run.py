@@ -265,7 +265,7 @@ def _spark_has_ended() -> bool:
 
 def _report_open_transactions(config: ConnectorConfig, on_event: OnEvent) -> None:
     """Send a warning for each Kafka partition whose last records are behind an open transaction.
-    There is none if Kafka does not answer: the work is done.
+    If Kafka does not answer, no warning is sent: the work is done.
     """
     from connector.kafka import topics
     from connector.kafka.probe_offsets import open_transactions

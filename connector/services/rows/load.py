@@ -100,7 +100,7 @@ def load(
 
     Returns:
         The `write_stream` with its `rows`: `repeated` were appended by an earlier call, `rejected`
-        were left out. `commit_timestamp` (µs) is None if they are not committed. `was_committed`:
+        were left out. Without a `commit_timestamp` (µs), they are not committed. `was_committed`:
         an earlier call committed them, and this one did nothing.
 
     Raises:
