@@ -135,8 +135,7 @@ def _settings(config: ConnectorConfig, source: StreamConfig) -> StreamSettings:
 
     declared = None
     if source.unknown_tables is not UnknownTables.KEEP:
-        tables = config.tables.values()
-        declared = frozenset(table.source for table in tables if table.stream == source.name)
+        declared = frozenset(table.source for table in config.tables_of(source.name).values())
     roots = frozenset(source.partitions)
     return StreamSettings(config.registry, source.limits, declared, roots)
 

@@ -198,7 +198,7 @@ def _of_stream(
         write_streams=faulty(logged.write_streams()),
         faulty_tables=faulty_tables(
             warehouse_of(config),
-            [name for name, table in config.tables.items() if table.stream == source.name],
+            config.tables_of(source.name),
         ),
     )
 

@@ -398,11 +398,7 @@ class DeadLetters:
 
         facts = topics.describe(self._config.kafka, self.topic)
         target = replay_target(self._config.kafka, facts, self.group)
-        tables = {
-            name: table
-            for name, table in self._config.tables.items()
-            if table.stream == self._stream.name
-        }
+        tables = self._config.tables_of(self._stream.name)
         # A group may read tables that are not declared.
         rejects_others = self._stream.unknown_tables == "reject" and self.group is None
         declared = frozenset(table.source for table in tables.values()) if rejects_others else None

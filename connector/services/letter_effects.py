@@ -52,9 +52,7 @@ class Effects:
         try:
             from connector.lake.state_reader import progress_of
 
-            tables = {
-                name: table for name, table in config.tables.items() if table.stream == stream.name
-            }
+            tables = config.tables_of(stream.name)
             progress = progress_of(warehouse_of(config), stream.name, with_frontier=True)
             effects = Effects(warehouse_of(config), tables, progress.low_watermark)
             for name in tables:

@@ -74,11 +74,7 @@ class _Reader:
         for name, stream in self._config.streams.items():
             read = partial(logged_progress_of, self._warehouse, name, with_frontier=True)
             if (logged := self._try(f"streams.{name}", read)) is not None:
-                of_stream = {
-                    table: state
-                    for table, state in states.items()
-                    if self._config.tables[table].stream == name
-                }
+                of_stream = {table: states[table] for table in self._config.tables_of(name)}
                 self._read_stream(stream, logged, of_stream)
 
     def _read_stream(
@@ -137,8 +133,7 @@ class _Reader:
 
         if not progress.unknown_tables:
             return ()
-        tables = self._config.tables.values()
-        sources = [table.source for table in tables if table.stream == stream]
+        sources = [table.source for table in self._config.tables_of(stream).values()]
         read = partial(undefined_sources, self._warehouse, stream, sources, progress.ingest_batch)
         return self._try(f"streams.{stream}", read) or ()
 

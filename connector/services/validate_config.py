@@ -62,9 +62,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     for stream in config.streams.values():
         if is_usable:
             yield from _guarded(_progress(config, stream))
-        yield from _changelog(
-            stream, has_tables=any(table.stream == stream.name for table in config.tables.values())
-        )
+        yield from _changelog(stream, has_tables=bool(config.tables_of(stream.name)))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:

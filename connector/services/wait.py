@@ -47,7 +47,7 @@ def wait_for_replays(
     def ingested() -> int | None:
         return batch_with(warehouse_of(config), stream.name, ends)
 
-    for tables in ([], _tables_of(config, stream)):
+    for tables in ([], [*config.tables_of(stream.name)]):
         _wait(config, stream, tables, ends, ingested, on_event)
         if are_rejected_again():
             return False
@@ -97,7 +97,7 @@ def wait_for_commit(
             check_not_withheld(stream, progress, entries, commit_timestamp, is_read=is_read)
         return None
 
-    tables = _tables_of(config, stream) if tables is None else tables
+    tables = [*config.tables_of(stream.name)] if tables is None else tables
     lag = _wait(config, stream, tables, ends, released, on_event, commit_timestamp, timeout_s)
     if lag is not None:
         raise rows_not_shown(
@@ -166,10 +166,6 @@ def _end_offsets(config: ConnectorConfig, stream: StreamConfig) -> Mapping[int, 
     from connector.kafka import topics
 
     return topics.end_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
-
-
-def _tables_of(config: ConnectorConfig, stream: StreamConfig) -> list[str]:
-    return [name for name, table in config.tables.items() if table.stream == stream.name]
 
 
 class Lag(NamedTuple):
