@@ -22,15 +22,18 @@ from connector.cli.letter_actions import (
     stream_option,
 )
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.parameters import config_of, json_option
+from connector.cli.parameters import json_option
 from connector.cli.terminal import console, err, escaped, out, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
+from connector.errors import ConnectorError
 from connector.errors.dead_letters import new_change_impossible
+from connector.records.codec import Schemas, read
 from connector.records.json_view import to_json, to_line
 from connector.records.model import DataChange
 from connector.records.views import view_of_bytes, view_of_time
+from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
 
@@ -153,7 +156,7 @@ def show(
     if as_json:
         out(to_line(summary(letter, status, history, whole=True)))
         return
-    print_letter(letter, _schemas(config_of(ctx), letter), status, history, everything=everything)
+    print_letter(letter, _schemas(letters, letter), status, history, everything=everything)
     report = letters.report(letter, status, history)
     for name, row in report.rows.items():
         view = "there is none" if row is None else to_line(_row_view(row))
@@ -226,21 +229,11 @@ def _new_file(name: str) -> TextIO:
         raise click.UsageError(f"{name} exists; give --output the name of a new file") from None
 
 
-def _schemas(config: Any, letter: DeadLetter) -> Any:
-    """The schemas to decode a letter with; that of a registry only if there is one and it
-    answers.
-    """
-    from connector.errors import RegistryError
-    from connector.records.codec import Schemas, confluent_id
-
-    schema_id = confluent_id(letter.value)
-    if schema_id is None or config.registry is None:
-        return Schemas()
-    from connector.kafka.schema_registry import RegistryClient
-
+def _schemas(letters: DeadLetters, letter: DeadLetter) -> Schemas:
+    """The schemas that decode a letter. None, with a warning, if the registry does not answer."""
     try:
-        with RegistryClient(config.registry) as registry:
-            return Schemas({schema_id: registry.schema(schema_id)})
-    except RegistryError as error:
+        read(letter.value, letters.schemas)
+    except ConnectorError as error:
         err(f"warning: the record was not decoded with the schema of the registry: {error}")
         return Schemas()
+    return letters.schemas

@@ -94,16 +94,14 @@ def print_letter(
 
 
 def _history_line(entry: LedgerEntry) -> str:
-    repair_note = (
-        f"; repaired: {', '.join(entry.repair_note.steps)} (SHA-256"
-        f" {entry.repair_note.before[:12]} to {entry.repair_note.after[:12]})"
-        if entry.repair_note
-        else ""
-    )
-    return (
+    line = (
         f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection},"
-        f" attempt {entry.attempt}){repair_note}"
+        f" attempt {entry.attempt})"
     )
+    if (note := entry.repair_note) is None:
+        return line
+    digests = f"SHA-256 {note.before[:12]} to {note.after[:12]}"
+    return f"{line}; repaired: {', '.join(note.steps)} ({digests})"
 
 
 def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:
@@ -112,32 +110,27 @@ def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> Non
         return
     shown = value if everything else value[:HEX_BYTES_SHOWN]
     decoded = decoded_lines(value, schemas)
-    lines = decoded if everything else _cut(decoded)
+    lines = decoded if everything else _shortened_lines(decoded)
     title = f"value, {counted(len(value), 'byte')}"
-    failed_at = _FAILED_AT.match(decoded[-1])
+    failure = _FAILED_AT.match(decoded[-1])
     out(f"{title:<{_HEX_WIDTH}}  decoded")
-    for left, right in zip_longest(
-        hex_lines(shown, int(failed_at[1]) if failed_at else None), lines, fillvalue=""
-    ):
+    hexes = hex_lines(shown, int(failure[1]) if failure else None)
+    for left, right in zip_longest(hexes, lines, fillvalue=""):
         out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
     if len(shown) < len(value):
         out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
 
 
-def _cut(lines: list[str]) -> list[str]:
-    cut = [
-        (
-            line
-            if len(line) <= CHARACTERS_SHOWN
-            else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)"
-        )
-        for line in lines
+def _shortened_lines(lines: list[str]) -> list[str]:
+    shown = [
+        line
+        if len(line) <= CHARACTERS_SHOWN
+        else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)"
+        for line in lines[:LINES_SHOWN]
     ]
-    return (
-        cut
-        if len(cut) <= LINES_SHOWN
-        else [*cut[:LINES_SHOWN], f"… {len(cut) - LINES_SHOWN:,} more lines; --all shows them"]
-    )
+    if (more := len(lines) - LINES_SHOWN) > 0:
+        shown.append(f"… {more:,} more lines; --all shows them")
+    return shown
 
 
 def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
@@ -148,18 +141,13 @@ def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
         line = data[start : start + HEX_BYTES_A_LINE]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
         yield f"{start:08x}  {line.hex(' '):<{3 * HEX_BYTES_A_LINE}} {text}"
-        if (
-            mark is not None
-            and 0 <= mark - start <= len(line)
-            and (mark - start < HEX_BYTES_A_LINE)
-        ):
-            yield " " * (10 + 3 * (mark - start)) + "^^"
+        column = -1 if mark is None else mark - start
+        if 0 <= column <= len(line) and column < HEX_BYTES_A_LINE:
+            yield " " * (10 + 3 * column) + "^^"
 
 
 def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
-    """The record with its Avro field names, also where it breaks a rule; or why the bytes are
-    none.
-    """
+    """The record with its Avro field names, also if it breaks a rule; or why it is unreadable."""
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
         return ["cannot be decoded:", escaped(datum.detail)]
