@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.errors import AuditError, TableError, WriterConflictError
+from connector.errors import ConnectorError, TableError, WriterConflictError
 
 
 def already_running(work: str, other: str, stream: str) -> WriterConflictError:
@@ -15,8 +15,8 @@ def already_running(work: str, other: str, stream: str) -> WriterConflictError:
     )
 
 
-def audit_failed(stream: str, faults: str) -> AuditError:
-    return AuditError(
+def audit_failed(stream: str, faults: str) -> ConnectorError:
+    return ConnectorError(
         "AUDIT_FAILED",
         f"Stream {stream} breaks {faults}",
         "Another program wrote to the changelog, to a table or to the dead-letter topic, or ingest"

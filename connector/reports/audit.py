@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Annotated, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import AuditError
+from connector.errors import ConnectorError
 from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
@@ -263,7 +263,7 @@ class StreamAudit(Viewed):
         """Whether every offset is accounted for, and every dead letter was found."""
         return self.fault() is None and not self.unverified
 
-    def fault(self) -> AuditError | None:
+    def fault(self) -> ConnectorError | None:
         """Return which promise is broken and how, or None. Unverified offsets break none."""
         faults = [
             self._offsets(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import check_note
 from connector.errors.settings import (
     stream_partition_unknown,
     transaction_ambiguous,
@@ -18,7 +17,7 @@ from connector.errors.settings import (
 )
 from connector.records.views import view_of_time
 from connector.reports.stream_status import PartitionStatus, partition_statuses
-from connector.services.load_config import who
+from connector.services.load_config import author
 from connector.services.warehouses import warehouse_of
 from connector.state.incomplete_transactions import IncompleteTransaction, ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -92,9 +91,7 @@ def close_partition(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = who() if by is None else by
-    check_note("why", why)
-    check_note("by", by)
+    by = author(by, why)
     source, overrides = find_stream(config, stream), Overrides(warehouse_of(config))
     progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
     _check_active({*progress.frontier.partitions, *source.partitions}, progress, source.name, name)
@@ -157,9 +154,7 @@ def release_transaction(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = who() if by is None else by
-    check_note("why", why)
-    check_note("by", by)
+    by = author(by, why)
     source = find_stream(config, stream)
     check = progress_of(warehouse_of(config), source.name).transactions
     transaction = _incomplete(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import check_note
 from connector.errors.write_streams import release_unknown
 from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
@@ -23,7 +22,7 @@ from connector.reports.write_stream_status import (
     write_stream_statuses,
 )
 from connector.services.events import OnEvent, log_event
-from connector.services.load_config import who
+from connector.services.load_config import author
 from connector.services.rows.load_checks import check_as_of
 from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
@@ -260,10 +259,7 @@ def release_rows(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = who() if by is None else by
-    (name,) = check_stream_names([name])
-    check_note("why", why)
-    check_note("by", by)
+    by, (name,) = author(by, why), check_stream_names([name])
     source = find_stream(config, stream)
     releases = progress_of(warehouse_of(config), source.name).releases
     release = find_withheld(source.name, releases, name, commit_timestamp, Withheld.ROWS)
