@@ -1,8 +1,9 @@
 """The commands: the only place that reads the user's files, the environment and argv (OPS-10).
 
     terminal    output: data on standard output, messages on standard error, all of it escaped
-    …           one module for each command, imported when you call it; it calls a service and
-                prints the result
+    parameters  the arguments that several commands take
+    …           the commands: a module is imported when you call its command, which calls a service
+                and prints the result
 
 `connector --help` imports none of these modules, so it answers at once, also on a machine without
 Kafka's client or Spark.

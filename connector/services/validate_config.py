@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from connector import warehouse as paths
 from connector.config import java_settings
@@ -26,6 +26,9 @@ from connector.tables.definition import TableDefinition, check_columns, check_co
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
+
+if TYPE_CHECKING:
+    from connector.kafka import TopicFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,29 +281,36 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         allowed = facts.max_message_bytes
         yield _fault(record_limit_above_topic(setting, limit, facts.topic, allowed))
     try:
-        letters = topics.describe(kafka, dead_letter_topic(stream.topic))
-    except TopicError:
-        yield _ok(
-            f"streams.{stream.name}: {dead_letter_topic(stream.topic)} will be created with the"
-            " first dead letter",
-        )
-        return
-    try:
-        topics.check_dead_letters(facts, letters)
+        yield from _letters(kafka, stream, facts)
     except TopicError as error:
         yield _fault(error)
+
+
+def _letters(kafka: KafkaConfig, stream: StreamConfig, facts: TopicFacts) -> Iterator[Finding]:
+    from connector.kafka import topics
+
+    name = dead_letter_topic(stream.topic)
+    if (letters := _existing(kafka, name)) is None:
+        yield _ok(f"streams.{stream.name}: {name} will be created with the first dead letter")
         return
-    yield _ok(f"streams.{stream.name}: {letters.topic} accepts the dead letters")
+    topics.check_dead_letters(facts, letters)
+    yield _ok(f"streams.{stream.name}: {name} accepts the dead letters")
+
+
+def _existing(kafka: KafkaConfig, name: str) -> TopicFacts | None:
+    from connector.kafka import topics
+
+    try:
+        return topics.describe(kafka, name)
+    except TopicError:
+        return None
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
-    from connector.kafka import topics
     from connector.kafka.dead_letters.ledger_topic import check, read_ledger
 
     name = ledger_topic(stream.topic)
-    try:
-        facts = topics.describe(kafka, name)
-    except TopicError:
+    if (facts := _existing(kafka, name)) is None:
         yield _ok(f"streams.{stream.name}: {name} will be created with the first dead letter")
         return
     check(facts)
@@ -328,9 +338,7 @@ def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     """Warn if the loss of one broker may lose records of a topic of the stream (SEC-3)."""
     from connector.kafka import topics
 
-    described = []
-    for name_of in (str, dead_letter_topic, ledger_topic, catalog_topic):
-        with suppress(TopicError):  # a finding of its own
-            described.append(topics.describe(kafka, name_of(stream.topic)))
-    for warning in topics.check_replicas(stream.name, described):
+    name_functions = (str, dead_letter_topic, ledger_topic, catalog_topic)
+    described = [_existing(kafka, name_of(stream.topic)) for name_of in name_functions]
+    for warning in topics.check_replicas(stream.name, [facts for facts in described if facts]):
         yield _warning(warning)
