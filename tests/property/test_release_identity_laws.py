@@ -128,9 +128,7 @@ def test_a_wait_ends_for_its_own_commit_only(found: list[Committed], horizon: in
                 StreamConfig(name="s", topic="t"), progress, entries, one.at, is_read=True
             )
         except WriteStreamError as error:
-            assert error.code == (
-                "RELEASE_WITHHELD" if one.lacks else "RELEASE_TOO_LATE"
-            )
+            assert error.code == ("RELEASE_WITHHELD" if one.lacks else "RELEASE_TOO_LATE")
         else:
             assert not one.lacks
             assert horizon is None
