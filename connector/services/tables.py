@@ -89,19 +89,21 @@ def rebuild(
         except ConnectorError as error:
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
-    after = rebuilt.table_state
-    history.add_job(
-        replace(
-            job,
-            ended_at=now_us(),
-            to_batch=after.to_batch,
-            changes=rebuilt.changes,
-            letters=rebuilt.letters,
-            watermark_before=rebuilt.before.apply_watermark,
-            watermark_after=after.apply_watermark,
-        )
+    history.add_job(_ended(job, rebuilt))
+    to_batch = rebuilt.table_state.to_batch
+    return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, to_batch)
+
+
+def _ended(job: Job, rebuilt: Rebuilt) -> Job:
+    return replace(
+        job,
+        ended_at=now_us(),
+        to_batch=rebuilt.table_state.to_batch,
+        changes=rebuilt.changes,
+        letters=rebuilt.letters,
+        watermark_before=rebuilt.before.apply_watermark,
+        watermark_after=rebuilt.table_state.apply_watermark,
     )
-    return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, after.to_batch)
 
 
 def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
