@@ -1,8 +1,9 @@
 """The commands: the only place that reads the user's files, the environment and argv (OPS-10).
 
     terminal    output: data on standard output, messages on standard error, all of it escaped
-    …           one module for each command, imported when you call it; it calls a service and
-                prints the result
+    parameters  the arguments that several commands take
+    …           the commands: a module is imported when you call its command, which calls a service
+                and prints the result
 
 `connector --help` imports none of these modules, so it answers at once, also on a machine without
 Kafka's client or Spark.
@@ -23,48 +24,56 @@ from typing import Final
 
 import click
 
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
+from connector.errors.settings import extra_missing, system_error
 
 COMMANDS: Final = {
-    "audit": ("connector.cli.audit", "Check that no record is lost."),
-    "broker": ("connector.cli.broker", "Start or stop a local Kafka broker, for development."),
+    "audit": ("connector.cli.audit:command", "Check that no record is lost."),
+    "broker": (
+        "connector.cli.kafka:broker",
+        "Start or stop a local Kafka broker, for development.",
+    ),
     "dead-letters": (
-        "connector.cli.dead_letters",
+        "connector.cli.dead_letters:command",
         "List, explain, repair and replay rejected records.",
     ),
-    "explain": ("connector.cli.explain", "Explain why a row is as it is."),
-    "load": ("connector.cli.load", "Load existing rows into a table, all at once."),
+    "explain": ("connector.cli.explain:command", "Explain why a row is as it is."),
+    "load": ("connector.cli.load:command", "Load existing rows into a table, all at once."),
     "partitions": (
-        "connector.cli.partitions",
+        "connector.cli.streams:partitions",
         "Show which stream partitions delay the low watermark; close one.",
     ),
-    "publish": ("connector.cli.publish", "Publish changes from JSON, one object per line."),
-    "read": ("connector.cli.read", "Read a table."),
-    "run": ("connector.cli.run", "Ingest all streams and apply them to their tables."),
+    "publish": ("connector.cli.publish:command", "Publish changes from JSON, one object per line."),
+    "read": ("connector.cli.read:command", "Read a table."),
+    "run": ("connector.cli.run:run_command", "Ingest all streams and apply them to their tables."),
     "status": (
-        "connector.cli.status",
+        "connector.cli.status:command",
         "Show lag, staleness and dead letters of streams and tables.",
     ),
     "table": (
-        "connector.cli.table",
+        "connector.cli.table:command",
         "Show the jobs of a table; set its staleness bound; rebuild it.",
     ),
-    "tail": ("connector.cli.tail", "Show the records of a stream, one JSON object per line."),
-    "topic": ("connector.cli.topic", "Create the topics of a stream."),
+    "tail": (
+        "connector.cli.tail:command",
+        "Show the records of a stream, one JSON object per line.",
+    ),
+    "topic": ("connector.cli.kafka:topic", "Create the topics of a stream."),
     "transactions": (
-        "connector.cli.transactions",
+        "connector.cli.streams:transactions",
         "List the transactions that lack records; release one.",
     ),
     "validate": (
-        "connector.cli.validate",
+        "connector.cli.run:validate",
         "Check the configuration with a running Kafka. It starts nothing.",
     ),
     "write-streams": (
-        "connector.cli.write_streams",
+        "connector.cli.write_streams:command",
         "List the write streams of a stream; finalize, commit, discard and release them.",
     ),
 }
-"""Command -> its module, imported by name when it is called, and the summary that `--help` shows.
+"""Command -> its module and its name there, imported when it is called, and the summary that
+`--help` shows.
 """
 
 EXTRAS: Final = {
@@ -85,17 +94,17 @@ class Commands(click.Group):
         """The names of the commands whose modules are installed."""
         return [
             name
-            for name, (module, _) in sorted(COMMANDS.items())
-            if importlib.util.find_spec(module)
+            for name, (path, _) in sorted(COMMANDS.items())
+            if importlib.util.find_spec(path.partition(":")[0])
         ]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of that name, imported now, or None."""
         if cmd_name not in self.list_commands(ctx):
             return None
-        module = COMMANDS[cmd_name][0]
-        command = importlib.import_module(module).command
-        assert isinstance(command, click.Command), f"{module} has no command"
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(importlib.import_module(module), name)
+        assert isinstance(command, click.Command), f"{module} has no command {name}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -144,48 +153,31 @@ def invoke(arguments: Sequence[str]) -> int:
         error.show()
         return error.exit_code
     except ConnectorError as error:
-        from connector.cli import terminal
-
-        terminal.show_error(error)
-        return 1
+        return _failed(error)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        from connector.cli import terminal
-
-        remedy = f"Install the extra: pip install 'lowmark[{EXTRAS[package]}]'"
-        terminal.show_error(
-            ConnectorError(
-                ErrorCode.EXTRA_MISSING,
-                "This command needs a package that is not installed",
-                f"There is no package {package}",
-                remedy,
-            )
-        )
-        return 1
-    except BrokenPipeError:
-        _forget_output()  # whoever read it has seen enough
+        return _failed(extra_missing(package, EXTRAS[package]))
+    except BrokenPipeError:  # the reader of the output has ended
+        _discard_output()
         return 0
     except OSError as error:
-        from connector.cli import terminal
-
-        _forget_output()
-        terminal.show_error(
-            ConnectorError(
-                ErrorCode.SYSTEM_ERROR,
-                f"The operating system refused an operation: {error}",
-                "",
-                "Check the free space on the disk and the rights of this user",
-            )
-        )
-        return 1
+        _discard_output()
+        return _failed(system_error(str(error)))
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)
         return 130
     return code if isinstance(code, int) else 0
 
 
-def _forget_output() -> None:
-    """Python flushes what is left when it exits, and would complain once more."""
+def _failed(error: ConnectorError) -> int:
+    from connector.cli.terminal import show_error
+
+    show_error(error)
+    return 1
+
+
+def _discard_output() -> None:
+    """Discard the rest of the output, which Python flushes at its exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,7 +1,6 @@
-"""`connector dead-letters`: what was rejected and why, and what to do about it (DLQ-8, DLQ-9).
+"""`connector dead-letters`: list, explain, export and repair rejected records (DLQ-8, DLQ-9).
 
-Whatever a letter says of itself came from outside: all of it is escaped before it reaches the
-terminal.
+The content of a letter comes from outside: it is escaped before it reaches the terminal.
 """
 
 from __future__ import annotations
@@ -14,8 +13,8 @@ from typing import Any, TextIO
 
 import click
 
-from connector.cli import letter_actions, settings
-from connector.cli.letter_options import (
+from connector.cli import letter_actions
+from connector.cli.letter_actions import (
     filter_of,
     filter_options,
     group_option,
@@ -23,14 +22,18 @@ from connector.cli.letter_options import (
     stream_option,
 )
 from connector.cli.letter_view import print_letter, summary
-from connector.cli.terminal import console, escaped, out, say, table
+from connector.cli.parameters import json_option
+from connector.cli.terminal import console, err, escaped, out, table
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.filter import GROUPINGS, Group, grouped
 from connector.dead_letters.ledger import LetterStatus
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
+from connector.errors.dead_letters import new_change_impossible
+from connector.records.codec import Schemas, read
 from connector.records.json_view import to_json, to_line
 from connector.records.model import DataChange
 from connector.records.views import view_of_bytes, view_of_time
+from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
 
@@ -53,12 +56,7 @@ for _action in (
 @group_option
 @filter_options
 @click.option("--by", help=f"Count them by these, separated by commas: {', '.join(GROUPINGS)}.")
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line for each letter, or with --by for each group.",
-)
+@json_option("Print one JSON object per line for each letter, or with --by for each group.")
 @click.pass_context
 def list_(
     ctx: click.Context,
@@ -84,7 +82,7 @@ def list_(
     of_group = f" --group {shlex.quote(group)}" if group else ""
     show = f"connector dead-letters show ID{of_group}"
     hint = f"; to explain one: {show}" if number and not as_json else ""
-    say(
+    err(
         f"{counted(number, 'dead letter')} of"
         f" {letters.topic}{'' if which.states else ', in any state'}{hint}"
     )
@@ -92,16 +90,15 @@ def list_(
 
 def _print_one_by_one(letters: Iterator[tuple[DeadLetter, LetterStatus]], as_json: bool) -> int:
     number = 0
-    for letter, standing in letters:
+    for letter, status in letters:
         number += 1
         if as_json:
-            out(to_line(summary(letter, standing)))
+            out(to_line(summary(letter, status)))
         else:
             why = f"{letter.reason} {letter.rule}".rstrip()
             out(
                 escaped(
-                    f"{letter.id}  {why}  {standing.state}, attempt {standing.attempt} "
-                    f" {letter.detail}"
+                    f"{letter.id}  {why}  {status.state}, attempt {status.attempt}  {letter.detail}"
                 )
             )
     return number
@@ -116,21 +113,12 @@ def _print_groups(
         number += group.letters
         first, last = (view_of_time(moment) for moment in (group.oldest, group.newest))
         if as_json:
-            facts = {
-                "letters": group.letters,
-                "first_failed": first,
-                "last_failed": last,
-                "examples": group.examples,
-            }
+            times = {"first_failed": first, "last_failed": last}
+            facts = {"letters": group.letters, **times, "examples": group.examples}
             out(to_line(dict(zip(names, texts, strict=True)) | facts))
         examples = "\n".join(escaped(example) for example in group.examples)
-        shown.add_row(
-            *(escaped(text) for text in texts),
-            f"{group.letters:,}",
-            str(first),
-            str(last),
-            examples,
-        )
+        count = f"{group.letters:,}"
+        shown.add_row(*map(escaped, texts), count, str(first), str(last), examples)
     if number and not as_json:
         console().print(shown)
     return number
@@ -140,9 +128,7 @@ def _print_groups(
 @click.argument("letter_id", metavar="ID")
 @stream_option
 @group_option
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object with key, value and headers."
-)
+@json_option("Print one JSON object with key, value and headers.")
 @click.option("--all", "everything", is_flag=True, help="Print the whole value, also a long one.")
 @click.option(
     "--new-change",
@@ -166,42 +152,30 @@ def show(
     if new_change:
         out(_line_of(letter_id, letters.show(letter_id).new_change))
         return
-    letter, standing, history = letters.find(letter_id)
+    letter, status, history = letters.find(letter_id)
     if as_json:
-        out(to_line(summary(letter, standing, history, whole=True)))
+        out(to_line(summary(letter, status, history, whole=True)))
         return
-    print_letter(
-        letter, _schemas(settings.load(ctx), letter), standing, history, everything=everything
-    )
-    report = letters.report(letter, standing, history)
+    print_letter(letter, _schemas(letters, letter), status, history, everything=everything)
+    report = letters.report(letter, status, history)
     for name, row in report.rows.items():
-        out(
-            f"row today       {escaped(name)}:"
-            f" {'there is none' if row is None else escaped(to_line(_row_view(row)))}"
-        )
+        view = "there is none" if row is None else to_line(_row_view(row))
+        out(f"row today       {escaped(f'{name}: {view}')}")
     verdict, why = report.decision.verdict, report.decision.why
-    in_words = "; ".join(
-        f"the row would be {effect} in {name}" for name, effect in report.effects.items()
-    )
-    out(f"a replay        {escaped(f'{verdict}: {why}' if why else in_words or verdict)}")
+    effects = [f"the row would be {effect} in {name}" for name, effect in report.effects.items()]
+    text = f"{verdict}: {why}" if why else "; ".join(effects) or verdict
+    out(f"a replay        {escaped(text)}")
     if report.decision.is_too_late:
         change = report.new_change
-        shown = (
-            f"there is no such change: {change}"
-            if isinstance(change, str)
-            else to_json(change, None)
+        none = f"there is no such change: {change}"
+        out(
+            f"a new change    {escaped(none if isinstance(change, str) else to_json(change, None))}"
         )
-        out(f"a new change    {escaped(shown)}")
 
 
 def _line_of(letter_id: str, change: DataChange | str) -> str:
     if isinstance(change, str):
-        raise ConnectorError(
-            ErrorCode.NEW_CHANGE_IMPOSSIBLE,
-            f"There is no new change with the effect of dead letter {letter_id}",
-            change[:1].upper() + change[1:],
-            "Send the row again from the source, or discard the letter",
-        )
+        raise new_change_impossible(letter_id, change[:1].upper() + change[1:])
     return to_json(change, None)
 
 
@@ -240,42 +214,26 @@ def export(
     letters, which = letters_of(ctx, stream, group), filter_of(given)
     ledger, number = letters.ledger(), 0
     with nullcontext(sys.stdout) if output is None else _new_file(output) as file:
-        for letter, standing in letters.list(which, ledger):
+        for letter, status in letters.list(which, ledger):
             file.write(
-                to_line(summary(letter, standing, ledger.history(letter.id), whole=True)) + "\n"
+                to_line(summary(letter, status, ledger.history(letter.id), whole=True)) + "\n"
             )
             number += 1
-    say(f"{counted(number, 'dead letter')} of {letters.topic}")
+    err(f"{counted(number, 'dead letter')} of {letters.topic}")
 
 
 def _new_file(name: str) -> TextIO:
     try:
         return open(name, "x", encoding="utf-8")
     except FileExistsError:
-        raise ConnectorError(
-            ErrorCode.FILE_EXISTS,
-            f"The file {name} already exists",
-            "",
-            "Give the name of a new file: existing files are not overwritten",
-            file=name,
-        ) from None
+        raise click.UsageError(f"{name} exists; give --output the name of a new file") from None
 
 
-def _schemas(config: Any, letter: DeadLetter) -> Any:
-    """The schemas to decode a letter with; that of a registry only if there is one and it
-    answers.
-    """
-    from connector.errors import RegistryError
-    from connector.records.codec import Schemas, confluent_id
-
-    schema_id = confluent_id(letter.value)
-    if schema_id is None or config.registry is None:
-        return Schemas()
-    from connector.kafka.schema_registry import RegistryClient
-
+def _schemas(letters: DeadLetters, letter: DeadLetter) -> Schemas:
+    """The schemas that decode a letter. None, with a warning, if the registry does not answer."""
     try:
-        with RegistryClient(config.registry) as registry:
-            return Schemas({schema_id: registry.schema(schema_id)})
-    except RegistryError as error:
-        say(f"warning: the record was not decoded with the schema of the registry: {error}")
+        read(letter.value, letters.schemas)
+    except ConnectorError as error:
+        err(f"warning: the record was not decoded with the schema of the registry: {error}")
         return Schemas()
+    return letters.schemas

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from connector.cli import settings
-from connector.cli.terminal import console, escaped, out, say, shown_bytes
+from connector.cli.parameters import config_of, json_option
+from connector.cli.terminal import console, err, escaped, out, shown_bytes
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.dead_letters.filter import text_of_bytes
@@ -33,7 +33,7 @@ ENTRIES_SHOWN: Final = 20
 @click.command()
 @click.argument("name", metavar="TABLE")
 @click.argument("key", metavar="KEY")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 @click.option(
     "--no-kafka", is_flag=True, help="Do not read the dead-letter topic. The result says so."
 )
@@ -45,48 +45,48 @@ def command(ctx: click.Context, name: str, key: str, *, as_json: bool, no_kafka:
     example '[7, "2024-04-30"]'. The command needs no Java. It looks at every change of the source
     table in the changelog.
     """
-    config = settings.load(ctx)
+    config = config_of(ctx)
     definition = find_table(config, name)
     try:
         row_key = row_key_of(definition.key, key)
     except InvalidChangeError as error:
         raise click.UsageError(f"KEY: {error.problem}") from None
-    found = explain(config, name, row_key, ask_kafka=not no_kafka)
+    history = explain(config, name, row_key, ask_kafka=not no_kafka)
     if as_json:
-        out(to_line(found.to_json()))
-    elif found.is_known:
-        _print(found)
-    _say(found)
+        out(to_line(history.to_json()))
+    elif history.is_known:
+        _print(history)
+    _print_messages(history)
 
 
-def _say(found: RowHistory) -> None:
-    for what in found.not_looked_at:
-        say(f"not looked at: {what}")
-    if found.is_confirmed is False:
-        say(
+def _print_messages(history: RowHistory) -> None:
+    for source in history.not_looked_at:
+        err(f"not looked at: {source}")
+    if history.is_confirmed is False:
+        err(
             "warning: the table has another row than the changelog gives; connector table rebuild"
-            f" {found.table} makes it from the changelog"
+            f" {history.table} makes it from the changelog"
         )
-    if not found.is_known:
-        known = "nothing is known of the row any more" if found.trimmed_to else "it never existed"
-        say(f"{found.table} has no change of {text_of_bytes(found.row_key)}: {known}")
+    if not history.is_known:
+        reason = "it may have left the changelog" if history.trimmed_to else "it never existed"
+        err(f"{history.table} has no change of {text_of_bytes(history.row_key)}: {reason}")
 
 
-def _print(found: RowHistory) -> None:
-    view, since = found.to_json(), found.shown_since
+def _print(history: RowHistory) -> None:
+    view, since = history.to_json(), history.shown_since
     version = "no version of the table shows it yet"
     if since is not None:
         earlier = ", or an earlier one that the log no longer has" if since.or_earlier else ""
         version = f"version {since.version} ({view_of_time(since.committed_at)}){earlier}"
     facts = {
-        "row key": shown_bytes(found.row_key, 200),
+        "row key": shown_bytes(history.row_key, 200),
         "row": _shown_row(view["row"]),
         "last apply": _shown_row(view["applied_row"]),
         "shown since": version,
     }
     for name, fact in facts.items():
         out(f"{name:<11}  {fact}")
-    for shown in (_columns(found), _changes(found), _letters(found.dead_letters)):
+    for shown in (_columns(history), _changes(history), _letters(history.dead_letters)):
         if shown.row_count:
             out("")
             console().print(shown)
@@ -96,27 +96,27 @@ def _shown_row(row: Json | None) -> str:
     return "(none)" if row is None else escaped(to_line(row))
 
 
-def _columns(found: RowHistory) -> Table:
+def _columns(history: RowHistory) -> Table:
     shown = empty_table("column", "value", "won by", "lost")
-    for column in found.explanation.columns:
+    for column in history.explanation.columns:
         winner = column.winner
         lost = sum(entry.outcome is not Outcome.WON for entry in column.entries)
         shown.add_row(
             escaped(column.column or unmapped_name(column.family, column.qualifier)),
             "(none)" if winner is None else shown_bytes(winner.value),
             "" if winner is None else str(winner.order),
-            _entries(lost) if lost else "",
+            _count(lost) if lost else "",
         )
     return shown
 
 
-def _changes(found: RowHistory) -> Table:
+def _changes(history: RowHistory) -> Table:
     entries = {
-        entry.order: entry for column in found.explanation.columns for entry in column.entries
+        entry.order: entry for column in history.explanation.columns for entry in column.entries
     }
-    hides = {deletion.order: _entries(deletion.hides) for deletion in found.explanation.deletions}
+    hides = {deletion.order: _count(deletion.hides) for deletion in history.explanation.deletions}
     shown = empty_table("position", "commit timestamp", "change", "entries")
-    for change in found.changes:
+    for change in history.changes:
         shown.add_row(
             str(change.position),
             str(view_of_time(change.change.commit_timestamp)),
@@ -126,17 +126,17 @@ def _changes(found: RowHistory) -> Table:
     return shown
 
 
-def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number:,} entries"
+def _count(entries: int) -> str:
+    return "1 entry" if entries == 1 else f"{entries:,} entries"
 
 
 def _state_of(change: RowChange) -> str:
     if change.dead_letter is not None:
         return f"dead letter {change.dead_letter}"
-    words = ["applied" if change.is_applied else "not applied yet"]
-    words += ["late"] * (change.is_late is True) + ["replay"] * change.is_replay
-    words += [] if change.blocked_by is None else [f"waits for {change.blocked_by}"]
-    return ", ".join(words)
+    states = ["applied" if change.is_applied else "not applied yet"]
+    states += ["late"] * (change.is_late is True) + ["replay"] * change.is_replay
+    states += [] if change.blocked_by is None else [f"waits for {change.blocked_by}"]
+    return ", ".join(states)
 
 
 def _shown_entries(

@@ -1,5 +1,5 @@
-"""`connector dead-letters replay | discard | park | reopen`: act on dead letters (DLQ-10 to
-DLQ-14).
+"""`connector dead-letters replay | discard | park | reopen`, and the options that select the dead
+letters of a command (DLQ-8, DLQ-10 to DLQ-14).
 
 Each action is done once. The ledger keeps who did it, when and why. Contents of a letter are
 escaped before they are shown.
@@ -13,24 +13,28 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
-from connector.cli.letter_options import (
-    check_chosen,
-    filter_of,
-    filter_options,
-    group_option,
-    letters_of,
-    stream_option,
-)
 from connector.cli.letter_view import view_of_content
-from connector.cli.parameters import RATE, STEP
-from connector.cli.terminal import Progress, console, escaped, out, say, table
+from connector.cli.parameters import (
+    BYTES,
+    RATE,
+    SPAN,
+    START,
+    STEP,
+    Function,
+    check_why,
+    config_of,
+    json_option,
+    why_option,
+)
+from connector.cli.terminal import Progress, console, err, escaped, out, show_event, table
 from connector.clock import now_us
+from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
-from connector.dead_letters.ledger import ALLOWED, Action
+from connector.dead_letters.ledger import ALLOWED, Action, LetterState
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
 from connector.dead_letters.replay import (
     ALREADY_REPLAYED,
@@ -39,20 +43,127 @@ from connector.dead_letters.replay import (
     Tally,
     Verdict,
 )
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors.dead_letters import dead_letter_missing, repair_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line, view_of_datum
-from connector.records.rejection import Rejection
+from connector.records.rejection import Reason, Rejection
+from connector.services.dead_letters import DeadLetters, dead_letters
 from connector.text import counted
 
-if TYPE_CHECKING:
-    from connector.services.dead_letters.service import DeadLetters
-
+ANY: Final = "any"
+_OPTIONS: Final = (
+    click.option(
+        "--reason",
+        "reasons",
+        type=click.Choice(list(Reason), case_sensitive=False),
+        multiple=True,
+        help="Only letters with this reason; you can repeat the option.",
+    ),
+    click.option("--rule", default="", help="Only letters that broke this rule (reason INVALID)."),
+    click.option(
+        "--state",
+        "states",
+        type=click.Choice([*(state.value for state in LetterState), ANY]),
+        multiple=True,
+        help="Only letters in this state. Default: open.",
+    ),
+    click.option("--table", help="Only letters of this table, or of this source table."),
+    click.option(
+        "--key-prefix",
+        type=BYTES,
+        default=b"",
+        help="Only letters whose row key starts with this: text, or base64:…",
+    ),
+    click.option(
+        "--since",
+        type=START,
+        help=(
+            "Only letters that first failed at this time or later: a time with a zone, or an age"
+            " such as 2d."
+        ),
+    ),
+    click.option("--until", type=START, help="Only letters that first failed before this time."),
+    click.option(
+        "--kafka-partition",
+        type=click.IntRange(0),
+        help="Only letters whose record was in this Kafka partition.",
+    ),
+    click.option(
+        "--offsets",
+        type=SPAN,
+        help="Only letters whose record had one of these offsets, for example 3..9.",
+    ),
+    click.option(
+        "--ingest-batch", type=click.IntRange(1), help="Only letters of this ingest batch."
+    ),
+    click.option(
+        "--attempts", type=SPAN, help="Only letters replayed this often, for example `1..`."
+    ),
+)
 MAX_WHY: Final = 300
 _ids = click.argument("ids", metavar="[ID]...", nargs=-1)
 _everything = click.option(
     "--all", "everything", is_flag=True, help="All dead letters in these states."
 )
+
+
+def stream_option(function: Function) -> Function:
+    """Adds `--stream`."""
+    return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
+        function
+    )
+
+
+def group_option(function: Function) -> Function:
+    """Adds `--group`."""
+    return click.option(
+        "--group",
+        help="The letters that programs of this group of readers set aside, not those of ingest.",
+    )(function)
+
+
+def filter_options(function: Function) -> Function:
+    """Adds the filter options; the command gets them as keyword arguments, which `filter_of`
+    takes.
+    """
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def filter_of(
+    given: dict[str, Any],
+    ids: tuple[str, ...] = (),
+    usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
+) -> LetterFilter:
+    """The filter of the options. Without `--state`, letters that are named by their ids are
+    selected in any state.
+    """
+    named: tuple[str, ...] = given.pop("states")
+    states = frozenset[LetterState]()
+    if named and ANY not in named:
+        states = frozenset(LetterState(state) for state in named)
+    elif not named and not ids:
+        states = usual
+    for name in ("since", "until"):  # beginning and end select all
+        given[name] = given[name] if isinstance(given[name], int) else None
+    reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
+    return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
+
+
+def check_chosen(which: LetterFilter, everything: bool) -> None:
+    """Refuse a call for all letters without `--all`."""
+    if not which.chooses and not everything:
+        raise click.UsageError("give ids, a filter such as --reason, or --all")
+    if which.chooses and everything:
+        raise click.UsageError(
+            "--all means all dead letters: use it without ids, and with no filter but --state"
+        )
+
+
+def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
+    """The dead letters of the stream, or of the group of readers, that a call is for."""
+    return dead_letters(config_of(ctx), stream, group=group, on_event=show_event)
 
 
 @click.command()
@@ -91,12 +202,7 @@ _everything = click.option(
     default="",
     help="The reason. The ledger keeps it with your name and the time. Required with --execute.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print one JSON object per line for each letter of the dry run.",
-)
+@json_option("Print one JSON object per line for each letter of the dry run.")
 @click.pass_context
 def replay(
     ctx: click.Context,
@@ -123,10 +229,8 @@ def replay(
     """
     which = filter_of(given, ids)
     check_chosen(which, everything)
-    if execute and not why.strip():
-        raise click.UsageError(
-            "give the reason with --why: the ledger keeps it with your name and the time"
-        )
+    if execute:
+        check_why(why)
     if edit and len(ids) != 1:
         raise click.UsageError("--edit needs exactly one id of a dead letter")
     if wait and not execute:
@@ -136,35 +240,39 @@ def replay(
     letters = letters_of(ctx, stream, group)
     if edit:
         steps = (*steps, *_edit(letters, which, ids[0], steps))
+    started_at = now_us()
+    if execute:
+        send = partial(
+            letters.replay,
+            which,
+            why=why,
+            steps=steps,
+            max_attempts=max_attempts,
+            max_changes_per_s=max_changes_per_s,
+        )
+        tally = _execute(letters, send, wait=wait)
+    else:
+        tally = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
+    _check_exist(ids, tally.verdicts.total(), letters)
+    _print_next_step(tally, group, execute=execute, wait=wait)
+    # The command may be run again to continue waiting.
+    replayed_before = tally.refused[ALREADY_REPLAYED] if wait else 0
+    is_applied = not wait or letters.wait(which, since=started_at)
+    return 1 if not is_applied or tally.verdicts[Verdict.REFUSE] > replayed_before else 0
+
+
+def _print_next_step(tally: Tally, group: str | None, *, execute: bool, wait: bool) -> None:
     if not execute:
-        planned = _show_plan(letters, which, steps, max_attempts, as_json=as_json)
-        _check_found(ids, planned.verdicts.total(), letters)
-        _point_to_new_changes(planned)
-        if planned.verdicts[Verdict.REPLAY] or planned.verdicts[Verdict.PARK]:
-            say('nothing was sent: this was a dry run; add --execute --why "…" to send')
-        return 1 if planned.verdicts[Verdict.REFUSE] else 0
-    began = now_us()
-    send = partial(
-        letters.replay,
-        which,
-        why=why,
-        steps=steps,
-        max_attempts=max_attempts,
-        max_changes_per_s=max_changes_per_s,
-    )
-    done = _execute(letters, send, wait=wait)
-    _check_found(ids, done.verdicts.total(), letters)
-    if done.verdicts[Verdict.REPLAY] and group is not None:
-        say(f"a consumer of the group {group} with replays=True reads the replayed records")
-    elif done.verdicts[Verdict.REPLAY] and not wait:
-        say(
+        _print_new_change_hint(tally)
+        if tally.verdicts[Verdict.REPLAY] or tally.verdicts[Verdict.PARK]:
+            err('nothing was sent: this was a dry run; add --execute --why "…" to send')
+    elif tally.verdicts[Verdict.REPLAY] and group is not None:
+        err(f"a consumer of the group {group} with replays=True reads the replayed records")
+    elif tally.verdicts[Verdict.REPLAY] and not wait:
+        err(
             "the replayed records are in the change topic; `connector run` ingests and applies"
             " them; --wait waits for this"
         )
-    # The command may be run again to continue waiting.
-    sent_before = done.refused[ALREADY_REPLAYED] if wait else 0
-    is_applied = not wait or letters.wait(which, since=began)
-    return 1 if not is_applied or done.verdicts[Verdict.REFUSE] > sent_before else 0
 
 
 def _show_plan(
@@ -178,22 +286,16 @@ def _show_plan(
     tally = Tally()
     rows = dict[tuple[str, str, str], list[str]]()
     counts = Counter[tuple[str, str, str]]()
-    for decision, done in letters.plan(which, steps=steps, max_attempts=max_attempts):
+    for decision, effects in letters.plan(which, steps=steps, max_attempts=max_attempts):
         tally.add(decision)
         if as_json:
-            out(
-                to_line(
-                    _decision_view(decision, letters.schemas)
-                    | (
-                        {"effects": {name: effect.value for name, effect in done.items()}}
-                        if done
-                        else {}
-                    )
-                )
-            )
+            view = _decision_view(decision, letters.schemas)
+            if effects:
+                view["effects"] = {name: effect.value for name, effect in effects.items()}
+            out(to_line(view))
             continue
         # Without the details, which differ from letter to letter.
-        in_words = ", ".join(f"would be {effect} in {name}" for name, effect in done.items())
+        in_words = ", ".join(f"would be {effect} in {name}" for name, effect in effects.items())
         row = (decision.verdict.value, decision.why.partition(":")[0], in_words)
         counts[row] += 1
         if len(examples := rows.setdefault(row, [])) < EXAMPLES:
@@ -203,45 +305,38 @@ def _show_plan(
                 else decision.letter.id
             )
     if rows:
-        shown = table(
-            "decision",
-            "because",
-            "effect on the row",
-            "letters",
-            "for example",
-            right=frozenset({"letters"}),
-        )
-        words = {
-            Verdict.REPLAY: "would replay",
-            Verdict.PARK: "would park",
-            Verdict.REFUSE: "would refuse",
-        }
+        columns = ("decision", "because", "effect on the row", "letters", "for example")
+        shown = table(*columns, right=frozenset({"letters"}))
         for row, number in counts.most_common():
             verdict, because, in_words = row
-            some = "\n".join(escaped(example) for example in rows[row])
+            examples_text = "\n".join(escaped(example) for example in rows[row])
             shown.add_row(
-                words[Verdict(verdict)], escaped(because), escaped(in_words), f"{number:,}", some
+                f"would {verdict}",
+                escaped(because),
+                escaped(in_words),
+                f"{number:,}",
+                examples_text,
             )
         console().print(shown)
-    _tell(letters, tally, "would be ")
+    _print_tally(letters, tally, "would be ")
     return tally
 
 
 def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) -> Tally:
-    """Call `send` with progress and until a signal, and tell its result. SIGTERM and SIGINT end it
+    """Call `send` with progress and until a signal, and print its result. SIGTERM and SIGINT end it
     after the current transaction, a second one at once, because Kafka may never answer.
     """
     progress = Progress("letters checked", letters.at_most())
     progress.show(0, time.monotonic())
     stop = threading.Event()
 
-    def ask_to_stop(*_: object) -> None:
+    def request_stop(*_: object) -> None:
         if stop.is_set():
             raise KeyboardInterrupt
         stop.set()
 
     before = {
-        number: signal.signal(number, ask_to_stop) for number in (signal.SIGTERM, signal.SIGINT)
+        number: signal.signal(number, request_stop) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
         tally = send(
@@ -251,32 +346,32 @@ def _execute(letters: DeadLetters, send: Callable[..., Tally], *, wait: bool) ->
         progress.clear()
         for number, handler in before.items():
             signal.signal(number, handler)
-    _tell(letters, tally)
+    _print_tally(letters, tally)
     for because, count in tally.refused.most_common():
         if wait and because == ALREADY_REPLAYED:
-            say(f"{count:,} were replayed before")
+            err(f"{count:,} were replayed before")
             continue
-        say(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
-    _point_to_new_changes(tally)
+        err(f"refused {count:,}: {escaped(because)}; run it without --execute to see each letter")
+    _print_new_change_hint(tally)
     if stop.is_set():
-        say("stopped after the current transaction; run it again to continue with the rest")
+        err("stopped after the current transaction; run it again to continue with the rest")
         raise KeyboardInterrupt
     return tally
 
 
-def _point_to_new_changes(tally: Tally) -> None:
+def _print_new_change_hint(tally: Tally) -> None:
     if tally.too_late:
-        say(
+        err(
             "to publish the effect of a change that is too late: connector dead-letters show ID"
             " --new-change"
         )
 
 
-def _tell(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
+def _print_tally(letters: DeadLetters, tally: Tally, would_be: str = "") -> None:
     sent, parked, refused = (
         tally.verdicts[verdict] for verdict in (Verdict.REPLAY, Verdict.PARK, Verdict.REFUSE)
     )
-    say(
+    err(
         f"{counted(tally.verdicts.total(), 'dead letter')} of {letters.topic}: {would_be}replayed"
         f" {sent:,}, parked after too many attempts {parked:,}, refused {refused:,}"
     )
@@ -306,52 +401,27 @@ def _edit(
     contents = [
         repair(content_of(letter), steps, letters.schemas) for letter, _ in letters.list(which)
     ]
-    _check_found((letter_id,), len(contents), letters)
+    _check_exist((letter_id,), len(contents), letters)
     content = contents[0]
     if isinstance(content, Unrepairable):
-        raise ConnectorError(
-            ErrorCode.REPAIR_IMPOSSIBLE,
-            f"Dead letter {letter_id} cannot be repaired",
-            content.why,
-            "Correct the repair step",
-        )
+        raise repair_impossible(letter_id, content.why)
     try:
         edits = edited(content, letters.schemas, lambda text: click.edit(text, extension=".json"))
     except (click.ClickException, OSError, UnicodeError) as error:
         cause = error.format_message() if isinstance(error, click.ClickException) else str(error)
-        raise ConnectorError(
-            ErrorCode.EDITOR_RESULT_EMPTY,
-            "The editor returned no text",
-            cause,
-            "Set $EDITOR to an editor that saves its file as UTF-8, or use --repair",
-        ) from error
+        raise repair_impossible(letter_id, f"The editor returned no text: {cause}") from error
     if isinstance(edits, Unrepairable):
-        raise ConnectorError(
-            ErrorCode.EDITOR_UNSUITABLE,
-            f"Dead letter {letter_id} cannot be repaired with this text",
-            edits.why,
-            "Edit it again, or use --repair",
-        )
+        raise repair_impossible(letter_id, edits.why)
     if not edits:
-        raise ConnectorError(
-            ErrorCode.EDITOR_RESULT_UNCHANGED,
-            "You changed nothing in the editor",
-            "",
-            "Save the file with a change, or leave out --edit",
-        )
+        raise repair_impossible(letter_id, "You changed nothing in the editor")
     return edits
 
 
-def _check_found(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
-    if number < len(set(ids)):
-        missing = f"{counted(len(set(ids)) - number, 'letter')} of those named"
-        raise ConnectorError(
-            ErrorCode.DEAD_LETTER_MISSING,
-            f"Some dead letters do not exist: {missing}",
-            "",
-            "List all dead letters to find their ids",
-            stream=letters.topic,
-            group=letters.group,
+def _check_exist(ids: tuple[str, ...], number: int, letters: DeadLetters) -> None:
+    if missing := max(0, len(set(ids)) - number):
+        named = f"{missing:,} of the dead letters that you named"
+        raise dead_letter_missing(
+            dead_letter_topic(letters.topic, letters.group), named, letters.topic, letters.group
         )
 
 
@@ -362,9 +432,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     @group_option
     @filter_options
     @_everything
-    @click.option(
-        "--why", required=True, help="The reason. The ledger keeps it with your name and the time."
-    )
+    @why_option
     @click.pass_context
     def verb(
         ctx: click.Context,
@@ -378,10 +446,6 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
     ) -> int:
         which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
-        if not why.strip():
-            raise click.UsageError(
-                "give the reason with --why: the ledger keeps it with your name and the time"
-            )
         letters = letters_of(ctx, stream, group)
         act = {
             Action.PARKED: letters.park,
@@ -389,10 +453,10 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
             Action.REOPENED: letters.reopen,
         }[action]
         done, refused = act(which, why=why)
-        _check_found(ids, done + refused.total(), letters)
-        say(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
+        _check_exist(ids, done + refused.total(), letters)
+        err(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():
-            say(f"{counted(number, 'letter')} unchanged: already {state}")
+            err(f"{counted(number, 'letter')} unchanged: already {state}")
         return 1 if refused else 0
 
     return verb

@@ -1,5 +1,5 @@
-"""How a dead letter is shown: what is known of it, its bytes in hex, and beside them what they say
-(DLQ-9).
+"""A dead letter for people and programs: its facts, its bytes in hex, and the decoded record beside
+them (DLQ-9).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FAILED_AT: Final = re.compile(r"at byte (\d+) of ")
 
 def summary(
     letter: DeadLetter,
-    standing: LetterStatus,
+    status: LetterStatus,
     history: tuple[LedgerEntry, ...] = (),
     *,
     whole: bool = False,
@@ -38,7 +38,7 @@ def summary(
     """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and
     its history.
     """
-    shown = {**view(letter), "state": standing.state.value, "attempt": standing.attempt}
+    shown = {**view(letter), "state": status.state.value, "attempt": status.attempt}
     if whole:
         shown |= view_of_content(letter.key, letter.value, letter.headers)
         shown["history"] = [entry.to_json() | {"at": view_of_time(entry.at)} for entry in history]
@@ -54,7 +54,7 @@ def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) ->
 def print_letter(
     letter: DeadLetter,
     schemas: Schemas,
-    standing: LetterStatus,
+    status: LetterStatus,
     history: tuple[LedgerEntry, ...] = (),
     *,
     everything: bool = False,
@@ -67,7 +67,7 @@ def print_letter(
         "detail": letter.detail,
         "cause": letter.reason.cause,
         "remedy": letter.reason.remedy,
-        "state": standing.state,
+        "state": status.state,
         "topic": (
             f"{position.topic} (id {position.topic_id}), Kafka partition"
             f" {position.kafka_partition}, offset {position.offset}"
@@ -76,7 +76,7 @@ def print_letter(
         "group": letter.group,
         "arrived": view_of_time(letter.record_timestamp),
         "first failed": view_of_time(letter.first_failed_at),
-        "attempt": standing.attempt,
+        "attempt": status.attempt,
         "ingest batch": letter.ingest_batch,
         "order position": letter.order_position,
         "schema": letter.schema_id,
@@ -86,24 +86,22 @@ def print_letter(
         if fact is not None:
             out(f"{name:<14}  {escaped(str(fact))}")
     for entry in history:
-        out(f"{'done':<14}  {escaped(_told(entry))}")
+        out(f"{'done':<14}  {escaped(_history_line(entry))}")
     for name, value in letter.headers:
         out(f"{'header':<14}  {escaped(name)} = {shown_bytes(value, 200)}")
     out("")
     _print_value(letter.value, schemas, everything)
 
 
-def _told(entry: LedgerEntry) -> str:
-    repair_note = (
-        f"; repaired: {', '.join(entry.repair_note.steps)} (SHA-256"
-        f" {entry.repair_note.before[:12]} to {entry.repair_note.after[:12]})"
-        if entry.repair_note
-        else ""
-    )
-    return (
+def _history_line(entry: LedgerEntry) -> str:
+    line = (
         f"{view_of_time(entry.at)} {entry.action} by {entry.by}: {entry.why} (of {entry.selection},"
-        f" attempt {entry.attempt}){repair_note}"
+        f" attempt {entry.attempt})"
     )
+    if (note := entry.repair_note) is None:
+        return line
+    digests = f"SHA-256 {note.before[:12]} to {note.after[:12]}"
+    return f"{line}; repaired: {', '.join(note.steps)} ({digests})"
 
 
 def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> None:
@@ -112,32 +110,27 @@ def _print_value(value: bytes | None, schemas: Schemas, everything: bool) -> Non
         return
     shown = value if everything else value[:HEX_BYTES_SHOWN]
     decoded = decoded_lines(value, schemas)
-    lines = decoded if everything else _cut(decoded)
+    lines = decoded if everything else _shortened_lines(decoded)
     title = f"value, {counted(len(value), 'byte')}"
-    failed_at = _FAILED_AT.match(decoded[-1])
+    failure = _FAILED_AT.match(decoded[-1])
     out(f"{title:<{_HEX_WIDTH}}  decoded")
-    for left, right in zip_longest(
-        hex_lines(shown, int(failed_at[1]) if failed_at else None), lines, fillvalue=""
-    ):
+    hexes = hex_lines(shown, int(failure[1]) if failure else None)
+    for left, right in zip_longest(hexes, lines, fillvalue=""):
         out(f"{left:<{_HEX_WIDTH}}  {right}".rstrip())
     if len(shown) < len(value):
         out(f"… {len(value) - len(shown):,} more bytes; --all shows them")
 
 
-def _cut(lines: list[str]) -> list[str]:
-    cut = [
-        (
-            line
-            if len(line) <= CHARACTERS_SHOWN
-            else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)"
-        )
-        for line in lines
+def _shortened_lines(lines: list[str]) -> list[str]:
+    shown = [
+        line
+        if len(line) <= CHARACTERS_SHOWN
+        else f"{line[:CHARACTERS_SHOWN]}… ({len(line):,} characters)"
+        for line in lines[:LINES_SHOWN]
     ]
-    return (
-        cut
-        if len(cut) <= LINES_SHOWN
-        else [*cut[:LINES_SHOWN], f"… {len(cut) - LINES_SHOWN:,} more lines; --all shows them"]
-    )
+    if (more := len(lines) - LINES_SHOWN) > 0:
+        shown.append(f"… {more:,} more lines; --all shows them")
+    return shown
 
 
 def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
@@ -148,18 +141,13 @@ def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
         line = data[start : start + HEX_BYTES_A_LINE]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
         yield f"{start:08x}  {line.hex(' '):<{3 * HEX_BYTES_A_LINE}} {text}"
-        if (
-            mark is not None
-            and 0 <= mark - start <= len(line)
-            and (mark - start < HEX_BYTES_A_LINE)
-        ):
-            yield " " * (10 + 3 * (mark - start)) + "^^"
+        column = -1 if mark is None else mark - start
+        if 0 <= column <= len(line) and column < HEX_BYTES_A_LINE:
+            yield " " * (10 + 3 * column) + "^^"
 
 
 def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
-    """The record with its Avro field names, also where it breaks a rule; or why the bytes are
-    none.
-    """
+    """The record with its Avro field names, also if it breaks a rule; or why it is unreadable."""
     datum = read(value, schemas)
     if isinstance(datum, Rejection):
         return ["cannot be decoded:", escaped(datum.detail)]

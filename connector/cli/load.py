@@ -10,23 +10,21 @@ from typing import Final, TextIO
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import MOMENT, RATE
-from connector.cli.terminal import Progress, a_person_watches, escaped, say, tell
+from connector.cli.parameters import MOMENT, RATE, config_of
+from connector.cli.terminal import Progress, err, escaped, has_terminal, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
-from connector.services.rows.load import load
-from connector.services.rows.load_report import (
+from connector.services.rows.load import (
     LoadOptions,
     LoadProgress,
     LoadReport,
     RejectedRow,
-    place_of,
+    load,
 )
 from connector.text import counted
 
-SAY_EVERY_S: Final = 15.0
+REPORT_EVERY_S: Final = 15.0
 REJECTED_SHOWN: Final = 20
 
 
@@ -50,7 +48,7 @@ REJECTED_SHOWN: Final = 20
 @click.option(
     "--format",
     "file_format",
-    type=click.Choice([str(one) for one in FileFormat]),
+    type=click.Choice(list(map(str, FileFormat))),
     help="The format of the files. Default: the end of each name says it.",
 )
 @click.option(
@@ -98,7 +96,7 @@ def command(
     """
     if wait and no_commit:
         raise click.UsageError("do not use --wait with --no-commit: the rows are not committed")
-    config = settings.load(ctx)
+    config = config_of(ctx)
     options = LoadOptions(
         session=session,
         file_format=file_format,
@@ -108,7 +106,7 @@ def command(
         commit=not no_commit,
         wait=wait,
     )
-    began, shown = time.monotonic(), _Shown()
+    started_at, shown = time.monotonic(), _Shown()
     try:
         with ExitStack() as stack:
             report = load(
@@ -117,7 +115,7 @@ def command(
                 files,
                 as_of=as_of,
                 options=options,
-                on_event=tell,
+                on_event=show_event,
                 on_progress=shown.progress,
                 on_rejected=_rejections(rejected, shown, stack),
             )
@@ -125,7 +123,7 @@ def command(
             rejected.write_text("")
     finally:
         shown.clear()
-    _say(report, time.monotonic() - began)
+    _print_report(report, time.monotonic() - started_at)
 
 
 class _Shown:
@@ -133,7 +131,7 @@ class _Shown:
 
     def __init__(self) -> None:
         self._bar = Progress("rows")
-        self._began = self._said_at = time.monotonic()
+        self._started_at = self._reported_at = time.monotonic()
         self._rejected = 0
         self.has_read = False
 
@@ -141,18 +139,18 @@ class _Shown:
         self.has_read = True
         now = time.monotonic()
         self._bar.show(progress.rows, now)
-        if not a_person_watches() and now - self._said_at > SAY_EVERY_S:
-            self._said_at = now
-            rate = (progress.rows - progress.repeated) / (now - self._began)
-            say(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
+        if not has_terminal() and now - self._reported_at > REPORT_EVERY_S:
+            self._reported_at = now
+            rate = (progress.rows - progress.repeated) / (now - self._started_at)
+            err(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
 
     def rejected(self, row: RejectedRow) -> None:
         self._rejected += 1
         if self._rejected <= REJECTED_SHOWN:
             self._bar.clear()
-            say(f"rejected: {place_of(row)}")
+            err(f"rejected: {row}")
         elif self._rejected == REJECTED_SHOWN + 1:
-            say("further rejected rows are only counted, and in the file of --rejected")
+            err("further rejected rows are only counted, and in the file of --rejected")
 
     def clear(self) -> None:
         self._bar.clear()
@@ -161,10 +159,8 @@ class _Shown:
 def _rejections(
     file: Path | None, shown: _Shown, stack: ExitStack
 ) -> Callable[[RejectedRow], None]:
-    """Where rejected rows go. The file has each of them before the commit.
-
-    A file of an earlier call is replaced by the first row. A load that was committed before reads
-    no rows, and leaves the file as it is.
+    """Receives rejected rows. The first one replaces the file of an earlier call. The file has each
+    row before the commit.
     """
     if file is None:
         return shown.rejected
@@ -181,16 +177,16 @@ def _rejections(
     return reject
 
 
-def _say(report: LoadReport, seconds: float) -> None:
+def _print_report(report: LoadReport, seconds: float) -> None:
     new = report.rows - report.repeated
     if report.rejected:
-        say(f"left out: {counted(report.rejected, 'row')}")
+        err(f"left out: {counted(report.rejected, 'row')}")
     rate = f"{new / seconds:,.0f} rows/s" if seconds > 0 else ""
     if not report.was_committed:
-        say(f"{counted(report.rows, 'row')}, {new:,} of them now, in {seconds:.1f} s ({rate})")
+        err(f"{counted(report.rows, 'row')}, {new:,} of them now, in {seconds:.1f} s ({rate})")
     at = report.commit_timestamp
     if at is None:
         stream = escaped(report.write_stream)
-        say(f"{stream} is finalized and not committed; its rows are not visible yet")
+        err(f"{stream} is finalized and not committed; its rows are not visible yet")
     else:
-        say(f"committed to {report.table} at {view_of_time(at)}: {counted(report.rows, 'row')}")
+        err(f"committed to {report.table} at {view_of_time(at)}: {counted(report.rows, 'row')}")

@@ -10,17 +10,11 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import RATE
-from connector.cli.terminal import Progress, say
+from connector.cli.parameters import RATE, config_of
+from connector.cli.terminal import Progress, err
 from connector.config.settings import find_stream
-from connector.errors import (
-    ConnectorError,
-    DeliveryError,
-    ErrorCode,
-    InvalidChangeError,
-    JsonViewError,
-)
+from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
+from connector.errors.records import line_refused
 from connector.state.rate import RateLimit
 from connector.text import counted
 
@@ -57,21 +51,21 @@ def command(
     """
     from connector.kafka.produce.producer import CopyingProducer
 
-    config = settings.load(ctx)
-    of = find_stream(config, stream)
+    config = config_of(ctx)
+    source = find_stream(config, stream)
     if file.isatty():
-        say("reading from the terminal, one JSON object per line; end with Ctrl-D")
-    began = time.monotonic()
+        err("reading from the terminal, one JSON object per line; end with Ctrl-D")
+    started_at = time.monotonic()
     producer = CopyingProducer(
-        config.kafka, of.topic, limits=of.limits, outbox=outbox, registry=config.registry
+        config.kafka, source.topic, limits=source.limits, outbox=outbox, registry=config.registry
     )
     for warning in producer.warnings:
-        say(f"warning: {warning}")
+        err(f"warning: {warning}")
     with producer:
         limit = None if max_changes_per_s is None else RateLimit(max_changes_per_s)
         _send_all(producer, _lines(file), limit)
-    seconds = time.monotonic() - began
-    say(f"published {counted(producer.delivered, 'record')} to {of.topic} in {seconds:.1f} s")
+    seconds = time.monotonic() - started_at
+    err(f"published {counted(producer.delivered, 'record')} to {source.topic} in {seconds:.1f} s")
 
 
 def _send_all(
@@ -96,7 +90,7 @@ def _send_all(
         raise _bad_line(producer, number, error) from error
     except KeyboardInterrupt:
         _deliver(producer)
-        say(
+        err(
             f"interrupted in line {number}; delivered before:"
             f" {counted(producer.delivered, 'record')}"
         )
@@ -108,28 +102,16 @@ def _send_all(
 def _bad_line(
     producer: ChangeProducer, number: int, error: ConnectorError | UnicodeDecodeError
 ) -> ConnectorError:
-    fate = _deliver(producer)
+    unknown = _deliver(producer)
     if isinstance(error, UnicodeDecodeError):
-        problem = f"byte {error.start + 1} is not UTF-8"
-        remedy = "Save the file as UTF-8. Write bytes that are not text as base64"
+        problem = f"byte {error.start + 1} is not UTF-8; write such bytes as base64"
     else:
-        problem = ". ".join(part for part in (error.problem, error.cause) if part)
-        remedy = error.remedy
-    cause = f"Delivered before this line: {counted(producer.delivered, 'record')}{fate}"
-    return ConnectorError(
-        ErrorCode.LINE_REFUSED,
-        f"Line {number}: {problem}",
-        cause,
-        remedy
-        or (
-            "Repair the line, then publish the file from this line on. Sending a record twice"
-            " does no harm"
-        ),
-    )
+        problem = str(error)
+    return line_refused(number, problem, f"{counted(producer.delivered, 'record')}{unknown}")
 
 
 def _deliver(producer: ChangeProducer) -> str:
-    """Wait for what was sent; says what is not known to have arrived."""
+    """Wait for the delivery. Return a sentence about records whose delivery is unknown."""
     try:
         producer.flush()
     except DeliveryError as error:
@@ -138,9 +120,7 @@ def _deliver(producer: ChangeProducer) -> str:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """The lines that say something, with their numbers from 1; a byte order mark at the start says
-    nothing.
-    """
+    """The lines that are not empty, with their numbers from 1, without a byte order mark."""
     for number, line in enumerate(file, 1):
         text = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
         if text := text.strip():

@@ -9,12 +9,11 @@ from typing import Any, Final
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import DURATION_S, MEMORY
-from connector.cli.terminal import console, escaped, out, say, shown_bytes, table, tell
+from connector.cli.parameters import DURATION_S, MEMORY, config_of, json_option
+from connector.cli.terminal import console, err, escaped, out, show_event, shown_bytes, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_bytes
-from connector.reports.open_dead_letters import OpenLetters
+from connector.reports.stream_status import OpenLetters
 from connector.services.read import TableRead, read
 from connector.services.rows.values import of_arrow
 from connector.tables.values import DataType, view_of_value
@@ -27,9 +26,7 @@ View = Callable[[Any], Any]
 
 @click.command()
 @click.argument("name", metavar="TABLE")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line, for every row."
-)
+@json_option("Print one JSON object per line, for every row.")
 @click.option(
     "--limit",
     type=click.IntRange(1, sys.maxsize),
@@ -81,44 +78,44 @@ def command(
             "do not use --max-staleness or --allow-stale with --snapshot: a snapshot has the"
             " age of the newest cut"
         )
-    config = settings.load(ctx)
+    config = config_of(ctx)
     options: dict[str, Any] = {
         "max_staleness_s": bound_s,
         "allow_stale": allow_stale,
         "snapshot": snapshot,
     }
-    with read(config, name, **options, on_event=tell, memory=memory) as found:
-        say(found.text)
-        _say_what_is_missing(found.missing)
+    with read(config, name, **options, on_event=show_event, memory=memory) as table_read:
+        err(table_read.text)
+        _report_missing(table_read.missing)
         if as_json:
-            _print_json(found, itertools.islice(found.rows, limit))
+            _print_json(table_read, itertools.islice(table_read.rows, limit))
         else:
-            _print_table(found, limit or ROWS_FOR_PEOPLE)
+            _print_table(table_read, limit or ROWS_FOR_PEOPLE)
 
 
-def _say_what_is_missing(missing: OpenLetters) -> None:
-    """Rows without a dead letter that may be of them are not called complete (DLQ-7)."""
+def _report_missing(missing: OpenLetters) -> None:
+    """Report the dead letters and releases whose changes the rows may lack (DLQ-7)."""
     if missing.count:
         number = counted(missing.count, "dead letter")
         at_most = "" if missing.is_known else " at most (Kafka cannot be reached)"
-        say(
+        err(
             f"the changes in {number}{at_most} are not in these rows; to see them: connector"
             " dead-letters list"
         )
     elif missing.under_way:
-        say(
+        err(
             "the changes in some replayed dead letters are not in these rows: ingest has not read"
             " them yet"
         )
     if missing.withheld:
-        say(
+        err(
             f"{counted(missing.withheld, 'release')} of write streams may have rows that are not"
             " shown; to see why: connector write-streams list"
         )
 
 
-def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:
-    views = [(name, _view(type_)) for name, type_ in found.columns.items()]
+def _print_json(table_read: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:
+    views = [(name, _view(type_)) for name, type_ in table_read.columns.items()]
     for row in rows:
         out(
             to_line(
@@ -130,23 +127,23 @@ def _print_json(found: TableRead, rows: Iterable[tuple[Any, ...]]) -> None:
         )
 
 
-def _print_table(found: TableRead, limit: int) -> None:
+def _print_table(table_read: TableRead, limit: int) -> None:
     shown = table(
-        *found.columns,
+        *table_read.columns,
         right=frozenset(
             name
-            for name, type_ in found.columns.items()
+            for name, type_ in table_read.columns.items()
             if type_ in {"long", "double"} or "decimal" in type_
         ),
     )
-    views = [_view(type_) for type_ in found.columns.values()]
-    rows = found.rows
+    views = [_view(type_) for type_ in table_read.columns.values()]
+    rows = table_read.rows
     for row in itertools.islice(rows, limit):
         shown.add_row(*(_for_people(value, view) for value, view in zip(row, views, strict=True)))
     if count := shown.row_count:
         console().print(shown)
     more = next(rows, None) is not None
-    say(
+    err(
         f"the first {counted(count, 'row')}; use --limit for more, or --json for all"
         if more
         else counted(count, "row")

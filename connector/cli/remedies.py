@@ -15,7 +15,7 @@ from connector.dead_letters.envelope import (
     ledger_topic,
     replay_topic,
 )
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
 from connector.write_streams.model import topic_of_catalog
 
 
@@ -58,47 +58,43 @@ _STOP_BROKER: Final = (
     Template("broker stop", options={"--folder": "folder"}, needed=frozenset({"folder"})),
 )
 
-TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
-    ErrorCode.AS_OF_TOO_OLD: _STATUS,
-    ErrorCode.BLOCKED_ROWS_TOO_MANY: _LIST_LETTERS,
-    ErrorCode.BROKER_FOLDER_IN_USE: _STOP_BROKER,
-    ErrorCode.BROKER_ON_ANOTHER_PORT: _STOP_BROKER,
-    ErrorCode.BROKER_UNREACHABLE: (
+TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
+    "AS_OF_TOO_OLD": _STATUS,
+    "BLOCKED_ROWS_TOO_MANY": _LIST_LETTERS,
+    "BROKER_FOLDER_IN_USE": _STOP_BROKER,
+    "BROKER_ON_ANOTHER_PORT": _STOP_BROKER,
+    "BROKER_UNREACHABLE": (
         Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
     ),
-    ErrorCode.CATALOG_MISSING: (Template("topic create", ("topic",)),),
-    ErrorCode.CONFIG_MISSING: (Template("--help"),),
-    ErrorCode.CUT_EXPIRED: _STATUS,
-    ErrorCode.CUT_MISSING: _STATUS,
-    ErrorCode.DATA_FILE_MISSING: _REBUILD,
-    ErrorCode.DEAD_LETTER_MISSING: (
+    "CATALOG_MISSING": (Template("topic create", ("topic",)),),
+    "CONFIG_MISSING": (Template("--help"),),
+    "CUT_MISSING": _STATUS,
+    "DATA_FILE_MISSING": _REBUILD,
+    "DEAD_LETTER_MISSING": (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
-    ErrorCode.INGEST_FAILED: (Template("run"),),
-    ErrorCode.LOAD_WITHHELD: _LIST_LETTERS,
-    ErrorCode.REJECTED_RATIO_EXCEEDED: (
+    "INGEST_FAILED": (Template("run"),),
+    "REJECTED_RATIO_EXCEEDED": (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
         Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
     ),
-    ErrorCode.GROUP_TOPICS_MISSING: (
+    "GROUP_TOPICS_MISSING": (
         Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
-    ErrorCode.RELEASE_AMBIGUOUS: _LIST_WRITE_STREAMS,
-    ErrorCode.RELEASE_TOO_LATE: _LIST_WRITE_STREAMS,
-    ErrorCode.RELEASE_UNKNOWN: _LIST_WRITE_STREAMS,
-    ErrorCode.RELEASE_WITHHELD: _LIST_WRITE_STREAMS,
-    ErrorCode.ROWS_NOT_SHOWN: _STATUS,
-    ErrorCode.STREAM_PARTITION_UNKNOWN: (Template("partitions list", ("stream",)),),
-    ErrorCode.TABLE_COLUMNS_CHANGED: _REBUILD,
-    ErrorCode.TABLE_DAMAGED: _REBUILD,
-    ErrorCode.TABLE_MISSING: (Template("run --once"),),
-    ErrorCode.TABLE_STALE: _STATUS,
-    ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
-    ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
-    ErrorCode.TRANSACTION_AMBIGUOUS: (Template("transactions list", ("stream",)),),
-    ErrorCode.TRANSACTION_UNKNOWN: (Template("transactions list", ("stream",)),),
-    ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",), {"--group": "group"}),),
+    "RELEASE_TOO_LATE": _LIST_WRITE_STREAMS,
+    "RELEASE_UNKNOWN": _LIST_WRITE_STREAMS,
+    "RELEASE_WITHHELD": _LIST_WRITE_STREAMS,
+    "ROWS_NOT_SHOWN": _STATUS,
+    "STREAM_PARTITION_UNKNOWN": (Template("partitions list", ("stream",)),),
+    "TABLE_COLUMNS_CHANGED": _REBUILD,
+    "TABLE_DAMAGED": _REBUILD,
+    "TABLE_MISSING": (Template("run --once"),),
+    "TABLE_STALE": _STATUS,
+    "TABLE_STALE_BLOCKED": _LIST_LETTERS,
+    "TOMBSTONES_UNUSABLE": _REBUILD,
+    "TRANSACTION_UNKNOWN": (Template("transactions list", ("stream",)),),
+    "TOPIC_MISSING": (Template("topic create", ("topic",), {"--group": "group"}),),
 }
 """Code -> the commands that help, in order. Each can be run without harm, or stops at once."""
 
@@ -111,16 +107,13 @@ def command_for(error: ConnectorError) -> str | None:
     Returns:
         The command line. None: no command helps, or the error lacks a value for it.
     """
-    code = _code(error)
     fields = dict(error.fields)
     if fields.get("topic") is not None:
         topic = str(fields["topic"])
         fields["topic"] = change_topic(topic_of_catalog(topic))
         fields.setdefault("group", _group_of(topic))
-    templates = TEMPLATES.get(code, ()) if code else ()
-    found = [one.line(fields) for one in templates]
-    lines = [line for line in found if line is not None]
-    return " && ".join(lines) if lines and len(lines) == len(found) else None
+    lines = [template.line(fields) for template in TEMPLATES.get(error.code, ())]
+    return None if not lines or None in lines else " && ".join(filter(None, lines))
 
 
 def _group_of(topic: str) -> str | None:
@@ -131,8 +124,3 @@ def _group_of(topic: str) -> str | None:
         if group != rest and topic == name(stream, group):
             return group
     return rest if is_of_group else None
-
-
-def _code(error: ConnectorError) -> ErrorCode | None:
-    """The code; None for the rule of an `InvalidChangeError`."""
-    return ErrorCode(error.code) if error.code in ErrorCode.__members__ else None

@@ -1,4 +1,6 @@
-"""`connector run`: ingest and apply everything that is configured, in one process (OPS-4)."""
+"""`connector run`: ingest and apply all that is configured, in one process (OPS-4). `connector
+validate`: check whether the configuration would work here (OPS-1).
+"""
 
 from __future__ import annotations
 
@@ -9,30 +11,25 @@ from typing import TextIO
 
 import click
 
-from connector.cli import settings, terminal
-from connector.cli.parameters import CORES, MEMORY
+from connector.cli.parameters import config_of, spark_options
+from connector.cli.terminal import err, escaped, out, show_error, show_event
 from connector.services.run import run
+from connector.services.validate_config import validate_config
+from connector.text import counted
 
 
 @click.command("run")
 @click.option(
     "--once", is_flag=True, help="Ingest up to the current end of every topic, apply, and stop."
 )
-@click.option(
-    "--cores",
-    type=CORES,
-    help="Threads of a local Spark; * means one per processor. Default: as in [spark].",
-)
-@click.option(
-    "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
-)
+@spark_options
 @click.option(
     "--trace",
     type=click.File("a"),
     help="Append to this file how long each step of a batch and of an apply takes, as JSON lines.",
 )
 @click.pass_context
-def command(
+def run_command(
     ctx: click.Context,
     *,
     once: bool,
@@ -45,7 +42,7 @@ def command(
 
     You can kill the command at any time and start it again: it continues where it was.
     """
-    config, stop = settings.load(ctx), threading.Event()
+    config, stop = config_of(ctx), threading.Event()
     # py4j logs each call to a JVM that has died. The command prints one error.
     logging.getLogger().addHandler(logging.NullHandler())
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -54,8 +51,30 @@ def command(
         config,
         once=once,
         stop=stop,
-        on_event=terminal.tell,
+        on_event=show_event,
         cores=cores,
         memory=memory,
         trace=trace,
     )
+
+
+@click.command()
+@click.pass_context
+def validate(ctx: click.Context) -> int:
+    """Check the configuration with the running Kafka, the registry and the warehouse. The command
+    starts, creates and writes nothing.
+
+    It prints a line for each successful check. Every fault goes to standard error, and the exit
+    code is then 1.
+    """
+    faults = 0
+    for finding in validate_config(config_of(ctx)):
+        if finding.error is not None:
+            faults += 1
+            show_error(finding.error)
+        elif finding.level == "warning":
+            err(f"warning: {finding.text}")
+        else:
+            out(escaped(finding.text))
+    err(counted(faults, "fault") if faults else "no faults")
+    return 1 if faults else 0

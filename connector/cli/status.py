@@ -12,8 +12,8 @@ from typing import Final
 
 import click
 
-from connector.cli import settings
-from connector.cli.terminal import console, escaped, out, say, table
+from connector.cli.parameters import config_of, json_option
+from connector.cli.terminal import console, err, escaped, out, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.source_status import facts_of_checks
@@ -28,7 +28,7 @@ WATCH_EVERY_S: Final = 2.0
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@json_option("Print one JSON object.")
 @click.option(
     "--watch", is_flag=True, help=f"Refresh every {WATCH_EVERY_S:g} seconds until you press Ctrl-C."
 )
@@ -44,39 +44,39 @@ def command(ctx: click.Context, *, as_json: bool, watch: bool) -> None:
         raise click.UsageError(
             "use --watch without --json; run `connector status --json` again to refresh JSON"
         )
-    config = settings.load(ctx)
+    config = config_of(ctx)
     while True:
-        found = status(config)
+        report = status(config)
         if as_json:
-            out(to_line(found.to_json()))
+            out(to_line(report.to_json()))
         else:
             if watch:
                 console().clear()
-            _print(found)
+            _print(report)
         if not watch:
             break
         time.sleep(WATCH_EVERY_S)
-    if found.errors:
-        raise next(iter(found.errors.values()))
+    if report.errors:
+        raise next(iter(report.errors.values()))
 
 
-def _print(found: StatusReport) -> None:
-    for stream in found.streams.values():
+def _print(report: StatusReport) -> None:
+    for stream in report.streams.values():
         out(f"stream {stream.name}")
         for name, fact in _facts(stream):
             out(f"  {name:<14}  {escaped(fact)}")
         out("")
-    if found.tables:
-        _print_tables(found)
-    for command in dict.fromkeys(_commands(found)):
+    if report.tables:
+        _print_tables(report)
+    for command in dict.fromkeys(_commands(report)):
         out(f"run: {command}")
-    for path, error in found.errors.items():
-        say(f"{path}: {error}")
+    for path, error in report.errors.items():
+        err(f"{path}: {error}")
 
 
-def _commands(found: StatusReport) -> Iterator[str]:
+def _commands(report: StatusReport) -> Iterator[str]:
     """The commands that help with the hints. Names of streams need no quotes."""
-    for stream in found.streams.values():
+    for stream in report.streams.values():
         if not stream.ingest_batch or _waits_for_ingest(stream):
             yield "connector run"
         is_delayed = stream.stalled or stream.undeclared or stream.never_seen or stream.uncovered
@@ -86,11 +86,11 @@ def _commands(found: StatusReport) -> Iterator[str]:
             yield f"connector dead-letters list --stream {stream.name}"
         if stream.write_streams.is_withheld:
             yield f"connector write-streams list {stream.name}"
-    for of in found.tables.values():
-        if not of.apply:
+    for of_table in report.tables.values():
+        if not of_table.apply:
             yield "connector run"
-        if of.is_waiting:
-            yield f"connector partitions list {of.stream}"
+        if of_table.is_waiting:
+            yield f"connector partitions list {of_table.stream}"
 
 
 def _waits_for_ingest(stream: StreamStatus) -> bool:
@@ -100,147 +100,122 @@ def _waits_for_ingest(stream: StreamStatus) -> bool:
 
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
-    named = summarize_names(stream.undefined_sources)
-    unknown = (
-        f", {stream.unknown_tables:,} of source tables without a table definition"
-        + (f" (of late: {named})" if named else "")
-        if stream.unknown_tables
-        else ""
-    )
-    released = stream.write_streams.released_rows
-    yield (
-        "ingested",
-        counted(stream.changes, "change")
-        + (f" and {counted(released, 'released row')}" if released else "")
-        + f" by ingest batch {stream.ingest_batch:,}{unknown}",
-    )
-    if stream.topic_read_at is not None:
-        yield (
-            "lag",
-            (
-                f"{counted(stream.lag or 0, 'offset')} at the last check of Kafka,"
-                f" {_ago(stream.now, stream.topic_read_at)}"
-            ),
-        )
-    if stream.low_watermark is not None:
-        yield (
-            "complete below",
-            f"{view_of_time(stream.low_watermark)}, {_ago(stream.now, stream.low_watermark)}",
-        )
-    if stream.horizon:
-        yield (
-            "horizon",
-            (
-                f"{view_of_time(stream.horizon)}: older changes are rejected, and older deletes"
-                " may be forgotten"
-            ),
-        )
-    lagging = stream.lagging_partition
-    if lagging is not None and lagging not in stream.stalled[:FEW]:
-        yield "waits for", _last_heartbeat(lagging, stream.now)
-    for stall in stream.stalled[:FEW]:
-        yield (
-            "stalled",
-            f"{_last_heartbeat(stall, stream.now)}; if its producer has ended for good, close it",
-        )
-    if stream.undeclared:
-        yield "undeclared", summarize_names(stream.undeclared)
+    """The facts about a stream, as a name and a text."""
+    yield from _progress_facts(stream)
+    yield from _partition_facts(stream)
     if stream.late:
-        yield (
-            "late",
-            (
-                f"{counted(stream.late, 'change')} came after the low watermark had passed their"
-                " time. Tables have them, and a snapshot of that time changes with them"
-            ),
+        changes = counted(stream.late, "change")
+        text = (
+            f"{changes} came after the low watermark had passed their time. Tables have them, and a"
+            " snapshot of that time changes with them"
         )
+        yield "late", text
     if stream.ignored_claims:
-        yield (
-            "ignored claims",
-            (f"{stream.ignored_claims:,}: they did not move the low watermark"),
-        )
+        claims = f"{stream.ignored_claims:,}: they did not move the low watermark"
+        yield "ignored claims", claims
     yield from facts_of_checks(stream.checks, stream.now)
     yield from _incomplete(stream)
-    letters = stream.dead_letters
     yield from stream.write_streams.facts(stream.now)
+    letters = stream.dead_letters
     if letters.count or letters.uncounted_tables or stream.rejected:
         yield "dead letters", _dead_letters(stream)
-    if (kept := _maintained(stream.maintenance, stream.now)) is not None:
-        yield "maintained", kept
+    if (maintained := _maintained(stream.maintenance, stream.now)) is not None:
+        yield "maintained", maintained
     for hint in stream.hints:
         yield "hint", hint
 
 
+def _progress_facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    text = counted(stream.changes, "change")
+    if released := stream.write_streams.released_rows:
+        text += f" and {counted(released, 'released row')}"
+    text += f" by ingest batch {stream.ingest_batch:,}"
+    if stream.unknown_tables:
+        text += f", {stream.unknown_tables:,} of source tables without a table definition"
+        if stream.undefined_sources:
+            text += f" (of late: {summarize_names(stream.undefined_sources)})"
+    yield "ingested", text
+    if stream.topic_read_at is not None:
+        offsets = counted(stream.lag or 0, "offset")
+        read = _ago(stream.now, stream.topic_read_at)
+        yield "lag", f"{offsets} at the last check of Kafka, {read}"
+    if (low := stream.low_watermark) is not None:
+        yield "complete below", f"{view_of_time(low)}, {_ago(stream.now, low)}"
+    if stream.horizon:
+        effect = "older changes are rejected, and older deletes may be forgotten"
+        yield "horizon", f"{view_of_time(stream.horizon)}: {effect}"
+
+
+def _partition_facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
+    lagging = stream.lagging_partition
+    if lagging is not None and lagging not in stream.stalled[:FEW]:
+        yield "waits for", _last_heartbeat(lagging, stream.now)
+    for stall in stream.stalled[:FEW]:
+        heartbeat = _last_heartbeat(stall, stream.now)
+        yield "stalled", f"{heartbeat}; if its producer has ended for good, close it"
+    if stream.undeclared:
+        yield "undeclared", summarize_names(stream.undeclared)
+
+
 def _incomplete(stream: StreamStatus) -> Iterator[tuple[str, str]]:
-    for one in stream.transactions.incomplete[:FEW]:
-        name = f"transaction {one.server_transaction_id} of {view_of_time(one.commit_timestamp)}"
-        released = ", released" if one.is_released else ""
-        yield "incomplete", f"{name}: {counted(one.missing, 'record')} missing{released}"
+    for transaction in stream.transactions.incomplete[:FEW]:
+        at = view_of_time(transaction.commit_timestamp)
+        missing = f"{counted(transaction.missing, 'record')} missing"
+        released = ", released" if transaction.is_released else ""
+        name = f"transaction {transaction.server_transaction_id} of {at}"
+        yield "incomplete", f"{name}: {missing}{released}"
 
 
 def _dead_letters(stream: StreamStatus) -> str:
-    of = stream.dead_letters
-    since = "" if of.since is None else f", the oldest {_ago(stream.now, of.since)}"
-    known = f"{of.count:,} open" if of.is_known else f"at most {of.count:,} open"
-    if of.uncounted_tables:
-        known += " without those of tables that cannot be read"
-    by_reason = ", ".join(
-        f"{count:,} {reason}"
-        for reason, count in sorted(stream.rejected.items(), key=lambda item: -item[1])
-    )
-    return f"{known}{since}" + (f"; rejected so far: {by_reason}" if by_reason else "")
+    letters = stream.dead_letters
+    text = f"{letters.count:,} open" if letters.is_known else f"at most {letters.count:,} open"
+    if letters.uncounted_tables:
+        text += " without those of tables that cannot be read"
+    if letters.since is not None:
+        text += f", the oldest {_ago(stream.now, letters.since)}"
+    if stream.rejected:
+        reasons = sorted(stream.rejected.items(), key=lambda item: -item[1])
+        text += "; rejected so far: " + ", ".join(f"{count:,} {name}" for name, count in reasons)
+    return text
 
 
-def _print_tables(found: StatusReport) -> None:
-    right = frozenset({"pending", "letters"})
-    shown = table(
-        "table",
-        "complete below",
-        "cut",
-        "letters",
-        "age",
-        "bound",
-        "can keep",
-        "pending",
-        "due",
-        "last job",
-        right=right,
-    )
-    for of in found.tables.values():
+def _print_tables(report: StatusReport) -> None:
+    columns = ("table", "complete below", "cut", "letters", "age", "bound", "can keep", "pending")
+    shown = table(*columns, "due", "last job", right=frozenset({"pending", "letters"}))
+    for of_table in report.tables.values():
+        below = of_table.upsert_stream_apply_watermark
+        pending, job = of_table.pending_batches, of_table.last_job
         shown.add_row(
-            of.name,
-            (
-                ""
-                if of.upsert_stream_apply_watermark is None
-                else _to_the_second(of.upsert_stream_apply_watermark)
-            ),
-            _cut(of),
-            f"{of.dead_letters.count:,}",
-            "" if of.age_s is None else duration(of.age_s),
-            "" if of.max_staleness_s is None else duration(of.max_staleness_s),
-            (
-                ""
-                if of.recommended_max_staleness_s is None
-                else duration(of.recommended_max_staleness_s)
-            ),
-            "unknown" if of.pending_batches is None else f"{of.pending_batches:,}",
-            _due(of),
-            "" if of.last_job is None else escaped(_job(of.last_job, of.now)),
+            of_table.name,
+            "" if below is None else _to_the_second(below),
+            _cut(of_table),
+            f"{of_table.dead_letters.count:,}",
+            _duration(of_table.age_s),
+            _duration(of_table.max_staleness_s),
+            _duration(of_table.recommended_max_staleness_s),
+            "unknown" if pending is None else f"{pending:,}",
+            _due(of_table),
+            "" if job is None else escaped(_job(job, of_table.now)),
         )
     console().print(shown)
-    for of in found.tables.values():
-        if (kept := _maintained(of.maintenance, of.now)) is not None:
-            out(f"maintained: {of.name}: {kept}")
-        for hint in of.hints:
-            out(f"hint: {of.name}: {escaped(hint)}")
+    for of_table in report.tables.values():
+        if (maintained := _maintained(of_table.maintenance, of_table.now)) is not None:
+            out(f"maintained: {of_table.name}: {maintained}")
+        for hint in of_table.hints:
+            out(f"hint: {of_table.name}: {escaped(hint)}")
+
+
+def _duration(seconds: float | None) -> str:
+    return "" if seconds is None else duration(seconds)
 
 
 def _maintained(jobs: Iterable[Job], now: int) -> str | None:
     """The last maintenance and the bytes on disk after it; None: there was no maintenance."""
     parts = []
     for job in jobs:
-        what = "fewer" if job.kind is JobKind.COMPACTION else f"removed, {_mib(job.bytes)} freed"
-        did = "failed" if job.error else f"{counted(job.files, 'file')} {what}"
-        parts.append(f"{job.kind.value.replace('_', '-')} {_ago(now, job.ended_at)}, {did}")
+        effect = "fewer" if job.kind is JobKind.COMPACTION else f"removed, {_mib(job.bytes)} freed"
+        result = "failed" if job.error else f"{counted(job.files, 'file')} {effect}"
+        parts.append(f"{job.kind.value.replace('_', '-')} {_ago(now, job.ended_at)}, {result}")
         if job.disk_bytes:
             parts.append(
                 f"then {_mib(job.disk_bytes)} on disk, {_mib(job.live_bytes)} of the newest version"
@@ -252,28 +227,23 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
 
 
-def _cut(of: TableStatus) -> str:
-    if of.is_consistent_cut:
+def _cut(status: TableStatus) -> str:
+    if status.is_consistent_cut:
         return "yes"
-    if not of.apply:
+    if not status.apply:
         return "nothing applied"
-    since = (
-        ""
-        if of.inconsistent_since is None
-        else f" for {duration((of.now - of.inconsistent_since) / 1_000_000)}"
-    )
-    blocked_rows = (
-        ""
-        if of.lagging_partition is None
-        else f", delayed by {escaped(of.lagging_partition.stream_partition)}"
-    )
-    return f"no{since}{blocked_rows}"
+    text, lagging = "no", status.lagging_partition
+    if status.inconsistent_since is not None:
+        text += f" for {duration((status.now - status.inconsistent_since) / 1_000_000)}"
+    if lagging is not None:
+        text += f", delayed by {escaped(lagging.stream_partition)}"
+    return text
 
 
-def _due(of: TableStatus) -> str:
-    if of.due_at is not None and of.due_at > of.now:
-        return f"in {duration((of.due_at - of.now) / 1_000_000)}"
-    return "now" if of.pending_batches else ""
+def _due(status: TableStatus) -> str:
+    if status.due_at is not None and status.due_at > status.now:
+        return f"in {duration((status.due_at - status.now) / 1_000_000)}"
+    return "now" if status.pending_batches else ""
 
 
 def _to_the_second(timestamp: int) -> str:
@@ -288,12 +258,12 @@ def _job(job: Job, now: int) -> str:
 
 
 def _last_heartbeat(stall: Stall, now: int) -> str:
-    place = f"stream partition {stall.stream_partition} in Kafka partition {stall.kafka_partition}"
+    name = f"stream partition {stall.stream_partition} in Kafka partition {stall.kafka_partition}"
     since = duration(max(0, now - stall.since) / 1_000_000)
     if not stall.watermark:
-        return f"{place}: no heartbeat yet, for {since}"
+        return f"{name}: no heartbeat yet, for {since}"
     complete = f"complete below {view_of_time(stall.watermark)}"
-    return f"{place}: the last new heartbeat came {since} ago, {complete}"
+    return f"{name}: the last new heartbeat came {since} ago, {complete}"
 
 
 def _ago(now: int, then: int) -> str:

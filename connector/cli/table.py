@@ -6,9 +6,13 @@ from __future__ import annotations
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import CORES, DURATION_S, MEMORY
-from connector.cli.terminal import console, escaped, out, say, tell
+from connector.cli.parameters import (
+    DURATION_S,
+    config_of,
+    json_option,
+    spark_options,
+)
+from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table
 from connector.records.json_view import to_line
@@ -29,9 +33,7 @@ def command() -> None:
 
 @command.command()
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each job."
-)
+@json_option("Print one JSON object per line for each job.")
 @click.option(
     "--limit",
     type=click.IntRange(1),
@@ -40,7 +42,7 @@ def command() -> None:
 @click.pass_context
 def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) -> None:
     """Show the jobs of table NAME, the newest first, and the bound that its applies can keep."""
-    config = settings.load(ctx)
+    config = config_of(ctx)
     definition = find_table(config, name)
     jobs = tables.jobs(config, name, limit=limit or (None if as_json else JOBS_FOR_PEOPLE))
     if as_json:
@@ -50,10 +52,10 @@ def history(ctx: click.Context, name: str, *, as_json: bool, limit: int | None) 
         _print(jobs)
     p95 = tables.apply_p95_s(config, name)
     if p95 is None:
-        say(f"{counted(len(jobs), 'job')} of {name}; no apply succeeded in the last seven days")
+        err(f"{counted(len(jobs), 'job')} of {name}; no apply succeeded in the last seven days")
     else:
         bound = duration(recommended_bound_s(p95, config.streams[definition.stream].buffer_s) or 0)
-        say(
+        err(
             f"{counted(len(jobs), 'job')} of {name}; 95 of 100 applies take at most {p95:.1f}"
             f" s, so a max_staleness of {bound} is possible"
         )
@@ -105,10 +107,11 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     if (setting is None) is not unset:
         raise click.UsageError(f"give {BOUND}=10m, {PACE}=1h, or --unset")
     wanted = {} if setting is None else _setting(ctx, setting)
-    config = settings.load(ctx)
+    config = config_of(ctx)
     definition = find_table(config, name)
     if unset:
-        tables.unset(config, name)
+        tables.set_max_staleness(config, name, None)
+        tables.set_apply_every(config, name, None)
     elif BOUND in wanted:
         tables.set_max_staleness(config, name, wanted[BOUND])
     else:
@@ -116,24 +119,24 @@ def set_(ctx: click.Context, name: str, setting: str | None, *, unset: bool) -> 
     whose = "of the configuration" if unset else "until --unset"
     if unset or BOUND in wanted:
         bound = wanted.get(BOUND, definition.max_staleness_s)
-        say(
+        err(
             f"{name}: {BOUND} {duration(bound)} {whose}"
             if bound
             else f"{name}: no {BOUND}; every read merges the changes that are not applied"
         )
     every = tables.apply_every_s(config, name)
-    say(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
+    err(f"{name}: applied every {duration(every)}{f', {whose}' if PACE in wanted else ''}")
 
 
 def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
-    name, is_given, text = setting.partition("=")
-    name, known = name.strip(), [BOUND, PACE]
-    if name not in known or not is_given:
-        if name in known:
+    name, has_value, text = setting.partition("=")
+    name, names = name.strip(), [BOUND, PACE]
+    if name not in names or not has_value:
+        if name in names:
             problem, hint = f"{name} has no value", f"write {name}=DURATION, for example {name}=10m"
         else:
             problem = f'a table has no setting "{escaped(name)}" that you can set'
-            hint = nearest(name, known) or f"write {BOUND}=DURATION or {PACE}=DURATION"
+            hint = nearest(name, names) or f"write {BOUND}=DURATION or {PACE}=DURATION"
         raise click.UsageError(f"{problem}; {hint}")
     seconds = DURATION_S.convert(text, None, ctx)
     if name == PACE and seconds < 1:
@@ -145,14 +148,7 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 
 @command.command()
 @click.argument("name", metavar="NAME")
-@click.option(
-    "--cores",
-    type=CORES,
-    help="Threads of a local Spark; * means one per processor. Default: as in [spark].",
-)
-@click.option(
-    "--memory", type=MEMORY, help="Heap of the Spark driver, such as 2g. Default: as in [spark]."
-)
+@spark_options
 @click.pass_context
 def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | None) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.
@@ -160,10 +156,11 @@ def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | N
     Stop `connector run` first. Readers see the old table until the new one is complete. If you kill
     the command, the old table stays.
     """
-    made = tables.rebuild(settings.load(ctx), name, on_event=tell, cores=cores, memory=memory)
-    say(f"{name} is rebuilt from {counted(made.changes, 'change')}, up to batch {made.to_batch}")
-    if made.misfits:
-        say(
-            f"{counted(made.misfits, 'cell')} of new columns do not have the declared type, and"
+    report = tables.rebuild(config_of(ctx), name, on_event=show_event, cores=cores, memory=memory)
+    changes = counted(report.changes, "change")
+    err(f"{name} is rebuilt from {changes}, up to batch {report.to_batch}")
+    if report.misfits:
+        err(
+            f"{counted(report.misfits, 'cell')} of new columns do not have the declared type, and"
             " stay in _unmapped"
         )

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import MOMENT, START
-from connector.cli.terminal import out, say
+from connector.cli.parameters import MOMENT, START, config_of
+from connector.cli.terminal import err, out
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables, find_stream
 from connector.dead_letters.envelope import letter_id
+from connector.records.json_view import to_json
 from connector.records.rejection import Rejection
 from connector.text import counted
 
 if TYPE_CHECKING:
-    from connector.kafka import ConsumerRecord, Late, Released, Staged
+    from connector.kafka import (
+        ChangeConsumer,
+        ConsumerRecord,
+        Late,
+        Released,
+        Staged,
+        StreamSettings,
+        WatermarkConsumer,
+    )
 
 
 @click.command()
@@ -72,74 +80,76 @@ def command(
     With --end-commit, the command ends when the low watermark is above this time. For example,
     `--start-commit 2h --end-commit 1h` prints the changes that were committed in this hour.
     """
-    from connector.kafka import (
-        ChangeConsumer,
-        CommitRange,
-        StreamSettings,
-        Watermark,
-        WatermarkConsumer,
-    )
+    from connector.kafka import ChangeConsumer, CommitRange, WatermarkConsumer
 
-    config = settings.load(ctx)
-    of = find_stream(config, stream)
-    known = StreamSettings(
-        config.registry, of.limits, declared_tables(config, of), frozenset(of.partitions)
-    )
+    config = config_of(ctx)
+    source = find_stream(config, stream)
+    options: dict[str, Any] = {
+        "start": start,
+        "staged": staged,
+        "stream": _settings(config, source),
+    }
     consumer: ChangeConsumer | WatermarkConsumer
     if start_commit is None and end_commit is None:
-        consumer = ChangeConsumer(
-            config.kafka, of.topic, start=start, bounded=not follow, staged=staged, stream=known
-        )
+        consumer = ChangeConsumer(config.kafka, source.topic, bounded=not follow, **options)
     else:
         consumer = WatermarkConsumer(
-            config.kafka,
-            of.topic,
-            start=start,
+            *(config.kafka, source.topic),
             commits=CommitRange(start_commit, end_commit),
             bounded=not follow and end_commit is None,
-            staged=staged,
-            stream=known,
+            **options,
         )
-    records = rejections = 0
     with consumer:
         for warning in consumer.warnings:
-            say(f"warning: {warning}")
-        while not consumer.finished and (limit is None or records + rejections < limit):
-            received = consumer.poll(0.2)
-            if received is None:
-                sys.stdout.flush()
-            elif isinstance(received, Watermark):
-                continue
-            elif _show(received):
-                records += 1
-            else:
-                rejections += 1
-    say(
-        f"{counted(records, 'record')} of {of.topic}"
-        + (f"; would be rejected: {rejections:,}" if rejections else "")
-    )
+            err(f"warning: {warning}")
+        records, rejections = _print_records(consumer, limit)
+    rejected = f"; would be rejected: {rejections:,}" if rejections else ""
+    err(f"{counted(records, 'record')} of {source.topic}{rejected}")
 
 
-def declared_tables(config: ConnectorConfig, of: StreamConfig) -> frozenset[str] | None:
-    """The source tables that the stream's definitions name, or None where changes of others are
-    kept (TBL-7).
+def _print_records(
+    consumer: ChangeConsumer | WatermarkConsumer, limit: int | None
+) -> tuple[int, int]:
+    """Print records until the end or the limit. Return their number, and that of rejections."""
+    from connector.kafka import Watermark
+
+    records = rejections = 0
+    while not consumer.finished and (limit is None or records + rejections < limit):
+        received = consumer.poll(0.2)
+        if received is None:
+            sys.stdout.flush()
+        elif isinstance(received, Watermark):
+            continue
+        elif _print_record(received):
+            records += 1
+        else:
+            rejections += 1
+    return records, rejections
+
+
+def _settings(config: ConnectorConfig, source: StreamConfig) -> StreamSettings:
+    """The settings of the stream that decide which records would be rejected. Without declared
+    tables, changes of all source tables are accepted (TBL-7).
     """
-    if of.unknown_tables is UnknownTables.KEEP:
-        return None
-    return frozenset(table.source for table in config.tables.values() if table.stream == of.name)
+    from connector.kafka import StreamSettings
+
+    declared = None
+    if source.unknown_tables is not UnknownTables.KEEP:
+        declared = frozenset(table.source for table in config.tables_of(source.name).values())
+    roots = frozenset(source.partitions)
+    return StreamSettings(config.registry, source.limits, declared, roots)
 
 
-def _show(received: ConsumerRecord | Late | Released | Staged) -> bool:
+def _print_record(received: ConsumerRecord | Late | Released | Staged) -> bool:
     """Print a record; a rejection goes to standard error, and is False."""
     from connector.kafka import ConsumerRecord, Late
-    from connector.records.json_view import to_json
 
     if not isinstance(received, ConsumerRecord):
         out(to_json(received.change if isinstance(received, Late) else received.record, None))
         return True
     if isinstance(received.record, Rejection):
         reason = f"{received.record.reason} {received.record.rule}".rstrip()
-        say(
+        err(
             f"rejected: {letter_id(received.position)} {reason}: {received.record.detail}".replace(
                 "\n", "\\n"
             )

@@ -1,15 +1,15 @@
 """Output: data on standard output, messages on standard error.
 
-Whatever came from outside (a record, a header, an answer of a server) goes through `escaped` before
-it reaches a terminal (DLQ-9): control characters, and those that turn the direction of writing,
-would let a record rewrite the screen.
+Text from outside (of a record, a header, a server) goes through `escaped` before it reaches a
+terminal (DLQ-9): control characters, and those that turn the direction of writing, would let a
+record rewrite the screen.
 """
 
 from __future__ import annotations
 
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _UNSAFE_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
-def escaped(text: str, keep: str = "") -> str:
-    r"""`text` with everything that does not print as itself as `\\xNN`, `\\uNNNN` or `\\UNNNNNNNN`,
-    but for the characters in `keep`.
+def escaped(text: str, allowed: str = "") -> str:
+    r"""`text` with each character that does not print as itself as `\\xNN`, `\\uNNNN` or
+    `\\UNNNNNNNN`, but for those in `allowed`.
     """
     if text.isascii() and text.isprintable():
         return text
     return "".join(
         (
             c
-            if c in keep or unicodedata.category(c) not in _UNSAFE_CATEGORIES
+            if c in allowed or unicodedata.category(c) not in _UNSAFE_CATEGORIES
             else c.encode("unicode_escape").decode()
         )
         for c in text
@@ -54,20 +54,18 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-def say(message: str) -> None:
-    """Talk: one line on standard error."""
-    click.echo(escaped(message, keep="\n"), err=True)
+def err(message: str) -> None:
+    """Print a message: one line on standard error."""
+    click.echo(escaped(message, allowed="\n"), err=True)
 
 
-def tell(event: Event) -> None:
-    """Say an event of a service."""
-    say(f"warning: {event.text}" if event.level == "warning" else event.text)
+def show_event(event: Event) -> None:
+    """Show an event of a service on standard error."""
+    err(f"warning: {event.text}" if event.level == "warning" else event.text)
 
 
 def out(line: str) -> None:
-    """Data: one line on standard output, as it is. The caller has made sure that it holds no raw
-    bytes from outside.
-    """
+    """Print data: one line on standard output, as it is. Escape what comes from outside before."""
     sys.stdout.write(line)
     sys.stdout.write("\n")
 
@@ -84,17 +82,17 @@ def show_error(error: ConnectorError) -> None:
         ("code", error.code),
     ):
         if text:
-            say(f"{name + ':':<7} {text}")
+            err(f"{name + ':':<7} {text}")
 
 
-def a_person_watches(stream: TextIO | None = None) -> bool:
-    """Whether talk goes to a terminal, so that progress is of use."""
-    return (stream or sys.stderr).isatty()
+def has_terminal() -> bool:
+    """Whether messages go to a terminal, so that progress is of use."""
+    return sys.stderr.isatty()
 
 
 def console() -> Console:
-    """Where tables for people go: standard output, in the width of the terminal, or as wide as they
-    are where a program reads.
+    """The console of tables for people: standard output, in the width of the terminal, or in full
+    width without one.
     """
     from rich.console import Console
 
@@ -114,43 +112,43 @@ def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
     from rich import box
     from rich.table import Table
 
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    empty = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:
-        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return made
+        empty.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return empty
 
 
 class Progress:
-    """A count that is renewed on one line while a person watches, at most ten times a second;
-    nothing where a program does.
+    """A count on one line of the terminal, which is replaced at most ten times a second. Without a
+    terminal, it is not shown.
     """
 
-    def __init__(self, what: str, total: int | None = None) -> None:
-        """With a `total` it says how much time is left, too, at the rate since the first count."""
-        self._what, self._total = what, total
-        self._watched = a_person_watches()
+    def __init__(self, noun: str, total: int | None = None) -> None:
+        """With a `total`, the line has the time left, too, at the rate since the first count."""
+        self._noun, self._total = noun, total
+        self._is_shown = has_terminal()
         self._next = 0.0
         self._first: tuple[int, float] | None = None
 
     def show(self, count: int, now: float) -> None:
         """Show `count`, if it is time. `now` is a monotonic clock's, in seconds."""
-        if self._watched and now >= self._next:
+        if self._is_shown and now >= self._next:
             self._next = now + 0.1
             click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
 
     def line(self, count: int, now: float) -> str:
         """The text that it shows."""
         if self._total is None:
-            return f"{count:,} {self._what}"
+            return f"{count:,} {self._noun}"
         first, began = self._first = self._first or (count, now)
         left = (
             f", {round((self._total - count) * (now - began) / (count - first)):,} s left"
             if count > first
             else ""
         )
-        return f"{count:,} of {self._total:,} {self._what}{left}"
+        return f"{count:,} of {self._total:,} {self._noun}{left}"
 
     def clear(self) -> None:
-        """Take the line away."""
-        if self._watched:
+        """Remove the line."""
+        if self._is_shown:
             click.echo("\r\x1b[K", err=True, nl=False)

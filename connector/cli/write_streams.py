@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import click
 
-from connector.cli import settings
-from connector.cli.parameters import DURATION_S, MOMENT
-from connector.cli.terminal import console, escaped, out, say, table, tell
+from connector.cli.parameters import DURATION_S, MOMENT, check_why, config_of, json_option
+from connector.cli.terminal import console, err, escaped, out, show_event, table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import ReleaseStatus, named
@@ -34,41 +33,39 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("stream", required=False)
-@click.option(
-    "--json", "as_json", is_flag=True, help="Print one JSON object per line for each write stream."
-)
+@json_option("Print one JSON object per line for each write stream.")
 @click.pass_context
 def list_(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
     """Show the write streams of STREAM, the sessions that have probably died, and the releases that
     are not complete.
     """
-    found = list_write_streams(settings.load(ctx), stream)
+    listed = list_write_streams(config_of(ctx), stream)
     if as_json:
-        for one in found.write_streams.values():
-            out(to_line(one.to_json()))
-    elif found.write_streams:
-        _print(found)
-    _say_what_to_do(found)
-    say(
-        f"{counted(len(found.write_streams), 'write stream')} of {found.stream}, by ingest batch"
-        f" {found.ingest_batch}"
+        for status in listed.write_streams.values():
+            out(to_line(status.to_json()))
+    elif listed.write_streams:
+        _print(listed)
+    _print_remedies(listed)
+    err(
+        f"{counted(len(listed.write_streams), 'write stream')} of {listed.stream}, by ingest batch"
+        f" {listed.ingest_batch}"
     )
 
 
-def _print(found: WriteStreamList) -> None:
+def _print(listed: WriteStreamList) -> None:
     right = frozenset({"end", "released"})
     shown = table(
         "write stream", "kind", "state", "end", "released", "last append", "expires", right=right
     )
-    for one in found.write_streams.values():
+    for status in listed.write_streams.values():
         shown.add_row(
-            escaped(one.name),
-            str(one.kind),
-            one.state,
-            f"{one.end:,}",
-            "" if one.released_rows is None else f"{one.released_rows:,}",
-            "" if one.last_append is None else _ago(found.now, one.last_append),
-            "" if one.expires_at is None else _in(found.now, one.expires_at),
+            escaped(status.name),
+            str(status.kind),
+            status.state,
+            f"{status.end:,}",
+            "" if status.released_rows is None else f"{status.released_rows:,}",
+            "" if status.last_append is None else _ago(listed.now, status.last_append),
+            "" if status.expires_at is None else _in(listed.now, status.expires_at),
         )
     console().print(shown)
 
@@ -81,23 +78,23 @@ def _in(now: int, then: int) -> str:
     return f"in {duration((then - now) / 1_000_000)}" if then > now else _ago(now, then)
 
 
-def _say_what_to_do(found: WriteStreamList) -> None:
-    for session in found.sessions:
-        since = duration(max(0, found.now - session.since) / 1_000_000)
-        say(
+def _print_remedies(listed: WriteStreamList) -> None:
+    for session in listed.sessions:
+        since = duration(max(0, listed.now - session.since) / 1_000_000)
+        err(
             f"session {session.name} has probably died: its stream partition"
             f" {session.stream_partition} has not moved for {since}, and delays the low watermark"
         )
         if session.write_streams:
-            say(
+            err(
                 "to end it: connector write-streams finalize"
-                f" {found.stream} {session.write_streams[0]}"
+                f" {listed.stream} {session.write_streams[0]}"
             )
-    if any(one.withheld is Withheld.NO for one in found.releases):
-        say("to ingest the rows: connector run")
-    for release in found.releases:
+    if any(release.withheld is Withheld.NO for release in listed.releases):
+        err("to ingest the rows: connector run")
+    for release in listed.releases:
         state = "incomplete" if release.withheld is Withheld.NO else "withheld"
-        say(
+        err(
             f"the release of {named(release)} is {state}: {release.problem}; {release.remedy}"
             + (" (requested)" if release.is_requested else "")
         )
@@ -106,9 +103,9 @@ def _say_what_to_do(found: WriteStreamList) -> None:
             Withheld.TOO_LATE: " --again",
         }
         if release.withheld in options and not release.is_requested:
-            say(
-                f"to release it: connector write-streams release {found.stream}"
-                f" {request_of(release, found.releases)}{options[release.withheld]}"
+            err(
+                f"to release it: connector write-streams release {listed.stream}"
+                f" {request_of(release, listed.releases)}{options[release.withheld]}"
             )
 
 
@@ -117,9 +114,7 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
     stream has several releases that are withheld for the same reason.
     """
     name = release.write_streams[0]
-    alike = [
-        one for one in others if one.withheld is release.withheld and name in one.write_streams
-    ]
+    alike = [of for of in others if of.withheld is release.withheld and name in of.write_streams]
     if len(alike) == 1:
         return name
     return f"{name} --commit-timestamp {view_of_time(release.commit_timestamp)}"
@@ -131,13 +126,12 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
 @click.pass_context
 def show(ctx: click.Context, stream: str, name: str) -> None:
     """Print write stream NAME of STREAM as one JSON object."""
-    found = list_write_streams(settings.load(ctx), stream)
-    one = found.write_streams.get(name)
-    if one is None:
-        if similar := nearest(name, found.write_streams):
-            say(similar)
+    streams = list_write_streams(config_of(ctx), stream).write_streams
+    if name not in streams:
+        if similar := nearest(name, streams):
+            err(similar)
         raise state_error(Fault.NOT_FOUND, name)
-    out(to_line(one.to_json()))
+    out(to_line(streams[name].to_json()))
 
 
 @command.command()
@@ -150,8 +144,8 @@ def finalize(ctx: click.Context, stream: str, name: str) -> None:
     This ends the session. If its process is still alive, its next call fails. The stream partitions
     of the session end, too. This may take a minute.
     """
-    rows = finalize_write_stream(settings.load(ctx), stream, name)
-    say(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
+    rows = finalize_write_stream(config_of(ctx), stream, name)
+    err(f"{escaped(name)} is finalized, with {counted(rows, 'row')}")
 
 
 @command.command()
@@ -183,17 +177,17 @@ def commit(
     if timeout is not None and not wait:
         raise click.UsageError("use --timeout with --wait")
     commit_timestamp = commit_write_streams(
-        settings.load(ctx),
+        config_of(ctx),
         stream,
         names,
         as_of=as_of,
         wait=wait,
         timeout_s=timeout,
-        on_event=tell,
+        on_event=show_event,
     )
     out(str(view_of_time(commit_timestamp)))
     shown = f", and applied to every table of {stream}" if wait else ""
-    say(f"{counted(len(set(names)), 'write stream')} committed{shown}")
+    err(f"{counted(len(set(names)), 'write stream')} committed{shown}")
 
 
 @command.command()
@@ -204,8 +198,8 @@ def discard(ctx: click.Context, stream: str, names: tuple[str, ...]) -> None:
     """Discard the pending or buffered write streams NAME... of STREAM: their rows that are not
     released never become visible. They must be finalized or expired. You cannot undo this.
     """
-    discard_write_streams(settings.load(ctx), stream, names)
-    say(f"{counted(len(set(names)), 'write stream')} discarded")
+    discard_write_streams(config_of(ctx), stream, names)
+    err(f"{counted(len(set(names)), 'write stream')} discarded")
 
 
 @command.command()
@@ -243,16 +237,16 @@ def release(
     """
     if without_rejected == again:
         raise click.UsageError("use --without-rejected or --again, and not both")
-    if without_rejected and not (why or "").strip():
-        raise click.UsageError("give the reason with --why")
+    if without_rejected:
+        check_why(why)
     if again and why is not None:
         raise click.UsageError("use --why with --without-rejected only")
-    config = settings.load(ctx)
+    config = config_of(ctx)
     if again:
         new = release_again(config, stream, name, commit_timestamp=commit_timestamp)
         out(str(view_of_time(new)))
-        say("the rows have a new commit timestamp")
+        err("the rows have a new commit timestamp")
     else:
         release_rows(config, stream, name, commit_timestamp=commit_timestamp, why=why or "")
-        say("the release becomes visible without the rejected rows")
-    say(f"to check it: connector write-streams list {stream}")
+        err("the release becomes visible without the rejected rows")
+    err(f"to check it: connector write-streams list {stream}")

@@ -220,6 +220,10 @@ class ConnectorConfig:
         # With another spelling, Spark would use other settings and other checks.
         object.__setattr__(self, "warehouse", spelled(self.warehouse))
 
+    def tables_of(self, stream: str) -> dict[str, TableDefinition]:
+        """The tables of a stream, by name."""
+        return {name: table for name, table in self.tables.items() if table.stream == stream}
+
 
 def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     """The stream of that name, or whose topic has it; without a name the only one there is. Raises

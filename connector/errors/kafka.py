@@ -24,3 +24,15 @@ def topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
         " records, then start again without stored positions",
         topic=topic,
     )
+
+
+def topic_foreign(topic: str, cause: str) -> TopicError:
+    return TopicError(
+        "TOPIC_FOREIGN",
+        f"The newest records of topic {topic} are not those of lowmark",
+        cause,
+        "Name the topic to which your producers publish changes. For a topic of another program, or"
+        " records with the schema of a registry that [registry] does not name, each record would"
+        " become a dead letter",
+        topic=topic,
+    )

@@ -18,7 +18,7 @@ from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
 from connector.records.rejection import Rejection
-from connector.reports.audit import Range, Ranges, Seen, common, union_ranges, without
+from connector.reports.audit import Range, Ranges, TopicCheck, common, union_ranges, without
 from connector.state.open_transactions import OpenTransaction
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ TIMEOUT_S: Final = 10.0
 
 def look(
     kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ranges]
-) -> dict[int, Seen]:
+) -> dict[int, TopicCheck]:
     """Read these offsets of each Kafka partition. They must have been written once.
 
     Missing offsets are gone: retention deleted them, or the brokers lost them. Raises `TopicError`
@@ -71,7 +71,7 @@ def look(
                 if _is_in(offset, there[number]):
                     _add(found[number], offset)
     return {
-        number: Seen(union_ranges(found[number]), without(ranges, there[number]))
+        number: TopicCheck(union_ranges(found[number]), without(ranges, there[number]))
         for number, ranges in places.items()
     }
 

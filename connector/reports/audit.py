@@ -20,7 +20,8 @@ from itertools import chain
 from typing import Annotated, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import AuditError, ErrorCode
+from connector.errors import ConnectorError
+from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
 from connector.state.incomplete_transactions import IncompleteTransaction
@@ -51,36 +52,36 @@ class Run(NamedTuple):
 
 def union_ranges(*parts: Iterable[Range]) -> Ranges:
     """Return the offsets that are in any of the arguments."""
-    found: list[Range] = []
+    union: list[Range] = []
     for start, stop in sorted(chain(*parts)):
-        if found and start <= found[-1].stop:
-            found[-1] = Range(found[-1].start, max(stop, found[-1].stop))
+        if union and start <= union[-1].stop:
+            union[-1] = Range(union[-1].start, max(stop, union[-1].stop))
         elif start < stop:
-            found.append(Range(start, stop))
-    return tuple(found)
+            union.append(Range(start, stop))
+    return tuple(union)
 
 
 def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
     """Return the offsets of `ranges` that are not in `others`."""
-    left: list[Range] = []
-    taken, place = union_ranges(others), 0
+    rest: list[Range] = []
+    removed, index = union_ranges(others), 0
     for start, stop in union_ranges(ranges):
-        while place < len(taken) and taken[place].start < stop:
-            if start < taken[place].start:
-                left.append(Range(start, taken[place].start))
-            start = max(start, taken[place].stop)
+        while index < len(removed) and removed[index].start < stop:
+            if start < removed[index].start:
+                rest.append(Range(start, removed[index].start))
+            start = max(start, removed[index].stop)
             if start >= stop:
                 break  # it may also contain the next range
-            place += 1
+            index += 1
         if start < stop:
-            left.append(Range(start, stop))
-    return tuple(left)
+            rest.append(Range(start, stop))
+    return tuple(rest)
 
 
 def common(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
     """Return the offsets that are in both."""
-    known = union_ranges(ranges)
-    return without(known, without(known, others))
+    union = union_ranges(ranges)
+    return without(union, without(union, others))
 
 
 def count(ranges: Iterable[Range]) -> int:
@@ -89,21 +90,19 @@ def count(ranges: Iterable[Range]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The result of a check in Kafka: the visible records, and the offsets that Kafka no longer
-    has.
-    """
+class TopicCheck:
+    """The result of a check in Kafka: the visible records, and the offsets that Kafka removed."""
 
     visible: Ranges = ()
-    gone: Ranges = ()
+    removed: Ranges = ()
 
 
 def _counted(runs: Iterable[Run]) -> tuple[int, Ranges, Ranges]:
     """Return the number of rows, the offsets with a row, and those with several."""
-    found = list(runs)
-    rows = sum((run.stop - run.start) * run.times for run in found)
-    present = union_ranges(Range(run.start, run.stop) for run in found)
-    return rows, present, tuple(Range(run.start, run.stop) for run in found if run.times > 1)
+    runs = list(runs)
+    rows = sum((run.stop - run.start) * run.times for run in runs)
+    present = union_ranges(Range(run.start, run.stop) for run in runs)
+    return rows, present, tuple(Range(run.start, run.stop) for run in runs if run.times > 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,24 +142,21 @@ class PartitionAudit:
 
     def gaps(self, *, to_the_end: bool) -> Ranges:
         """Return the offsets that must be checked in Kafka, up to the last row or to the end."""
-        stop = (
-            self.end
-            if to_the_end
-            else max((known.stop for known in self.covered), default=self.begin)
-        )
+        last = max((covered.stop for covered in self.covered), default=self.begin)
+        stop = self.end if to_the_end else last
         return without(
             (Range(self.begin, stop),), union_ranges(self.covered, self.lost, self.unverified)
         )
 
-    def looked(self, places: Ranges, seen: Seen) -> PartitionAudit:
-        """Add the result of the check of `places`, which are gaps."""
-        empty = without(places, union_ranges(seen.visible, seen.gone))
+    def checked(self, gaps: Ranges, check: TopicCheck) -> PartitionAudit:
+        """Add the result of the check of some gaps."""
+        empty = without(gaps, union_ranges(check.visible, check.removed))
         return replace(
             self,
             empty=self.empty + count(empty),
             covered=union_ranges(self.covered, empty),
-            lost=union_ranges(self.lost, seen.visible),
-            unverified=union_ranges(self.unverified, seen.gone),
+            lost=union_ranges(self.lost, check.visible),
+            unverified=union_ranges(self.unverified, check.removed),
         )
 
     @property
@@ -249,8 +245,8 @@ class StreamAudit(Viewed):
         """Return the sum of a field over all Kafka partitions. Ranges count as their number of
         offsets.
         """
-        found = [getattr(partition, name) for partition in self.partitions.values()]
-        return sum(value if isinstance(value, int) else count(value) for value in found)
+        values = [getattr(partition, name) for partition in self.partitions.values()]
+        return sum(value if isinstance(value, int) else count(value) for value in values)
 
     @property
     def unverified(self) -> int:
@@ -267,91 +263,82 @@ class StreamAudit(Viewed):
         """Whether every offset is accounted for, and every dead letter was found."""
         return self.fault() is None and not self.unverified
 
-    def fault(self) -> AuditError | None:
+    def fault(self) -> ConnectorError | None:
         """Return which promise is broken and how, or None. Unverified offsets break none."""
         faults = [
-            self._places(
+            self._offsets(
                 "lost",
                 "missing in the changelog, although a reader of the topic sees their records",
             ),
-            self._places(
+            self._offsets(
                 "duplicated",
                 "in the changelog more than once, or without a visible record in the topic",
             ),
-            self._places("unexpected", "in the changelog, but ingest has not read them"),
+            self._offsets("unexpected", "in the changelog, but ingest has not read them"),
             _letters(self.letters.missing, "missing in the dead-letter topic"),
             _letters(self.letters.altered, "different from the rejected record"),
         ]
-        broken = f"nothing_lost: {'; '.join(filter(None, faults))}" if any(faults) else ""
-        tables = f"nothing_invented: {'; '.join(self.faulty_tables.values())}"
-        if not broken and not self.faulty_tables:
+        promises = []
+        if any(faults):
+            promises.append(f"nothing_lost: {'; '.join(filter(None, faults))}")
+        if self.faulty_tables:
+            promises.append(f"nothing_invented: {'; '.join(self.faulty_tables.values())}")
+        if not promises:
             return None
-        return AuditError(
-            ErrorCode.AUDIT_FAILED,
-            f"Stream {self.stream} breaks "
-            + "; ".join(filter(None, (broken, tables if self.faulty_tables else ""))),
-            "Another program wrote to the changelog, to a table or to the dead-letter topic, or"
-            " ingest skipped records",
-            'Stop ingest, raise the retention of the topic, and read "A failed audit" in'
-            " docs/howto/repair-what-stopped.md",
-            stream=self.stream,
-        )
+        return audit_failed(self.stream, "; ".join(promises))
 
     @property
     def verdict(self) -> Shown[str]:
         """`passed`, `unverified` or `failed`."""
         return "failed" if self.fault() else "unverified" if self.unverified else "passed"
 
-    def _places(self, name: str, what: str) -> str:
-        places = [
-            (number, found)
+    def _offsets(self, name: str, fault: str) -> str:
+        ranges = [
+            (number, offsets)
             for number, partition in sorted(self.partitions.items())
-            for found in getattr(partition, name)
+            for offsets in getattr(partition, name)
         ]
-        if not places:
+        if not ranges:
             return ""
-        shown = [
+        examples = [
             f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "")
-            for number, (start, stop) in places[:EXAMPLES]
+            for number, (start, stop) in ranges[:EXAMPLES]
         ]
         return (
-            f"{_are(self.counted(name), 'offset')} {what} (Kafka partition/offset"
-            f" {_listed(shown, len(places))})"
+            f"{_are(self.counted(name), 'offset')} {fault} (Kafka partition/offset"
+            f" {_listed(examples, len(ranges))})"
         )
 
 
-def _letters(ids: Sequence[str], what: str) -> str:
-    return (
-        f"{_are(len(ids), 'dead letter')} {what} ({_listed(ids[:EXAMPLES], len(ids))})"
-        if ids
-        else ""
-    )
+def _letters(ids: Sequence[str], fault: str) -> str:
+    if not ids:
+        return ""
+    return f"{_are(len(ids), 'dead letter')} {fault} ({_listed(ids[:EXAMPLES], len(ids))})"
 
 
 def _are(number: int, noun: str) -> str:
     return f"1 {noun} is" if number == 1 else f"{number:,} {noun}s are"
 
 
-def _listed(shown: Sequence[str], of: int) -> str:
-    return ", ".join(shown) + (", …" if of > len(shown) else "")
+def _listed(examples: Sequence[str], total: int) -> str:
+    return ", ".join(examples) + (", …" if total > len(examples) else "")
 
 
-def faulty(found: Mapping[str, WriteStreamAudit]) -> dict[str, WriteStreamAudit]:
+def faulty(audits: Mapping[str, WriteStreamAudit]) -> dict[str, WriteStreamAudit]:
     """Return the write streams with doubles or gaps, sorted by name."""
-    return {name: one for name, one in sorted(found.items()) if one.doubled or one.gaps}
+    return {name: audit for name, audit in sorted(audits.items()) if audit.doubled or audit.gaps}
 
 
-def warnings_of(found: Mapping[str, WriteStreamAudit]) -> list[str]:
+def warnings_of(audits: Mapping[str, WriteStreamAudit]) -> list[str]:
     """Return a sentence about the doubles, and one about the gaps."""
     warnings = []
-    for noun, place in (("double offset", "doubled"), ("missing offset", "gaps")):
-        of = {name: count(getattr(one, place)) for name, one in sorted(found.items())}
-        names = [name for name, number in of.items() if number]
+    for noun, field_name in (("double offset", "doubled"), ("missing offset", "gaps")):
+        offsets = {name: count(getattr(audit, field_name)) for name, audit in audits.items()}
+        names = sorted(name for name, number in offsets.items() if number)
         if names:
-            warnings.append(
-                f"{counted(sum(of.values()), noun)} in {counted(len(names), 'write stream')}:"
-                f" {summarize_names(names)}"
-            )
+            total = counted(sum(offsets.values()), noun)
+            streams = f"{counted(len(names), 'write stream')}: {summarize_names(names)}"
+            warnings.append(f"{total} in {streams}")
     return warnings
 
 
@@ -363,30 +350,27 @@ def compare_letters(
     `rejected` has the id and the `digest` of each row. Reading stops when each row has its dead
     letter. The memory holds one digest for each rejected row.
     """
-    wanted = dict(rejected)
-    compared, altered = len(wanted), set[str]()
+    missing = dict(rejected)
+    compared, altered = len(missing), set[str]()
     for letter in letters:
-        if (expected := wanted.get(letter.id)) is None:
+        if (expected := missing.get(letter.id)) is None:
             continue
         if digest(letter.key, letter.value, letter.headers) == expected:
-            del wanted[letter.id]
+            del missing[letter.id]
             altered.discard(letter.id)
-            if not wanted:
+            if not missing:
                 break
         else:
             altered.add(letter.id)
-    return LettersAudit(compared, tuple(sorted(wanted.keys() - altered)), tuple(sorted(altered)))
+    return LettersAudit(compared, tuple(sorted(missing.keys() - altered)), tuple(sorted(altered)))
 
 
 def digest(key: bytes | None, value: bytes | None, headers: Headers) -> bytes:
     """Return a digest of key, value and headers. It is equal only if all are equal, byte for byte.
     The names of headers are those that a dead letter can have (`as_header_name`).
     """
-    made = hashlib.blake2b(digest_size=16)
-    for part in (
-        key,
-        value,
-        *chain.from_iterable((as_header_name(name).encode(), text) for name, text in headers),
-    ):
-        made.update(b"-" if part is None else b"%d:" % len(part) + part)
-    return made.digest()
+    hashed = hashlib.blake2b(digest_size=16)
+    named = chain.from_iterable((as_header_name(name).encode(), text) for name, text in headers)
+    for part in (key, value, *named):
+        hashed.update(b"-" if part is None else b"%d:" % len(part) + part)
+    return hashed.digest()

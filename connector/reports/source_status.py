@@ -19,7 +19,7 @@ _WHY_IGNORED: Final = {
     Ignored.OLDER_ANNOUNCEMENT: "announcements older than one before",
     Ignored.LATER_START: "start timestamps of a child that differ from those of another parent",
 }
-_WHAT_IMAGES_SAY: Final = {"DELETE": "a DELETE sets cells", "INSERT": "an INSERT sets no cell"}
+_CONTRADICTIONS: Final = {"DELETE": "a DELETE sets cells", "INSERT": "an INSERT sets no cell"}
 
 
 def facts_of_checks(checks: SourceChecks, now: int) -> Iterator[tuple[str, str]]:
@@ -27,20 +27,20 @@ def facts_of_checks(checks: SourceChecks, now: int) -> Iterator[tuple[str, str]]
     the most or the newest findings come first, and the others are only counted.
     """
     claims: dict[str, list[str]] = {}
-    for one in checks.ignored_claims_by_partition:
-        text = f"{one.count:,} {_WHY_IGNORED[one.reason]}"
-        claims.setdefault(one.stream_partition, []).append(text)
+    for ignored in checks.ignored_claims_by_partition:
+        text = f"{ignored.count:,} {_WHY_IGNORED[ignored.reason]}"
+        claims.setdefault(ignored.stream_partition, []).append(text)
     yield from _few(
         "ignored claims", [f"of {name}: {', '.join(texts)}" for name, texts in claims.items()]
     )
     two = sorted(checks.two_producers.items(), key=lambda item: -item[1].last_at)
-    yield from _few("two producers", [_two(name, one, now) for name, one in two])
+    yield from _few("two producers", [_two(name, producers, now) for name, producers in two])
     if checks.row_images:
-        said = ", ".join(
-            f"{_WHAT_IMAGES_SAY[mod_type]}: {count:,}"
+        counts = ", ".join(
+            f"{_CONTRADICTIONS[mod_type]}: {count:,}"
             for mod_type, count in checks.row_images.items()
         )
-        yield "row images", f"changes whose row image contradicts their entries ({said})"
+        yield "row images", f"changes whose row image contradicts their entries ({counts})"
     schemas = sorted(checks.unknown_fields.items(), key=lambda item: -item[1].records)
     yield from _few(
         "unknown fields",
@@ -95,8 +95,8 @@ def _key(key: bytes) -> str:
 
 def _two(name: str, two: TwoProducers, now: int) -> str:
     ago = duration(max(0, now - two.last_at) / 1_000_000)
-    seen = "1 batch" if two.batches == 1 else f"{two.batches:,} batches"
-    return f"{name} in Kafka partition {two.kafka_partition}, in {seen}, the last one {ago} ago"
+    batches = "1 batch" if two.batches == 1 else f"{two.batches:,} batches"
+    return f"{name} in Kafka partition {two.kafka_partition}, in {batches}, the last one {ago} ago"
 
 
 def _few(name: str, texts: list[str]) -> Iterator[tuple[str, str]]:

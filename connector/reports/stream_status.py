@@ -1,15 +1,16 @@
-"""The status of a stream and its stream partitions: lag, low watermark, and what delays it
-(OPS-5).
+"""The status of a stream and its stream partitions: lag, low watermark, what delays it, and open
+dead letters (OPS-5, DLQ-7).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
+from connector.config.settings import StreamConfig
+from connector.dead_letters.ledger import ExternalDeadLetters, Totals
 from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, view_of_time
-from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.reports.source_status import hints_of_checks
 from connector.reports.write_stream_status import (
     NONE_RELEASED,
@@ -24,6 +25,29 @@ from connector.state.stream_progress import Progress
 from connector.text import counted, summarize_names
 from connector.watermarks.frontier import Frontier, Stall
 from connector.watermarks.stream_partition import KeyRange
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLetters:
+    """Dead letters that were not replayed or discarded: their number, and since when (µs; None:
+    unknown).
+
+    `is_known` is False if the ledger could not be read. Then `count` includes all dead letters
+    (DLQ-7). `under_way`: some were replayed, and ingest has not read all these replays.
+    `uncounted_tables` are the tables of a stream that could not be read. `count` lacks the dead
+    letters that only their applies found. `withheld` is the number of releases that are
+    withheld, which are treated like dead letters (WRS-18).
+    """
+
+    count: Annotated[int, Named("open_dead_letters")] = 0
+    since: Annotated[Time | None, Named("dead_letters_since")] = None
+    is_known: Annotated[bool, Named("is_ledger_known")] = True
+    under_way: Annotated[bool, Named("replays_under_way")] = False
+    uncounted_tables: Hidden[tuple[str, ...]] = ()
+    withheld: Annotated[int, Named("withheld_releases")] = 0
+
+
+NONE_OPEN: Final = OpenLetters()
 
 
 class Uncovered(NamedTuple):
@@ -103,19 +127,33 @@ class StreamStatus(Viewed):
     @property
     def hints(self) -> Shown[list[str]]:
         """Problems that keep the stream from being complete, with their remedies."""
-        found = []
+        return [
+            *self._partition_hints(),
+            *(
+                transaction.describe(self.now)
+                for transaction in self.open_transactions
+                if self.now - transaction.since >= NORMAL_US
+            ),
+            *self._stall_hints(),
+            *hints_of_checks(self.checks, self.now),
+            *self._transaction_hints(),
+            *self.write_streams.hints(self.now),
+            *self._claim_hints(),
+            *self._letter_hints(),
+            *failed_maintenance(self.maintenance),
+        ]
+
+    def _partition_hints(self) -> Iterator[str]:
         if not self.ingest_batch:
-            found.append("nothing was ingested yet: start ingest")
+            yield "nothing was ingested yet: start ingest"
         elif self.low_watermark is None:
-            found.append(
+            yield (
                 "the low watermark is unknown, so no table is a consistent cut and no tombstone"
                 " expires: announce the stream partitions"
             )
         if self.ingest_batch and self.never_seen:
-            found.append(
-                "stream partitions of the configuration have sent no record:"
-                f" {summarize_names(self.never_seen)}"
-            )
+            names = summarize_names(self.never_seen)
+            yield f"stream partitions of the configuration have sent no record: {names}"
         if self.uncovered is not None:
             root, keys = self.uncovered
             problem = (
@@ -128,80 +166,114 @@ class StreamStatus(Viewed):
                     f"no key range of the root {root} covers {keys}; announce these stream"
                     f" partitions with a key range: {names}"
                 )
-            found.append(f"the low watermark does not advance: {problem}")
+            yield f"the low watermark does not advance: {problem}"
         if self.undeclared:
-            found.append(
-                f"no announcement names {summarize_names(self.undeclared)}: announce or close these"
-                " stream partitions"
+            names = summarize_names(self.undeclared)
+            yield f"no announcement names {names}: announce or close these stream partitions"
+
+    def _stall_hints(self) -> Iterator[str]:
+        if not self.stalled:
+            return
+        names = summarize_names([stall.stream_partition for stall in self.stalled])
+        if self.stalls_unverified:
+            yield (
+                f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
             )
-        found += [
-            one.describe(self.now)
-            for one in self.open_transactions
-            if self.now - one.since >= NORMAL_US
-        ]
-        found += self._stall_hints()
-        found += hints_of_checks(self.checks, self.now)
-        found += self._transaction_hints()
-        found += self.write_streams.hints(self.now)
+            return
+        yield (
+            f"{names} stalled: send heartbeats, or close the stream partitions that send no more"
+            " records. One that an announcement omits ends with a second announcement that omits"
+            " it, too"
+        )
+        if silent := [stall.stream_partition for stall in self.stalled if not stall.watermark]:
+            yield (
+                "neither a heartbeat nor an estimated low watermark was read in every Kafka"
+                f" partition from {summarize_names(silent)}: call reached in the producer, or send"
+                " heartbeats"
+            )
+
+    def _transaction_hints(self) -> Iterator[str]:
+        waiting = [of for of in self.transactions.incomplete if not of.is_released]
+        if not waiting:
+            return
+        oldest = waiting[0]
+        problem = (
+            f"transaction {oldest.server_transaction_id} of {view_of_time(oldest.commit_timestamp)}"
+            f" lacks {counted(oldest.missing, 'record')}"
+        )
+        if len(waiting) > 1:
+            problem += f", and {counted(len(waiting) - 1, 'other')} lack some"
+        if self.wait_s is None:
+            yield f"{problem}: look for dead letters, or ask the producer"
+            return
+        effect = "tables wait for it"
+        if self.transactions.overdue(self.now, self.wait_s * 1_000_000):
+            effect = "tables no longer wait for it, and are no consistent cut"
+        remedy = "replay the dead letter, let the producer send the record, or release it"
+        yield f"{problem}: {effect}; {remedy}"
+
+    def _claim_hints(self) -> Iterator[str]:
         if self.ignored_claims and (self.low_watermark is None or self.stalled):
-            claims = (
-                f"{self.ignored_claims:,} watermark claim{'' if self.ignored_claims == 1 else 's'}"
+            yield (
+                f"{counted(self.ignored_claims, 'watermark claim')} without effect, for example in"
+                " the future or below an earlier one: let producers send 0 if they know no low"
+                " watermark, and check their clocks"
             )
-            remedy = "let producers send 0 if they know no low watermark, and check their clocks"
-            found.append(
-                f"{claims} without effect, for example in the future or below an earlier one:"
-                f" {remedy}"
-            )
+
+    def _letter_hints(self) -> Iterator[str]:
         if self.dead_letters.under_way:
-            found.append("replayed dead letters are not ingested yet: check that ingest runs")
+            yield "replayed dead letters are not ingested yet: check that ingest runs"
         if not self.dead_letters.is_known:
-            found.append(
+            yield (
                 "the ledger could not be read, so replayed and discarded dead letters are counted"
                 " as open"
             )
         if self.uncounted_tables:
             names = summarize_names(self.uncounted_tables)
-            found.append(f"tables that cannot be read may have more open dead letters: {names}")
-        return found + failed_maintenance(self.maintenance)
+            yield f"tables that cannot be read may have more open dead letters: {names}"
 
-    def _stall_hints(self) -> list[str]:
-        if not self.stalled:
-            return []
-        names = summarize_names([stall.stream_partition for stall in self.stalled])
-        if self.stalls_unverified:
-            return [
-                f"{names} stalled: ingest has not asked Kafka since then, so check that ingest runs"
-            ]
-        remedy = (
-            "send heartbeats, or close the stream partitions that send no more records. One that"
-            " an announcement omits ends with a second announcement that omits it, too"
-        )
-        found = [f"{names} stalled: {remedy}"]
-        if silent := [stall.stream_partition for stall in self.stalled if not stall.watermark]:
-            found.append(
-                "neither a heartbeat nor an estimated low watermark was read in every Kafka"
-                f" partition from {summarize_names(silent)}: call reached in the producer, or send"
-                " heartbeats"
-            )
-        return found
 
-    def _transaction_hints(self) -> list[str]:
-        if not (listed := [one for one in self.transactions.incomplete if not one.is_released]):
-            return []
-        oldest = listed[0]
-        lacks = counted(oldest.missing, "record")
-        found = (
-            f"transaction {oldest.server_transaction_id} of {view_of_time(oldest.commit_timestamp)}"
-            f" lacks {lacks}"
-            + (f", and {counted(len(listed) - 1, 'other')} lack some" if len(listed) > 1 else "")
-        )
-        if self.wait_s is None:
-            return [f"{found}: look for dead letters, or ask the producer"]
-        effect = "tables wait for it"
-        if self.transactions.overdue(self.now, self.wait_s * 1_000_000):
-            effect = "tables no longer wait for it, and are no consistent cut"
-        remedy = "replay the dead letter, let the producer send the record, or release it"
-        return [f"{found}: {effect}; {remedy}"]
+def open_letters(
+    rejected: int,
+    tables: Mapping[str, int],
+    external: ExternalDeadLetters,
+    topic_id: str,
+    totals: Totals | None,
+    first: int | None,
+    *,
+    is_known: bool = True,
+    under_way: bool = False,
+) -> tuple[OpenLetters, dict[str, OpenLetters]]:
+    """Return the open dead letters of a stream, and of each of its tables.
+
+    A rejected record without a known table counts for every table. `is_known` and `under_way` are
+    copied to all results.
+
+    Args:
+        rejected: The number of all rejected records.
+        tables: The number of all table letters, by table.
+        external: The dead letters of other programs.
+        topic_id: The id of the change topic.
+        totals: The totals of the ledger. None: there were no actions.
+        first: The first failure of the oldest dead letter (µs).
+        is_known: Whether the ledger could be read.
+        under_way: Whether replays are not ingested yet.
+    """
+    closed = {} if totals is None else totals.closed
+    since = first if totals is None or totals.open_since is None else totals.open_since
+
+    def letters(count: int) -> OpenLetters:
+        return OpenLetters(count, since if count else None, is_known, under_way)
+
+    closed_external = sum(count for (of, _), count in closed.items() if of != topic_id)
+    open_rejected = max(0, rejected - closed.get((topic_id, ""), 0))
+    open_rejected += max(0, external.count - closed_external)
+    of_tables = {
+        name: max(0, count - closed.get((topic_id, name), 0)) for name, count in tables.items()
+    }
+    return letters(open_rejected + sum(of_tables.values())), {
+        name: letters(open_rejected + count) for name, count in of_tables.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,18 +316,20 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
     statuses = [
         PartitionStatus(
             name=name,
-            low_watermark=one.low_watermark(k) or None,
-            lagging_partition=one.lagging_partition(k),
+            low_watermark=partition.low_watermark(k) or None,
+            lagging_partition=partition.lagging_partition(k),
             advanced_at=frontier.last_advance[name].at,
             is_stalled=name in stalled,
-            roots=tuple(sorted(one.roots)),
-            key_range=one.key_range,
+            roots=tuple(sorted(partition.roots)),
+            key_range=partition.key_range,
             waits_for=(
-                tuple(sorted(one.parents & frontier.partitions.keys())) if name in waiting else ()
+                tuple(sorted(partition.parents & frontier.partitions.keys()))
+                if name in waiting
+                else ()
             ),
-            is_over=one.has_ended,
+            is_over=partition.has_ended,
         )
-        for name, one in frontier.partitions.items()
+        for name, partition in frontier.partitions.items()
     ]
     return sorted(
         statuses,
@@ -264,24 +338,21 @@ def partition_statuses(frontier: Frontier, now: int, stall_after_s: int) -> list
 
 
 def stream_status(
-    name: str,
+    stream: StreamConfig,
     progress: Progress,
     now: int,
     *,
-    stall_after_s: int,
-    roots: Sequence[str] = (),
     dead_letters: OpenLetters = NONE_OPEN,
     maintenance: Sequence[Job] = (),
     undefined_sources: Sequence[str] = (),
-    wait_s: int | None = None,
 ) -> StreamStatus:
-    """Return the status of the stream. `roots` are those of the configuration."""
+    """Return the status of a stream at the time `now` (µs)."""
     frontier = progress.frontier
     topic_read_at = progress.freshness.newest
-    stall_after = stall_after_s * 1_000_000
+    stall_after = stream.stall_after_s * 1_000_000
     uncovered = frontier.uncovered()
     return StreamStatus(
-        name=name,
+        name=stream.name,
         now=now,
         ingest_batch=progress.ingest_batch,
         changes=progress.changes,
@@ -300,14 +371,14 @@ def stream_status(
         or now - topic_read_at > stall_after
         or not any(frontier.stalls(topic_read_at, stall_after)),
         undeclared=tuple(frontier.undeclared),
-        never_seen=tuple(root for root in roots if not _has_spoken(frontier, root)),
+        never_seen=tuple(root for root in stream.partitions if not _has_record(frontier, root)),
         uncovered=None if uncovered is None else Uncovered(*uncovered),
         without_key_range=() if uncovered is None else _may_fill(frontier, *uncovered),
         maintenance=tuple(maintenance),
         undefined_sources=tuple(undefined_sources),
         checks=progress.checks,
         transactions=progress.transactions,
-        wait_s=wait_s,
+        wait_s=stream.wait_s,
         write_streams=release_report(progress.staged, progress.releases),
         open_transactions=progress.open_transactions,
     )
@@ -320,27 +391,21 @@ def _may_fill(frontier: Frontier, root: str, keys: KeyRange) -> tuple[str, ...]:
     Roots that announced the same stream partition share their key space (WMK-9).
     """
     live = frontier.live
-    ranged = [(one.roots, one.key_range) for one in live.values() if one.key_range is not None]
-    family, grown = frozenset[str](), frozenset({root})
-    while family != grown:
-        family = grown
-        grown = family.union(*(roots for roots, _ in ranged if roots & family))
-    if any(roots & family and _holds(key_range, keys.start) for roots, key_range in ranged):
-        return ()
+    ranged = [(of.roots, of.key_range) for of in live.values() if of.key_range is not None]
+    family, extended = frozenset[str](), frozenset({root})
+    while family != extended:
+        family = extended
+        extended = family.union(*(roots for roots, _ in ranged if roots & family))
+    for roots, of in ranged:
+        if roots & family and of.start <= keys.start and (of.end is None or keys.start < of.end):
+            return ()
     return tuple(
-        sorted(name for name, one in live.items() if one.key_range is None and one.roots & family)
+        sorted(name for name, of in live.items() if of.key_range is None and of.roots & family)
     )
 
 
-def _holds(keys: KeyRange, key: bytes) -> bool:
-    return keys.start <= key and (keys.end is None or key < keys.end)
-
-
-def _has_spoken(frontier: Frontier, root: str) -> bool:
+def _has_record(frontier: Frontier, root: str) -> bool:
+    """Return whether ingest has read a record of a root, or an announcement of it."""
     is_announced = any(announced == root for announced, _ in frontier.announcements)
-    return (
-        root in frontier.partitions
-        or root in frontier.ended
-        or root in frontier.past_roots
-        or is_announced
-    )
+    partitions = (frontier.partitions, frontier.ended, frontier.past_roots)
+    return is_announced or any(root in names for names in partitions)

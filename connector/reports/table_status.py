@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from connector.records.views import Flat, Hidden, Shown, Time, Viewed
-from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
+from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.state.jobs import (
     Job,
     failed_maintenance,
@@ -126,50 +126,53 @@ class TableStatus(Viewed):
     @property
     def hints(self) -> Shown[list[str]]:
         """Problems of the table with their remedies."""
-        found = []
+        return [
+            *self._age_hints(),
+            *self._completeness_hints(),
+            *failed_maintenance(self.maintenance),
+        ]
+
+    def _age_hints(self) -> Iterator[str]:
         if not self.apply:
-            found.append("nothing was applied yet: start the pipeline")
+            yield "nothing was applied yet: start the pipeline"
         elif self.is_older_than_its_bound and self.pending_batches is not None:
-            found.append(
+            yield (
                 "the table is older than max_staleness: reads merge the changes that are not"
                 " applied yet, and fail if ingest is behind too"
             )
         if self.max_staleness_s and not keeps_bound(self.p95_s, self.max_staleness_s):
-            found.append(
+            yield (
                 f"95 of 100 applies take up to {self.p95_s:.1f} s, more than half of max_staleness:"
                 f" set max_staleness to at least {self.recommended_max_staleness_s} s"
             )
         elif self.max_staleness_s and self.apply_every_s > self.max_staleness_s:
-            found.append(
+            yield (
                 f"an apply runs every {self.apply_every_s:g} s, which is more than max_staleness:"
                 " reads between two applies merge"
             )
         if self.last_job is not None and self.last_job.error:
-            found.append(f"the last job failed: {self.last_job.error}")
+            yield f"the last job failed: {self.last_job.error}"
+
+    def _completeness_hints(self) -> Iterator[str]:
         if self.is_waiting and self.lagging_partition is not None:
-            delayed_by = self.lagging_partition.stream_partition
-            found.append(text_of_waiting(self.waiting_changes, delayed_by))
+            yield text_of_waiting(self.waiting_changes, self.lagging_partition.stream_partition)
         if self.blocked_rows:
             rows = "row waits" if self.blocked_rows == 1 else "rows wait"
-            found.append(
+            yield (
                 f"{self.blocked_rows:,} {rows} for dead letters: repair and replay the dead"
                 " letters, or discard them"
             )
         if self.dead_letters.count:
-            letters = (
-                f"{self.dead_letters.count:,} dead"
-                f" letter{'' if self.dead_letters.count == 1 else 's'}"
-            )
-            found.append(
+            letters = counted(self.dead_letters.count, "dead letter")
+            yield (
                 f"the table is not complete without {letters}: list the dead letters of the stream"
             )
         if self.dead_letters.withheld:
             releases = counted(self.dead_letters.withheld, "withheld release")
-            found.append(
+            yield (
                 f"the table is not complete without {releases}: list the write streams of the"
                 " stream"
             )
-        return found + failed_maintenance(self.maintenance)
 
 
 def is_at_low_watermark(table: TableState, progress: Progress) -> bool:
@@ -188,69 +191,77 @@ def text_of_waiting(changes: int, stream_partition: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TablePace:
+    """The bound and the pace of a table that are in force. `buffer_s` is added to the recommended
+    bound (JOB-4).
+    """
+
+    max_staleness_s: int | None = None
+    apply_every_s: float = APPLY_EVERY_S
+    buffer_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TableJobs:
+    """The last apply or rebuild of a table, the durations of its applies of the last seven days
+    (TBL-19), and its last compaction and clean-up.
+    """
+
+    last: Job | None = None
+    durations_us: Sequence[int] = ()
+    maintenance: Sequence[Job] = ()
+
+
 def table_status(
     definition: TableDefinition,
     table: TableState,
     progress: Progress | None,
     now: int,
     *,
-    max_staleness_s: int | None = None,
-    apply_every_s: float = APPLY_EVERY_S,
-    last_job: Job | None = None,
-    durations_us: Sequence[int] = (),
-    bound_buffer_s: int = 0,
+    pace: TablePace = TablePace(),
+    jobs: TableJobs = TableJobs(),
     dead_letters: OpenLetters = NONE_OPEN,
-    maintenance: Sequence[Job] = (),
     waiting_changes: int = 0,
 ) -> TableStatus:
-    """Return the status of a table.
+    """Return the status of a table at the time `now` (µs).
 
-    Args:
-        definition: Its definition.
-        table: Its state.
-        progress: The progress of its stream. None: the table was not made from the changelog that
-            is there.
-        now: The current time (µs).
-        max_staleness_s: The bound in force.
-        apply_every_s: The pace in force.
-        last_job: The last apply or rebuild.
-        durations_us: The durations of the applies of the last seven days (TBL-19).
-        bound_buffer_s: It is added to the recommended bound (JOB-4).
-        dead_letters: The open dead letters that may belong to it.
-        maintenance: The last compaction and the last clean-up.
-        waiting_changes: The number of changes that its last apply deferred.
+    `progress` is that of its stream. None: the table was not made from the changelog that is there.
+    `waiting_changes` is the number of changes that its last apply deferred.
     """
-    p95 = p95_s(durations_us)
-    no_cut = bool(table.apply_number) and not table.is_consistent_cut
-    known = progress or Progress()
-    waits_for_heartbeat = bool(waiting_changes) and is_at_low_watermark(table, known)
+    p95 = p95_s(jobs.durations_us)
+    is_inconsistent = bool(table.apply_number) and not table.is_consistent_cut
+    stream = progress or Progress()
+    waits = bool(waiting_changes) and is_at_low_watermark(table, stream)
+    pending = None
+    if progress is not None:
+        pending = max(0, progress.ingest_batch - table.complete_to_batch)
+    due_at = None
+    if jobs.last is not None:
+        due_at = jobs.last.started_at + int(pace.apply_every_s * 1_000_000)
     return TableStatus(
         name=definition.name,
         stream=definition.stream,
         now=now,
         apply=table.apply_number,
         to_batch=table.to_batch,
-        pending_batches=(
-            None if progress is None else max(0, progress.ingest_batch - table.complete_to_batch)
-        ),
+        pending_batches=pending,
         upsert_stream_apply_watermark=table.apply_watermark,
         is_consistent_cut=table.is_consistent_cut,
-        inconsistent_since=table.inconsistent_since if no_cut else None,
-        lagging_partition=(
-            known.frontier.lagging_partition if no_cut or waits_for_heartbeat else None
-        ),
-        as_of=known.as_of(table),
+        inconsistent_since=table.inconsistent_since if is_inconsistent else None,
+        lagging_partition=stream.frontier.lagging_partition if is_inconsistent or waits else None,
+        as_of=stream.as_of(table),
         declared_max_staleness_s=definition.max_staleness_s,
-        max_staleness_s=max_staleness_s,
+        max_staleness_s=pace.max_staleness_s,
         letters=table.letters,
-        blocked_rows=len({dead.row_key for dead in table.blocked_rows}),
-        blocked_since=min((dead.since for dead in table.blocked_rows), default=None),
+        blocked_rows=len({letter.row_key for letter in table.blocked_rows}),
+        blocked_since=min((letter.since for letter in table.blocked_rows), default=None),
         dead_letters=dead_letters,
-        last_job=last_job,
+        last_job=jobs.last,
         p95_s=p95,
-        recommended_max_staleness_s=recommended_bound_s(p95, bound_buffer_s),
-        apply_every_s=apply_every_s,
-        due_at=None if last_job is None else last_job.started_at + int(apply_every_s * 1_000_000),
-        maintenance=tuple(maintenance),
+        recommended_max_staleness_s=recommended_bound_s(p95, pace.buffer_s),
+        apply_every_s=pace.apply_every_s,
+        due_at=due_at,
+        maintenance=tuple(jobs.maintenance),
         waiting_changes=waiting_changes,
     )

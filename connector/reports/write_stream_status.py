@@ -23,18 +23,12 @@ from connector.write_streams.rules import is_expired
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStatus(Viewed):
-    """A release that is not complete.
+    """A release that is not complete. Times are microseconds.
 
-    Attributes:
-        commit_timestamp: Its commit timestamp, in microseconds.
-        stream_partition: The stream partition of the release.
-        write_streams: The names of its write streams.
-        rows: The number of its rows.
-        since: When its first copy was ingested, in microseconds. 0: unknown.
-        since_batch: The ingest batch of its first copy.
-        withheld: Why it is withheld. `NO`: it waits for rows that ingest has not read yet.
-        is_late: It was below the low watermark when it arrived.
-        is_requested: An operator asked to release it without the rejected rows.
+    - `since` and `since_batch` are the time (0: unknown) and the batch that read its first copy.
+    - `withheld` is the reason. `NO`: it waits for rows that ingest has not read yet.
+    - `is_late`: it was below the low watermark when it arrived.
+    - `is_requested`: an operator requested its release without the rejected rows.
     """
 
     commit_timestamp: Time
@@ -74,7 +68,7 @@ def release_status(release: OpenRelease) -> ReleaseStatus:
         release.commit_timestamp,
         release.stream_partition,
         release.write_streams,
-        sum(one.upto - one.first for one in release.ranges),
+        sum(part.upto - part.first for part in release.ranges),
         release.since,
         release.since_batch,
         release.withheld,
@@ -85,21 +79,15 @@ def release_status(release: OpenRelease) -> ReleaseStatus:
 
 @dataclass(frozen=True, slots=True)
 class WriteStreamStatus(Viewed):
-    """A write stream of the catalog, with what ingest knows of it. Times are microseconds.
+    """A write stream of the catalog, as ingest knows it. Times are microseconds.
 
-    Attributes:
-        name: Its name, such as `job/rows`.
-        kind: Its kind.
-        state: The state of the catalog, or `expired`.
-        end: The number of its rows.
-        flushed: The number of its flushed rows. None: it is not buffered.
-        last_append: When rows were last appended. None: never.
-        expires_at: When it expires without another append. None: it does not.
-        commit_timestamp: Its commit timestamp. 0: it is not committed.
-        first_batch: The first ingest batch with one of its staged rows. None: ingest has none.
-        released_rows: How many of its staged rows are released, as far as ingest knows. None: it
-            is a committed write stream, whose rows need no release.
-        releases: Its releases that are not complete.
+    - `state` is that of the catalog, or `expired`.
+    - `end` is the number of its rows, and `flushed` of the flushed ones (None: it is not buffered).
+    - `expires_at` is the time at which it expires without another append. None: it does not.
+    - `commit_timestamp` is 0 if it is not committed.
+    - `first_batch` is the first ingest batch with one of its staged rows. None: ingest has none.
+    - `released_rows` has no value for a committed write stream, whose rows need no release.
+    - `releases` are those that are not complete.
     """
 
     name: Annotated[str, Named("write_stream")]
@@ -118,15 +106,11 @@ class WriteStreamStatus(Viewed):
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
     """A session whose stream partition has not moved for `stall_after`, so that it delays the low
-    watermark: its process has probably died.
+    watermark: its process has probably died. To finalize one of its write streams ends the stream
+    partition.
 
-    Attributes:
-        name: The name of the session.
-        stream_partition: Its stream partition.
-        low_watermark: How far the stream partition is, in microseconds. 0: there is no claim.
-        since: When that last moved, in microseconds.
-        write_streams: The write streams of the session. Finalizing one of them ends the stream
-            partition.
+    `low_watermark` is that of the stream partition (µs; 0: there is no claim). It advanced at
+    `since` (µs).
     """
 
     name: str
@@ -147,11 +131,11 @@ def write_stream_statuses(
         now: The time (µs).
         retention: The staging retention (µs).
     """
-    open_ = [release_status(one) for one in releases.open]
-    found = []
+    open_releases = [release_status(release) for release in releases.open]
+    statuses = []
     for name, entry in sorted(catalog.streams.items()):
-        known = releases.streams.get(name)
-        found.append(
+        staged = releases.streams.get(name)
+        statuses.append(
             WriteStreamStatus(
                 name,
                 entry.kind,
@@ -161,16 +145,16 @@ def write_stream_statuses(
                 None if entry.last is None else entry.last.at,
                 entry.changed_at + retention if entry.is_staging and entry.changed_at else None,
                 entry.commit_timestamp,
-                None if known is None else known.first_batch,
-                None if entry.kind is StreamKind.COMMITTED else _released_rows(known),
-                tuple(one for one in open_ if name in one.write_streams),
+                None if staged is None else staged.first_batch,
+                None if entry.kind is StreamKind.COMMITTED else _released_rows(staged),
+                tuple(of for of in open_releases if name in of.write_streams),
             )
         )
-    return found
+    return statuses
 
 
-def _released_rows(known: StagedStream | None) -> int:
-    return 0 if known is None else sum(upto - first for first, upto in known.released)
+def _released_rows(staged: StagedStream | None) -> int:
+    return 0 if staged is None else sum(upto - first for first, upto in staged.released)
 
 
 def dead_sessions(
@@ -179,38 +163,35 @@ def dead_sessions(
     """Return the sessions whose stream partitions are stalled, those first that stalled first
     (WRS-10). `stall_after` is in microseconds.
     """
-    stalls = {one.stream_partition: one for one in frontier.stalls(now, stall_after)}
-    found = []
+    stalls = {stall.stream_partition: stall for stall in frontier.stalls(now, stall_after)}
+    sessions = []
     for name, entry in sorted(catalog.sessions.items()):
         partitions = {
             stream_partition_of(name, entry.number),
             release_partition_of(name, entry.number),
             *entry.announced,
         }
-        stalled = [stalls[one] for one in sorted(partitions) if one in stalls]
+        stalled = [stalls[partition] for partition in sorted(partitions) if partition in stalls]
         if stalled:
-            first = min(stalled, key=lambda one: one.since)
-            streams = tuple(
-                one for one in sorted(catalog.streams) if one.rpartition("/")[0] == name
+            first = min(stalled, key=lambda stall: stall.since)
+            streams = sorted(of for of in catalog.streams if of.rpartition("/")[0] == name)
+            sessions.append(
+                SessionStatus(
+                    *(name, first.stream_partition, first.watermark, first.since), tuple(streams)
+                )
             )
-            found.append(
-                SessionStatus(name, first.stream_partition, first.watermark, first.since, streams)
-            )
-    return sorted(found, key=lambda one: one.since)
+    return sorted(sessions, key=lambda session: session.since)
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseReport(Viewed):
     """The staged rows of a stream and their releases, as ingest knows them (WRS-17, WRS-18).
 
-    Attributes:
-        staged_rows: The number of staged rows that were ingested.
-        released_rows: How many of them became visible.
-        unreleased: The write streams with staged rows of which none is released.
-        releases: The releases that are not complete, the oldest commit timestamp first.
-        late_releases: Releases that were below the low watermark when they arrived.
-        repeated_releases: Releases of rows that were released before.
-        expired_rows: Rows that were never released and whose payload is removed.
+    - `unreleased` are the write streams with staged rows of which none is released.
+    - `releases` are those that are not complete, the oldest commit timestamp first.
+    - `late_releases` were below the low watermark when they arrived, `repeated_releases` were of
+      rows that were released before.
+    - `expired_rows` were never released, and their payload is removed.
     """
 
     staged_rows: int = 0
@@ -224,18 +205,18 @@ class ReleaseReport(Viewed):
     @property
     def is_withheld(self) -> bool:
         """Whether only a replay or an operator completes one of the releases."""
-        return any(one.withheld is not Withheld.NO for one in self.releases)
+        return any(release.withheld is not Withheld.NO for release in self.releases)
 
     @property
     def is_waiting(self) -> bool:
         """Whether a release lacks rows that are still to be read."""
-        return any(one.withheld is Withheld.NO for one in self.releases)
+        return any(release.withheld is Withheld.NO for release in self.releases)
 
     def hints(self, now: int) -> list[str]:
         """Return a hint for each reason why releases are withheld, with the remedy."""
         hints = []
         for reason in (Withheld.ROWS, Withheld.TOO_LATE):
-            withheld = [one for one in self.releases if one.withheld is reason]
+            withheld = [of for of in self.releases if of.withheld is reason]
             if withheld:
                 first = withheld[0]
                 noun = "release is" if len(withheld) == 1 else "releases are"
@@ -263,9 +244,9 @@ class ReleaseReport(Viewed):
         if self.expired_rows:
             parts.append(counted(self.expired_rows, "expired row"))
         yield "write streams", "; ".join(parts)
-        for one in self.releases[:FEW]:
-            state = "incomplete" if one.withheld is Withheld.NO else "withheld"
-            yield state, f"release of {named(one)}{_age(one, now)}: {one.problem}"
+        for release in self.releases[:FEW]:
+            state = "incomplete" if release.withheld is Withheld.NO else "withheld"
+            yield state, f"release of {named(release)}{_age(release, now)}: {release.problem}"
 
 
 NONE_RELEASED: Final = ReleaseReport()

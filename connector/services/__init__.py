@@ -10,40 +10,28 @@ For example:
 
     config = load_config("connector.toml")
     run(config, once=True)
-    with read(config, "orders") as found:
-        print(found.as_of, list(found.rows))
+    with read(config, "orders") as table:
+        print(table.as_of, list(table.rows))
 """
 
 from connector.services.audit import audit
-from connector.services.dead_letters.service import DeadLetters, dead_letters
-from connector.services.events import Event, log_event
+from connector.services.dead_letters import DeadLetters, dead_letters
+from connector.services.events import Event
 from connector.services.load_config import load_config
-from connector.services.partitions import Closing, PartitionList, close_partition, partitions
 from connector.services.read import TableRead, read
-from connector.services.rows.explain import RowChange, RowHistory, explain
-from connector.services.rows.letters import RowLetter
-from connector.services.rows.load import load
-from connector.services.rows.load_report import (
-    LoadOptions,
-    LoadProgress,
-    LoadReport,
-    RejectedRow,
+from connector.services.requests import (
+    close_partition,
+    incomplete_transactions,
+    partitions,
+    release_transaction,
 )
-from connector.services.rows.versions import FirstVersion
-from connector.services.run import RunReport, run
+from connector.services.rows.explain import explain
+from connector.services.rows.load import LoadOptions, load
+from connector.services.run import run
 from connector.services.status import StatusReport, status
-from connector.services.tables import (
-    RebuildReport,
-    jobs,
-    rebuild,
-    set_apply_every,
-    set_max_staleness,
-    unset,
-)
-from connector.services.transactions import incomplete_transactions, release_transaction
-from connector.services.validate_config import Finding, validate_config
+from connector.services.tables import jobs, rebuild, set_apply_every, set_max_staleness
+from connector.services.validate_config import validate_config
 from connector.services.write_streams import (
-    WriteStreamList,
     commit_write_streams,
     discard_write_streams,
     finalize_write_stream,
@@ -53,24 +41,11 @@ from connector.services.write_streams import (
 )
 
 __all__ = [
-    "Closing",
     "DeadLetters",
     "Event",
-    "Finding",
-    "FirstVersion",
     "LoadOptions",
-    "LoadProgress",
-    "LoadReport",
-    "PartitionList",
-    "RebuildReport",
-    "RejectedRow",
-    "RowChange",
-    "RowHistory",
-    "RowLetter",
-    "RunReport",
     "StatusReport",
     "TableRead",
-    "WriteStreamList",
     "audit",
     "close_partition",
     "commit_write_streams",
@@ -83,7 +58,6 @@ __all__ = [
     "list_write_streams",
     "load",
     "load_config",
-    "log_event",
     "partitions",
     "read",
     "rebuild",
@@ -94,6 +68,5 @@ __all__ = [
     "set_apply_every",
     "set_max_staleness",
     "status",
-    "unset",
     "validate_config",
 ]

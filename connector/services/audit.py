@@ -17,8 +17,8 @@ from connector.reports.audit import (
     LettersAudit,
     PartitionAudit,
     Ranges,
-    Seen,
     StreamAudit,
+    TopicCheck,
     compare_letters,
     faulty,
     without,
@@ -46,14 +46,14 @@ def audit(
     """Check that each offset that was read is once in the changelog, and that each rejected record
     has its dead letter.
 
-    For example: `assert all(found.is_proved for found in audit(config))`. Results that Kafka will
+    For example: `assert all(result.is_proved for result in audit(config))`. Results that Kafka will
     forget are kept in the warehouse.
 
     Args:
         config: Its streams are audited.
         stream: The name or topic of one stream. None: all streams, one after the other.
         on_event: Receives warnings, and `NOTHING_INGESTED` for a stream without a changelog.
-        on_rows: Receives progress.
+        on_rows: Receives the number of rows that were read.
 
     Returns:
         An iterator with the result of each stream that has a changelog. `StreamAudit.fault()` is
@@ -64,23 +64,22 @@ def audit(
         TableError: The warehouse cannot be read.
         BrokerError: Kafka cannot be reached.
     """
-    for of in [find_stream(config, stream)] if stream is not None else config.streams.values():
-        found = _of_stream(config, of, on_event, on_rows)
-        if found is None:
-            on_event(
-                info("NOTHING_INGESTED", f"{of.name}: nothing was ingested yet", stream=of.name)
-            )
+    for source in [find_stream(config, stream)] if stream is not None else config.streams.values():
+        result = _of_stream(config, source, on_event, on_rows)
+        if result is None:
+            text = f"{source.name}: nothing was ingested yet"
+            on_event(info("NOTHING_INGESTED", text, stream=source.name))
         else:
-            yield found
+            yield result
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaSide:
-    """The functions of Kafka that an audit uses. `letters` begins behind the given positions; the
-    flag says that none are gone since.
+    """The functions of Kafka that an audit uses. `check` returns the visible records of ranges.
+    `letters` begins behind the given positions; the flag says that none were removed since.
     """
 
-    look: Callable[[Mapping[int, Ranges]], Mapping[int, Seen]]
+    check: Callable[[Mapping[int, Ranges]], Mapping[int, TopicCheck]]
     letters: Callable[[tuple[Position, ...]], tuple[Iterable[tuple[DeadLetter, Position]], bool]]
 
 
@@ -93,25 +92,25 @@ def audit_stream(
     now: Callable[[], int],
     on_rows: OnRows = lambda rows: None,
 ) -> StreamAudit:
-    """Audit a stream, and keep what was proved as soon as it is. `now` is the time in
+    """Audit a stream. Results are stored as soon as they are known. `now` is the time in
     microseconds.
     """
     partitions = {
         number: PartitionAudit(logged.begin.get(number, 0), end)
         for number, end in logged.end.items()
     }
-    for runs in logged.steps():
-        for number, found in runs.items():
-            partitions[number] = partitions.get(number, PartitionAudit(0, 0)).logged(found)
-        _look(partitions, audit_log, kafka, now(), to_the_end=False)
+    for batch_runs in logged.steps():
+        for number, runs in batch_runs.items():
+            partitions[number] = partitions.get(number, PartitionAudit(0, 0)).logged(runs)
+        _check_gaps(partitions, audit_log, kafka, now(), to_the_end=False)
         on_rows(sum(partition.rows for partition in partitions.values()))
-    _look(partitions, audit_log, kafka, now(), to_the_end=True)
+    _check_gaps(partitions, audit_log, kafka, now(), to_the_end=True)
     return StreamAudit(
         stream, logged.to_batch, partitions, _letters(logged, audit_log, kafka, now())
     )
 
 
-def _look(
+def _check_gaps(
     partitions: dict[int, PartitionAudit],
     audit_log: AuditLog,
     kafka: KafkaSide,
@@ -119,31 +118,29 @@ def _look(
     *,
     to_the_end: bool,
 ) -> None:
-    """Account for offsets without a row: from the proofs, else by looking into Kafka, which makes
-    new ones.
-    """
+    """Account for offsets without a row: by stored results, or by a check in Kafka."""
     gaps = {
-        number: places
-        for number, found in partitions.items()
-        if (places := found.gaps(to_the_end=to_the_end))
+        number: ranges
+        for number, partition in partitions.items()
+        if (ranges := partition.gaps(to_the_end=to_the_end))
     }
-    known = audit_log.empty(gaps)
-    for number, places in known.items():
-        partitions[number] = partitions[number].looked(places, Seen())
-    asked = {
+    empty = audit_log.empty(gaps)
+    for number, ranges in empty.items():
+        partitions[number] = partitions[number].checked(ranges, TopicCheck())
+    unchecked = {
         number: rest
-        for number, places in gaps.items()
-        if (rest := without(places, known.get(number, ())))
+        for number, ranges in gaps.items()
+        if (rest := without(ranges, empty.get(number, ())))
     }
-    if not asked:
+    if not unchecked:
         return
-    seen = kafka.look(asked)
-    for number, places in asked.items():
-        partitions[number] = partitions[number].looked(places, seen[number])
+    checks = kafka.check(unchecked)
+    for number, ranges in unchecked.items():
+        partitions[number] = partitions[number].checked(ranges, checks[number])
     audit_log.add_empty(
         {
-            number: without(places, (*seen[number].visible, *seen[number].gone))
-            for number, places in asked.items()
+            number: without(ranges, (*checks[number].visible, *checks[number].removed))
+            for number, ranges in unchecked.items()
         },
         now,
     )
@@ -156,10 +153,10 @@ def _letters(logged: Logged, audit_log: AuditLog, kafka: KafkaSide, now: int) ->
         return LettersAudit()
     letters, is_whole = kafka.letters(read)
     reached = {position.kafka_partition: position for position in read}
-    found = compare_letters(rejected.items(), _followed(letters, reached, logged.settled_batch))
-    if not found.missing and not found.altered:
+    result = compare_letters(rejected.items(), _followed(letters, reached, logged.settled_batch))
+    if not result.missing and not result.altered:
         audit_log.add_letters(logged.settled_batch, reached.values(), now)
-    return found if is_whole else replace(found, missing=(), unverified=found.missing)
+    return result if is_whole else replace(result, missing=(), unverified=result.missing)
 
 
 def _followed(
@@ -168,42 +165,40 @@ def _followed(
     """The letters, while `reached` follows in each Kafka partition, up to the first letter that a
     later audit needs.
     """
-    held: set[int] = set()
+    unsettled: set[int] = set()
     for letter, position in letters:
         if letter.ingest_batch > settled_batch:
-            held.add(position.kafka_partition)
-        if position.kafka_partition not in held:
+            unsettled.add(position.kafka_partition)
+        if position.kafka_partition not in unsettled:
             reached[position.kafka_partition] = position
         yield letter
 
 
 def _of_stream(
-    config: ConnectorConfig, of: StreamConfig, on_event: OnEvent, on_rows: OnRows
+    config: ConnectorConfig, source: StreamConfig, on_event: OnEvent, on_rows: OnRows
 ) -> StreamAudit | None:
     from connector.lake.audit_log import AuditLog
     from connector.lake.changelog_reader import open_logged
 
-    logged = open_logged(warehouse_of(config), of.name)
+    logged = open_logged(warehouse_of(config), source.name)
     if logged is None:
         return None
     if logged.foreign_commits:
-        text = (
-            f"{of.name}: {counted(logged.foreign_commits, 'commit')} of another program on top of"
-            " its changelog"
-        )
-        on_event(warning("FOREIGN_COMMITS", text, stream=of.name))
+        commits = counted(logged.foreign_commits, "commit")
+        text = f"{source.name}: {commits} of another program on top of its changelog"
+        on_event(warning("FOREIGN_COMMITS", text, stream=source.name))
     audit_log = AuditLog(
-        warehouse_of(config), of.name, of.topic, logged.changelog_id, logged.topic_id
+        warehouse_of(config), source.name, source.topic, logged.changelog_id, logged.topic_id
     )
-    kafka = _kafka(config.kafka, of.topic, logged.topic_id, on_event)
-    found = audit_stream(of.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
+    kafka = _kafka(config.kafka, source.topic, logged.topic_id, on_event)
+    result = audit_stream(source.name, logged, audit_log, kafka, now=now_us, on_rows=on_rows)
     return replace(
-        found,
+        result,
         incomplete=logged.incomplete,
         write_streams=faulty(logged.write_streams()),
         faulty_tables=faulty_tables(
             warehouse_of(config),
-            [name for name, table in config.tables.items() if table.stream == of.name],
+            config.tables_of(source.name),
         ),
     )
 
@@ -212,24 +207,24 @@ def faulty_tables(warehouse: str, tables: Iterable[str]) -> dict[str, str]:
     """The tables whose newest commit is not one of lowmark, or cannot be read, and why."""
     from connector.lake.state_reader import table_state_of
 
-    found = {}
+    faults = {}
     for name in tables:
         try:
             table_state_of(warehouse, name)
         except TableError as error:
-            found[name] = error.problem
-    return found
+            faults[name] = error.problem
+    return faults
 
 
 def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> KafkaSide:
-    def look(places: Mapping[int, Ranges]) -> Mapping[int, Seen]:
+    def check(gaps: Mapping[int, Ranges]) -> Mapping[int, TopicCheck]:
         from connector.kafka import probe_offsets
 
         try:
-            return probe_offsets.look(kafka, topic, topic_id, places)
+            return probe_offsets.look(kafka, topic, topic_id, gaps)
         except TopicError as error:
             on_event(warning("TOPIC_UNREADABLE", str(error)))
-            return {number: Seen(gone=ranges) for number, ranges in places.items()}
+            return {number: TopicCheck(removed=ranges) for number, ranges in gaps.items()}
 
     def letters(after: tuple[Position, ...]) -> tuple[Iterable[tuple[DeadLetter, Position]], bool]:
         from connector.kafka import topics
@@ -241,12 +236,12 @@ def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> 
             on_event(warning("TOPIC_UNREADABLE", str(error)))
             return (), True
         # A dead-letter topic that was created again is read from its beginning.
-        known = tuple(position for position in after if position.topic_id == facts.topic_id)
-        begin = {position.kafka_partition: position.offset + 1 for position in known}
+        after = tuple(position for position in after if position.topic_id == facts.topic_id)
+        begin = {position.kafka_partition: position.offset + 1 for position in after}
         is_whole = all(
             first <= begin.get(number, 0)
             for number, first in topics.beginning_offsets(kafka, facts).items()
         )
-        return read_letters(kafka, topic, after=known), is_whole
+        return read_letters(kafka, topic, after=after), is_whole
 
-    return KafkaSide(look, letters)
+    return KafkaSide(check, letters)

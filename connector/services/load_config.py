@@ -14,7 +14,14 @@ from typing import Final
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
-from connector.errors import ConfigError, ErrorCode, argument_invalid
+from connector.errors import check_note
+from connector.errors.settings import (
+    config_missing,
+    config_not_toml,
+    config_unreadable,
+    secret_unreadable,
+    warehouse_unusable,
+)
 from connector.text import truncate_utf8
 
 DEFAULT_FILE: Final = "connector.toml"
@@ -22,6 +29,7 @@ FILE_SUFFIX: Final = "_FILE"
 """`CONNECTOR__KAFKA__SASL_PASSWORD_FILE` names a file that holds the value of
 `CONNECTOR__KAFKA__SASL_PASSWORD`: a secret (OPS-7).
 """
+_TOO_DEEP: Final = "Its lists or sections are nested too deeply"
 
 
 def load_config(
@@ -44,8 +52,6 @@ def load_config(
         ConfigError: The file cannot be read, or a setting is wrong. It names every fault, not only
             the first.
     """
-    if path is not None and not isinstance(path, str | Path):
-        raise argument_invalid("path", path, "the path of a file, or None")
     config_file = None if path is None else Path(path)
     environment = os.environ if environment is None else environment
     given = _with_files(environment)
@@ -61,7 +67,7 @@ def load_config(
     try:
         config = parse(document, given)
     except RecursionError:
-        raise _too_deep(file) from None
+        raise config_not_toml(str(file), _TOO_DEEP) from None
     return replace(config, warehouse=_absolute(config.warehouse, file.parent))
 
 
@@ -74,55 +80,29 @@ def who() -> str:
     return truncate_utf8(f"{user}@{socket.gethostname()}")
 
 
+def author(by: str | None, why: str) -> str:
+    """Return the person or program that acts: `by`, or `who()`. Raises `ConfigError` if the name or
+    the reason `why` cannot be stored.
+    """
+    by = who() if by is None else by
+    check_note("why", why)
+    check_note("by", by)
+    return by
+
+
 def _document(file: Path) -> dict[str, object]:
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise ConfigError(
-            ErrorCode.CONFIG_MISSING,
-            f"There is no file {file}",
-            "",
-            "Create this file, or give the path of your configuration",
-            file=file,
-        ) from None
+        raise config_missing(str(file)) from None
     except (OSError, ValueError) as error:  # also a path that no file can have
-        raise ConfigError(
-            ErrorCode.CONFIG_UNREADABLE,
-            f"{file} cannot be read",
-            str(error),
-            "Check that you can read the file, and that it is UTF-8 text",
-            file=file,
-        ) from None
+        raise config_unreadable(str(file), str(error)) from None
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(
-            ErrorCode.CONFIG_NOT_TOML,
-            f"{file} is not a TOML document",
-            str(error),
-            "Correct this place: text needs quotes, and the name of a section needs brackets",
-            file=file,
-        ) from None
-    except ValueError as error:  # a number with thousands of digits
-        raise ConfigError(
-            ErrorCode.CONFIG_NOT_TOML,
-            f"{file} has a value that cannot be read",
-            str(error),
-            "Correct the value. A number has at most 19 digits",
-            file=file,
-        ) from None
+    except ValueError as error:  # also a number with thousands of digits
+        raise config_not_toml(str(file), str(error)) from None
     except RecursionError:
-        raise _too_deep(file) from None
-
-
-def _too_deep(file: Path) -> ConfigError:
-    return ConfigError(
-        ErrorCode.CONFIG_NOT_TOML,
-        f"{file} cannot be read",
-        "Its lists or sections are nested too deeply",
-        "Remove the brackets or dots that are too many. No setting has more than four levels",
-        file=file,
-    )
+        raise config_not_toml(str(file), _TOO_DEEP) from None
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
@@ -137,12 +117,7 @@ def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
                     Path(name).read_text(encoding="utf-8").rstrip("\r\n")
                 )
             except (OSError, ValueError) as error:  # also a path that no file can have
-                raise ConfigError(
-                    ErrorCode.SECRET_UNREADABLE,
-                    f"The file that {variable} names cannot be read",
-                    str(error),
-                    "Name a text file that this user can read",
-                ) from None
+                raise secret_unreadable(variable, str(error)) from None
             del given[variable]
     return given
 
@@ -154,10 +129,4 @@ def _absolute(warehouse: str, folder: Path) -> str:
         return str((folder / Path(warehouse).expanduser()).resolve())
     # A home folder of a user who does not exist, or links that lead to each other.
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"The warehouse {warehouse} is not the path of a folder",
-            str(error),
-            "Set warehouse to a path of which every folder exists or can be created",
-            path=warehouse,
-        ) from None
+        raise warehouse_unusable(warehouse, str(error)) from None

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from connector.config.spark_settings import check_shared, is_local_master
 from connector.config.storage import SPARK_DEFAULTS, is_s3
-from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
+from connector.errors import argument_invalid
+from connector.errors.settings import extra_jar_missing
+from connector.errors.spark import spark_master_unreachable, spark_session_exists
 from connector.services.events import OnEvent, info
 from connector.text import duration
 
@@ -49,22 +51,33 @@ def session_of(
     for one session: `ConnectorError` if there is one already, because it would be yours.
     """
     from connector.spark.cluster import NO_EXECUTOR_S
-    from connector.spark.jvm import stop_session
-    from connector.spark.session import (
-        SHORT_JVM_OPTIONS,
-        check_second_put,
-        check_session,
-        start_session,
-    )
+    from connector.spark.session import check_second_put, check_session
 
-    warehouse, is_shared = config.warehouse, config.storage.shared_folder
-    if spark is not None:
-        check_session(spark, for_writing=for_writing, warehouse=warehouse)
-        check_shared(spark.sparkContext.master or "", warehouse, shared_folder=is_shared)
-        if for_writing:
-            check_second_put(spark, warehouse)
-        return spark
-    defaults = SPARK_DEFAULTS if is_s3(warehouse) else {}
+    is_yours = spark is not None
+    if spark is None:
+        spark = _started(config, stack, on_event, _settings(config, cores, memory, is_short))
+    # Under spark-submit, the master is another one than that of the configuration.
+    master, warehouse = spark.sparkContext.master or "", config.warehouse
+    check_shared(master, warehouse, shared_folder=config.storage.shared_folder)
+    if not is_yours and not is_local_master(master):
+        waits = f"the first job waits for an executor, up to {duration(NO_EXECUTOR_S)}"
+        on_event(info("SPARK", f"Spark runs on {master}; {waits}"))
+    check_session(spark, for_writing=for_writing, warehouse=warehouse)
+    if for_writing:
+        check_second_put(spark, warehouse)
+    return spark
+
+
+def _settings(
+    config: ConnectorConfig,
+    cores: str | None,
+    memory: str | None,
+    is_short: bool,
+) -> dict[str, str]:
+    """The settings of a session of lowmark."""
+    from connector.spark.session import SHORT_JVM_OPTIONS
+
+    defaults = SPARK_DEFAULTS if is_s3(config.warehouse) else {}
     settings = {**defaults, **config.spark.settings(), **config.storage.spark_settings()}
     if cores is not None:
         if not config.spark.is_local:
@@ -76,25 +89,26 @@ def session_of(
     if is_short:
         options = "spark.driver.extraJavaOptions"
         settings[options] = f"{SHORT_JVM_OPTIONS} {settings.get(options, '')}"
+    return settings
+
+
+def _started(
+    config: ConnectorConfig, stack: ExitStack, on_event: OnEvent, settings: dict[str, str]
+) -> SparkSession:
+    from connector.spark.jvm import stop_session
+    from connector.spark.session import start_session
+
     if "SPARK_ENV_LOADED" not in os.environ:
-        check_shared(settings["spark.master"], warehouse, shared_folder=is_shared)
-        check_master(settings["spark.master"])
-    paths = _jars(config, on_event)
+        master, is_shared = settings["spark.master"], config.storage.shared_folder
+        check_shared(master, config.warehouse, shared_folder=is_shared)
+        check_master(master)
+    jars = _jars(config, on_event)
     scratch = Path(tempfile.mkdtemp(prefix="lowmark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
-    with _STARTING, _output_is_ours():
-        _check_that_there_is_none()
-        started = start_session(paths, scratch=scratch, settings=settings)
+    with _STARTING, _output_as_messages():
+        _check_no_session()
+        started = start_session(jars, scratch=scratch, settings=settings)
     stack.callback(stop_session, started)
-    # Under spark-submit, the master is another one.
-    master = started.sparkContext.master or ""
-    check_shared(master, warehouse, shared_folder=is_shared)
-    if not is_local_master(master):
-        waits = f"the first job waits for an executor, up to {duration(NO_EXECUTOR_S)}"
-        on_event(info("SPARK", f"Spark runs on {master}; {waits}"))
-    check_session(started, for_writing=for_writing, warehouse=warehouse)
-    if for_writing:
-        check_second_put(started, warehouse)
     return started
 
 
@@ -113,12 +127,7 @@ def check_master(master: str) -> bool:
             causes.append(f"{host}: {error}")
         else:
             return True
-    raise ConnectorError(
-        ErrorCode.SPARK_MASTER_UNREACHABLE,
-        f"No Spark master answers at {master}",
-        "; ".join(causes),
-        "Start the master, or correct master in [spark]",
-    )
+    raise spark_master_unreachable(master, "; ".join(causes))
 
 
 def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
@@ -127,44 +136,32 @@ def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
 
     store = JarStore.from_environment(os.environ)
 
-    def say(text: str) -> None:
+    def on_progress(text: str) -> None:
         on_event(info("JARS", text))
 
-    locked = fetch("spark", store, say)
+    locked = fetch("spark", store, on_progress)
     if is_s3(config.warehouse):
-        locked += fetch("s3", store, say)
+        locked += fetch("s3", store, on_progress)
     extra = [Path(jar) for jar in config.spark.extra_jars]
     for jar in extra:
         if not jar.is_file():
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"spark.extra_jars has {jar}",
-                "There is no such file",
-                "Correct the path, or remove it",
-            )
+            raise extra_jar_missing(str(jar))
     return [*locked, *extra]
 
 
-def _check_that_there_is_none() -> None:
+def _check_no_session() -> None:
     from connector.spark.jvm import forget_ended_session, is_any_live
 
     if not is_any_live():
         forget_ended_session()
         return
-    raise ConnectorError(
-        ErrorCode.SPARK_SESSION_EXISTS,
-        "A local Spark session cannot start",
-        "This process already has a Spark session. It is yours, or that of another call of lowmark"
-        " that has not ended",
-        "Give your session to each call as `spark`, or stop it. Build a session that several calls"
-        " can use with connector.spark.configure_session",
-    )
+    raise spark_session_exists()
 
 
 @contextmanager
-def _output_is_ours() -> Iterator[None]:
-    """Whatever process is started meanwhile has standard error in place of standard output: a JVM's
-    warnings would stand between rows.
+def _output_as_messages() -> Iterator[None]:
+    """A process that is started meanwhile has standard error as its standard output, so that the
+    warnings of a JVM are not between rows.
     """
     if __stdout__ is None or __stderr__ is None:  # closed, as daemons have them
         yield

@@ -9,15 +9,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import StorageError, TableError
+from connector.errors.changelog import freshness_unknown
+from connector.errors.tables import cut_expired, cut_missing
 from connector.records.views import view_of_time
-from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
-from connector.services.dead_letters.open_count import open_letters_of
+from connector.reports.stream_status import NONE_OPEN, OpenLetters
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
+from connector.services.status import open_letters_of
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.overrides import bound_in_force, check_bound
@@ -86,8 +88,8 @@ def read(
     """Read a table. Only a merge needs Java: it starts a local Spark session, unless you pass your
     own.
 
-    For example: `with read(config, "orders", max_staleness_s=60) as found: rows =
-    list(found.rows)`.
+    For example: `with read(config, "orders", max_staleness_s=60) as orders: rows =
+    list(orders.rows)`.
 
     Args:
         config: It has the table.
@@ -118,16 +120,16 @@ def read(
         if max_staleness_s is None
         else max_staleness_s
     )
-    found = (
-        _snapshot(config, table)
-        if snapshot
-        else _as_applied(config, table, bound, on_event, allow_stale=allow_stale)
-    )
-    found = found or _merged(
-        config, table, bound, spark, on_event, allow_stale=allow_stale, memory=memory
-    )
-    found.missing = _missing(config, table)
-    return found
+    if snapshot:
+        result: TableRead | None = _snapshot(config, table)
+    else:
+        result = _as_applied(config, table, bound, on_event, allow_stale=allow_stale)
+    if result is None:
+        result = _merged(
+            config, table, bound, spark, on_event, allow_stale=allow_stale, memory=memory
+        )
+    result.missing = _missing(config, table)
+    return result
 
 
 def _as_applied(
@@ -138,48 +140,36 @@ def _as_applied(
     from connector.lake.state_reader import logged_progress_of
 
     now = now_us()
-    path = places.table(warehouse_of(config), name)
-    found = open_table(path, table=name)
-    check_owner(path, "table", name, found.stored)
+    path = paths.table(warehouse_of(config), name)
+    table = open_table(path, table=name)
+    check_owner(path, "table", name, table.stored)
     with reading(path):
-        before = TableState.from_json(found.stored)
+        state = TableState.from_json(table.stored)
     logged = logged_progress_of(warehouse_of(config), config.tables[name].stream)
     try:
-        progress = logged.of_table(name, before)
+        progress = logged.of_table(name, state)
     except TableError as error:  # a table may be read where its changelog is not
-        is_proved = bound is None or (bound > 0 and is_fresh(before.as_of, bound, now))
+        is_proved = bound is None or (bound > 0 and is_fresh(state.as_of, bound, now))
         if not allow_stale and not is_proved:
-            raise _not_provable(name, bound, error) from error
+            wanted = f"is at most {bound:g} s old" if bound else "has every ingested change"
+            raise freshness_unknown(name, wanted, error.problem, error.remedy) from error
         on_event(warning("CHANGELOG_DIFFERS", str(error), table=name))
-        return _plain_read(name, found, before, before.as_of)
-    if not progress.suffices(before, bound, now):
+        return _plain_read(name, table, state, state.as_of)
+    if not progress.suffices(state, bound, now):
         return None
-    as_of = progress.as_of(before)
+    as_of = progress.as_of(state)
     if not allow_stale:
-        progress.check_age(name, as_of, bound, now, before.blocked_rows)
-    return _plain_read(name, found, before, as_of)
+        progress.check_age(name, as_of, bound, now, state.blocked_rows)
+    return _plain_read(name, table, state, as_of)
 
 
-def _plain_read(name: str, found: PlainTable, state: TableState, as_of: int | None) -> TableRead:
-    worth = _worth(as_of, state.apply_watermark, is_consistent_cut=state.is_consistent_cut)
-    text = (
-        f"{name} as of ingest batch {state.to_batch} (version {found.version} of the Delta"
-        f" table){worth}"
-    )
+def _plain_read(name: str, table: PlainTable, state: TableState, as_of: int | None) -> TableRead:
     cut = state.apply_watermark if state.is_consistent_cut else None
-    return TableRead(found.types, found.rows(), as_of, state.to_batch, cut, text)
-
-
-def _not_provable(name: str, bound: int | None, why: TableError) -> TableError:
-    """The error for a bound that only the changelog of the table can prove."""
-    wanted = f"is at most {bound:g} s old" if bound else "has every ingested change"
-    return TableError(
-        ErrorCode.CHANGELOG_REPLACED,
-        f"It is not known whether table {name} {wanted}",
-        why.problem,
-        f"{why.remedy}. Until then, read the table as it is (allow_stale)",
-        table=name,
+    text = (
+        f"{name} as of ingest batch {state.to_batch} (version {table.version} of the Delta"
+        f" table){_completeness(as_of, cut)}"
     )
+    return TableRead(table.types, table.rows(), as_of, state.to_batch, cut, text)
 
 
 def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
@@ -196,35 +186,22 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
         None,
     )
     if cut is None:
-        raise TableError(
-            ErrorCode.CUT_MISSING,
-            f"There is no consistent cut of table {name}",
-            "The low watermark of the stream is not known yet, or a table of the stream is not"
-            " at a consistent cut",
-            "Check the status of the stream. Until then, read the table without a snapshot",
-            table=name,
-        )
+        raise cut_missing(f"table {name}", name)
     try:
-        path = places.table(warehouse_of(config), name)
-        found = open_table(path, version=cut.versions[name], table=name)
+        path = paths.table(warehouse_of(config), name)
+        table = open_table(path, version=cut.versions[name], table=name)
     except StorageError:
         raise
     except TableError as error:
-        raise TableError(
-            ErrorCode.CUT_EXPIRED,
-            f"The cut of table {name} at {view_of_time(cut.low_watermark)} cannot be read",
-            f"It may have expired: {error.cause}",
-            "Read the table without a snapshot. To keep cuts longer, set a longer"
-            " snapshot_retention",
-            table=name,
-        ) from error
+        cause = f"It may have expired: {error.cause}"
+        raise cut_expired(name, str(view_of_time(cut.low_watermark)), cause) from error
     with reading(path):
-        state = TableState.from_json(found.stored)
+        state = TableState.from_json(table.stored)
     if not cut.is_state(state):
         raise cut_of_another_table(name, cut)
     revised = f", revision {cut.revision}" if cut.revision else ""
     text = f"{name} at {view_of_time(cut.low_watermark)}, ingest batch {cut.to_batch}{revised}"
-    return TableRead(found.types, found.rows(), None, cut.to_batch, cut.low_watermark, text)
+    return TableRead(table.types, table.rows(), None, cut.to_batch, cut.low_watermark, text)
 
 
 def _merged(
@@ -247,45 +224,42 @@ def _merged(
 
     stream = config.tables[name].stream
     check_logs(config, [stream], [name])
-    on_event(
-        info(
-            "MERGING", f"{name} has changes that are not applied yet: Spark merges them", table=name
-        )
-    )
+    text = f"{name} has changes that are not applied yet: Spark merges them"
+    on_event(info("MERGING", text, table=name))
     with ExitStack() as stack:
         started = session_of(config, spark, stack, on_event, memory=memory)
         stack.enter_context(watching(started))
         jobs: list[Job] = []
         # The job ends when the rows have been read.
-        stack.callback(lambda: _keep(History(warehouse_of(config)), jobs, on_event))
+        stack.callback(lambda: _add_jobs(History(warehouse_of(config)), jobs, on_event))
         with naming_damage(config, [stream], [name]), failures.reading(name):
-            found = read_table(
+            merged = read_table(
                 *(started, warehouse_of(config), name),
                 max_staleness_s=bound or 0,
                 allow_stale=allow_stale,
                 add_job=jobs.append,
             )
-            types, plain = plain_rows(found.rows)
+            types, plain = plain_rows(merged.rows)
 
         def rows() -> Iterator[tuple[Any, ...]]:
             with naming_damage(config, [stream], [name]), failures.reading(name):
                 yield from plain
 
-        worth = _worth(found.as_of, found.low_watermark, is_consistent_cut=found.is_consistent_cut)
-        merged = (
-            f"{counted(found.changes, 'change')} merged"
-            if found.changes is not None
-            else "nothing left to merge"
+        cut = merged.low_watermark if merged.is_consistent_cut else None
+        changes = "nothing left to merge"
+        if merged.changes is not None:
+            changes = f"{counted(merged.changes, 'change')} merged"
+        text = (
+            f"{name} as of ingest batch {merged.to_batch},"
+            f" {changes}{_completeness(merged.as_of, cut)}"
         )
-        text = f"{name} as of ingest batch {found.to_batch}, {merged}{worth}"
-        cut = found.low_watermark if found.is_consistent_cut else None
         return TableRead(
-            types, rows(), found.as_of, found.to_batch, cut, text, _stack=stack.pop_all()
+            types, rows(), merged.as_of, merged.to_batch, cut, text, _stack=stack.pop_all()
         )
 
 
-def _keep(history: History, jobs: Iterable[Job], on_event: OnEvent) -> None:
-    """Rows that could be read are worth more than their line in the history (JOB-1)."""
+def _add_jobs(history: History, jobs: Iterable[Job], on_event: OnEvent) -> None:
+    """Add jobs to the history. If this fails, the rows are returned all the same (JOB-1)."""
     try:
         for job in jobs:
             history.add_job(replace(job, ended_at=now_us()))
@@ -308,13 +282,10 @@ def _missing(config: ConnectorConfig, name: str) -> OpenLetters:
         return OpenLetters(is_known=False)
 
 
-def _worth(as_of: int | None, low_watermark: int | None, *, is_consistent_cut: bool) -> str:
+def _completeness(as_of: int | None, cut: int | None) -> str:
     arrived = (
         "" if as_of is None else f"; with all changes that arrived before {view_of_time(as_of)}"
     )
-    below = (
-        f", a consistent cut at {view_of_time(low_watermark)}"
-        if is_consistent_cut and low_watermark is not None
-        else ""
-    )
-    return f"{arrived}{below or ', not a consistent cut'}"
+    if cut is None:
+        return f"{arrived}, not a consistent cut"
+    return f"{arrived}, a consistent cut at {view_of_time(cut)}"

@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final, NoReturn, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from connector.clock import now_us
 from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    TableError,
-    TopicError,
-)
+from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors.settings import no_streams
+from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
-from connector.services.in_use import only_use
 from connector.services.local_spark import session_of
-from connector.services.trace import Trace
-from connector.services.warehouses import check_logs, naming_damage, warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.jobs import Job, JobKind
 
 if TYPE_CHECKING:
@@ -37,8 +32,8 @@ if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
+    from connector.spark.apply_loop import JobLog
     from connector.spark.ingest.ingest import IngestPorts
-    from connector.state.open_transactions import OpenTransaction
 
 
 _TURN_S: Final = 0.0005
@@ -46,31 +41,53 @@ _TURN_S: Final = 0.0005
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The work of one `run`.
-
-    Attributes:
-        batches: The ingest batches that it added to changelogs, of all streams.
-        applies: The applies that it finished, of all tables.
-        dead_letters: The dead letters that it published.
-    """
+    """The work of one `run`, of all streams and tables."""
 
     batches: int
     applies: int
     dead_letters: int
 
 
-class _Counts:
+class Trace:
+    """Writes a line of JSON for each step to a file, if there is one (OPS-4). Any thread may call
+    `step`.
+
+    For example, `{"at": "2024-03-01T12:00:00.000000Z", "of": "table orders", "step": "table
+    committed", "seconds": 0.184}`. The seconds are those since the step before of the same stream
+    or table.
+    """
+
+    def __init__(self, file: TextIO | None) -> None:
+        self._file, self._lock = file, threading.Lock()
+        self._last = dict[str, float]()
+
+    def step(self, step: str) -> None:
+        """Write a step, such as "table orders: table committed"."""
+        if self._file is None:
+            return
+        subject, _, name = step.partition(": ")
+        with self._lock:
+            now = time.monotonic()
+            before, self._last[subject] = self._last.get(subject), now
+            seconds = None if before is None else round(now - before, 3)
+            line = {"at": view_of_time(now_us()), "of": subject, "step": name, "seconds": seconds}
+            with suppress(OSError):  # a full disk stops no pipeline
+                self._file.write(f"{json.dumps(line)}\n")
+                self._file.flush()
+
+
+class _Counter:
     """The work of a run, counted by its threads."""
 
     def __init__(self) -> None:
-        self._lock, self._of = threading.Lock(), Counter[str]()
+        self._lock, self._counts = threading.Lock(), Counter[str]()
 
     def add(self, name: str, number: int = 1) -> None:
         with self._lock:
-            self._of[name] += number
+            self._counts[name] += number
 
     def report(self, batches: int) -> RunReport:
-        return RunReport(batches, self._of["applies"], self._of["dead_letters"])
+        return RunReport(batches, self._counts["applies"], self._counts["dead_letters"])
 
 
 def run(
@@ -91,19 +108,18 @@ def run(
 
     Args:
         config: At least one stream.
-        spark: Your own session, which is neither changed nor stopped. None: a local session on the
-            locked jars, if this process has no session yet.
+        spark: Your own session, which is neither changed nor stopped. None: a local session.
         once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
             `stop` is set.
         stop: Set it from another thread or from a signal handler: the batch in flight ends first.
         on_event: Receives warnings and progress.
-        cores: Threads of a local session; `*` for as many as there are processors. None: as
-            configured in [spark].
-        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
+        cores: Threads of a local session, or `*` for all processors. None: as in [spark].
+        memory: Heap of the driver, for example `2g`. None: as in [spark].
         trace: Receives a line of JSON for each step of a batch and of an apply, with its seconds.
 
     Returns:
-        The work that was done.
+        The numbers of `batches` that were added to changelogs, of finished `applies`, and of
+        `dead_letters` that were published.
 
     Raises:
         ConfigError: No stream is configured, or Spark cannot be given a Kafka setting, or the
@@ -113,13 +129,8 @@ def run(
             remedy. Nothing is lost.
     """
     if not config.streams:
-        raise ConfigError(
-            ErrorCode.STREAM_NOT_NAMED,
-            "No stream is configured",
-            "",
-            'Add a section such as [streams.orders] with topic = "orders"',
-        )
-    stop, counts = stop or threading.Event(), _Counts()
+        raise no_streams()
+    pipeline_run = _Run(config, once, stop or threading.Event(), on_event, Trace(trace))
     check_logs(config, config.streams, config.tables)
     with (
         only_use(config, config.streams),
@@ -127,29 +138,96 @@ def run(
         ExitStack() as stack,
     ):
         ports = {
-            name: ports_of(config, stream, stack, on_event, counts)
+            name: ports_of(config, stream, stack, on_event, pipeline_run.counter)
             for name, stream in config.streams.items()
         }
-        before, started = _ingest_batches(config), None
+        before = _ingest_batches(config)
+        start_session = partial(session_of, config, spark, stack, on_event)
+        pipeline_run.run(
+            partial(start_session, cores=cores, memory=memory, for_writing=True, is_short=once),
+            ports,
+        )
+        return pipeline_run.counter.report(_ingest_batches(config) - before)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One call of `run`."""
+
+    config: ConnectorConfig
+    once: bool
+    stop: threading.Event
+    on_event: OnEvent
+    trace: Trace
+    counter: _Counter = field(default_factory=_Counter)
+
+    def run(
+        self, start_session: Callable[[], SparkSession], ports: Mapping[str, IngestPorts]
+    ) -> None:
+        """Run the pipeline until its work is done, or until `stop` is set."""
+        session = None
         try:
-            started = session_of(
-                *(config, spark, stack, on_event),
-                cores=cores,
-                memory=memory,
-                for_writing=True,
-                is_short=once,
-            )
-            _run_pipeline(config, started, ports, stop, on_event, Trace(trace), counts, once=once)
+            session = start_session()
+            self._run_pipeline(session, ports)
         except Exception as error:
-            is_of_spark = started is not None or not isinstance(error, ConnectorError | OSError)
+            is_of_spark = session is not None or not isinstance(error, ConnectorError | OSError)
             if not (is_of_spark and _spark_has_ended()):
                 raise
-            if not stop.is_set():
-                _raise_ended(error)
-            on_event(
-                info("STOPPED", "stopped: Spark ended before its work did; the next run does it")
+            self._end_without_spark(error)
+
+    def _run_pipeline(self, spark: SparkSession, ports: Mapping[str, IngestPorts]) -> None:
+        from connector.lake.small_apply import merge_few
+        from connector.spark.cluster import repeating, watching
+        from connector.spark.pipeline import Pipeline
+
+        def on_line(text: str) -> None:
+            self.on_event(info("PIPELINE", text))
+
+        with watching(spark), _short_turns():
+            job_log, on_step = self._job_log(), self.trace.step
+            start = partial(
+                Pipeline, spark, self.config, ports, job_log, merge_few, on_line, on_step
             )
-        return counts.report(_ingest_batches(config) - before)
+            pipeline = repeating(start, "the tables", on_line, self.stop)
+            if self.once:
+                pipeline.run_once(self.stop)
+            else:
+                self.on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
+                pipeline.run(self.stop)
+        if self.once and not self.stop.is_set():
+            _report_open_transactions(self.config, self.on_event)
+            report_waiting_changes(self.config, self.on_event)
+        if self.stop.is_set():
+            self.on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+    def _end_without_spark(self, error: Exception) -> None:
+        """Raise `ConnectorError` if Spark ended before `stop` was set."""
+        from connector.spark.jvm import session_ended
+
+        if self.stop.is_set():
+            text = "stopped: Spark ended before its work did; the next run does it"
+            self.on_event(info("STOPPED", text))
+            return
+        is_known = isinstance(error, ConnectorError) and error.code == "SPARK_SESSION_ENDED"
+        cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
+        raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
+
+    def _job_log(self) -> JobLog:
+        from connector.lake.jobs import History
+        from connector.spark.apply_loop import JobLog
+
+        history, overrides = History(warehouse_of(self.config)), _overrides(self.config)
+
+        def add_job(job: Job) -> None:
+            history.add_job(job)
+            if job.kind is JobKind.APPLY and not job.error:
+                self.counter.add("applies")
+
+        return JobLog(
+            *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
+            last_clean_up=history.last_clean_up,
+            forget_cuts=history.forget_cuts,
+        )
 
 
 @contextmanager
@@ -171,11 +249,11 @@ def _ingest_batches(config: ConnectorConfig) -> int:
     """The ingest batches in the changelogs of all streams. It needs no Spark."""
     from connector.lake.state_reader import progress_of
 
-    found = 0
+    batches = 0
     for stream in config.streams:
         with suppress(TableError):  # the stream has no changelog yet, or Spark finds the damage
-            found += progress_of(warehouse_of(config), stream).ingest_batch
-    return found
+            batches += progress_of(warehouse_of(config), stream).ingest_batch
+    return batches
 
 
 def _spark_has_ended() -> bool:
@@ -185,105 +263,41 @@ def _spark_has_ended() -> bool:
     return not is_any_live()
 
 
-def _raise_ended(error: Exception) -> NoReturn:
-    from connector.spark.jvm import session_ended
-
-    is_known = isinstance(error, ConnectorError) and error.code is ErrorCode.SPARK_SESSION_ENDED
-    cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
-    raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
-
-
-def _run_pipeline(
-    config: ConnectorConfig,
-    spark: SparkSession,
-    ports: Mapping[str, IngestPorts],
-    stop: threading.Event,
-    on_event: OnEvent,
-    trace: Trace,
-    counts: _Counts,
-    *,
-    once: bool,
-) -> None:
-    from connector.lake.jobs import History
-    from connector.lake.small_apply import merge_few
-    from connector.spark.apply_loop import JobLog
-    from connector.spark.cluster import repeating, watching
-    from connector.spark.pipeline import Pipeline
-
-    history, overrides = History(warehouse_of(config)), _overrides(config)
-
-    def add_job(job: Job) -> None:
-        history.add_job(job)
-        if job.kind is JobKind.APPLY and not job.error:
-            counts.add("applies")
-
-    log = JobLog(
-        *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
-        last_clean_up=history.last_clean_up,
-        forget_cuts=history.forget_cuts,
-    )
-
-    def say(text: str) -> None:
-        on_event(info("PIPELINE", text))
-
-    with watching(spark), _short_turns():
-        begin = partial(Pipeline, spark, config, ports, log, merge_few, say, trace.step)
-        pipeline = repeating(begin, "the tables", say, stop)
-        if once:
-            pipeline.run_once(stop)
-        else:
-            on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
-            pipeline.run(stop)
-    if once and not stop.is_set():
-        _tell_what_is_hidden(config, on_event)
-        tell_what_waits(config, on_event)
-    if stop.is_set():
-        on_event(info("STOPPED", "stopped: every batch that began has ended"))
-
-
-def _tell_what_is_hidden(config: ConnectorConfig, on_event: OnEvent) -> None:
-    """Send a warning for each Kafka partition whose last records are behind an open transaction. If
-    Kafka does not answer any more, there is no warning: the work is done.
+def _report_open_transactions(config: ConnectorConfig, on_event: OnEvent) -> None:
+    """Send a warning for each Kafka partition whose last records are behind an open transaction.
+    If Kafka does not answer, no warning is sent: the work is done.
     """
     from connector.kafka import topics
     from connector.kafka.probe_offsets import open_transactions
 
     for name, stream in config.streams.items():
-        hiding: list[OpenTransaction] = []
         with suppress(BrokerError, TopicError):
             facts = topics.describe(config.kafka, stream.topic)
-            hiding = open_transactions(config.kafka, facts)
-        for one in hiding:
-            text = f"stream {name}: {one.describe(now_us())}"
-            on_event(
-                warning(
-                    "OPEN_TRANSACTION", text, stream=name, stream_partition=one.stream_partition
-                )
-            )
+            for transaction in open_transactions(config.kafka, facts):
+                text = f"stream {name}: {transaction.describe(now_us())}"
+                partition = transaction.stream_partition
+                on_event(warning("OPEN_TRANSACTION", text, stream=name, stream_partition=partition))
 
 
-def tell_what_waits(config: ConnectorConfig, on_event: OnEvent) -> None:
+def report_waiting_changes(config: ConnectorConfig, on_event: OnEvent) -> None:
     """Send a warning for each table with changes that wait for a heartbeat (TBL-10). A table that
     cannot be read has none.
     """
     from connector.lake.changelog_changes import waiting_changes
     from connector.lake.state_reader import progress_of, table_state_of
 
+    warehouse = warehouse_of(config)
     for name, definition in config.tables.items():
         with suppress(TableError):
-            table = table_state_of(warehouse_of(config), name)
-            waiting = waiting_changes(warehouse_of(config), definition, table)
-            if not waiting:
+            table = table_state_of(warehouse, name)
+            if not (waiting := waiting_changes(warehouse, definition, table)):
                 continue
-            progress = progress_of(warehouse_of(config), definition.stream, with_frontier=True)
-            late = progress.frontier.lagging_partition
-            if late is not None and is_at_low_watermark(table, progress):
-                text = f"table {name}: {text_of_waiting(waiting, late.stream_partition)}"
-                on_event(
-                    warning(
-                        "CHANGES_WAIT", text, table=name, stream_partition=late.stream_partition
-                    )
-                )
+            progress = progress_of(warehouse, definition.stream, with_frontier=True)
+            lagging = progress.frontier.lagging_partition
+            if lagging is not None and is_at_low_watermark(table, progress):
+                partition = lagging.stream_partition
+                text = f"table {name}: {text_of_waiting(waiting, partition)}"
+                on_event(warning("CHANGES_WAIT", text, table=name, stream_partition=partition))
 
 
 def ports_of(
@@ -291,7 +305,7 @@ def ports_of(
     stream: StreamConfig,
     stack: ExitStack,
     on_event: OnEvent = log_event,
-    counts: _Counts | None = None,
+    counter: _Counter | None = None,
 ) -> IngestPorts:
     """Kafka, the registry and the clock of one stream, as functions; checked once before anything
     starts (REC-2).
@@ -299,62 +313,62 @@ def ports_of(
     from connector.kafka import topics
     from connector.kafka.bounded_read import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
-    from connector.kafka.dead_letters.topic import DeadLetterPublisher, external_dead_letters
+    from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import open_transactions
     from connector.lake.batch_counts import count_rows
     from connector.spark.ingest.ingest import IngestPorts
 
-    facts = topics.describe(config.kafka, stream.topic)
+    kafka, name, topic = config.kafka, stream.name, stream.topic
+    describe = partial(topics.describe, kafka, topic)
+    facts = describe()
     for problem in topics.check(facts):
-        on_event(warning("TOPIC_SETTING", problem, stream=stream.name))
-    topics.create_dead_letter_topics(config.kafka, facts)
-    topics.check_dead_letters(facts, topics.describe(config.kafka, dead_letter_topic(stream.topic)))
+        on_event(warning("TOPIC_SETTING", problem, stream=name))
+    topics.create_dead_letter_topics(kafka, facts)
+    topics.check_dead_letters(facts, topics.describe(kafka, dead_letter_topic(topic)))
     overrides = _overrides(config)
-    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))
-    one_at_a_time = threading.Lock()
-
-    def publish(letters: Iterable[DeadLetter]) -> int:
-        with one_at_a_time:
-            published = publisher.publish(letters)
-        if counts is not None:
-            counts.add("dead_letters", published)
-        return published
-
     return IngestPorts(
-        topic=lambda: topics.describe(config.kafka, stream.topic),
-        publish=publish,
+        topic=describe,
+        publish=_publisher(config, topic, stack, counter or _Counter()),
         now=now_us,
-        high_watermarks=lambda: topics.high_watermarks(
-            config.kafka, topics.describe(config.kafka, stream.topic)
-        ),
+        high_watermarks=lambda: topics.high_watermarks(kafka, describe()),
         count_rows=count_rows,
-        earliest=lambda: topics.beginning_offsets(
-            config.kafka, topics.describe(config.kafka, stream.topic)
-        ),
+        earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
-        ends=lambda taken_to: overrides.ends(stream.name, above=taken_to),
-        releases=lambda taken_to: overrides.releases(stream.name, above=taken_to),
-        row_releases=lambda taken_to: overrides.row_releases(stream.name, above=taken_to),
-        discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
-        outside=lambda known, published: external_dead_letters(
-            config.kafka, stream.topic, known, published
-        ),
+        ends=lambda after: overrides.ends(name, above=after),
+        releases=lambda after: overrides.releases(name, above=after),
+        row_releases=lambda after: overrides.row_releases(name, above=after),
+        discarded=lambda: read_ledger(kafka, topic).ids(LetterState.DISCARDED),
+        outside=lambda counts, published: external_dead_letters(kafka, topic, counts, published),
         partition_of=topics.partition_of,
-        open_transactions=lambda: open_transactions(
-            config.kafka, topics.describe(config.kafka, stream.topic)
-        ),
+        open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(
-            config.kafka,
-            stream.topic,
-            topics.describe(config.kafka, stream.topic).topic_id,
+            *(kafka, topic, describe().topic_id),
             {k: (offsets.start.get(k, 0), end) for k, end in offsets.end.items()},
         ),
     )
 
 
+def _publisher(
+    config: ConnectorConfig, topic: str, stack: ExitStack, counter: _Counter
+) -> Callable[[Iterable[DeadLetter]], int]:
+    """Publishes the dead letters of a topic, for one thread at a time."""
+    from connector.kafka.dead_letters.topic import DeadLetterPublisher
+
+    publisher = stack.enter_context(DeadLetterPublisher(config.kafka, topic))
+    lock = threading.Lock()
+
+    def publish(letters: Iterable[DeadLetter]) -> int:
+        with lock:
+            published = publisher.publish(letters)
+        counter.add("dead_letters", published)
+        return published
+
+    return publish
+
+
 def _overrides(config: ConnectorConfig) -> Overrides:
-    """The requests of operators. They are kept for less than the time between two looks, so that
-    each look finds news.
+    """The requests of operators. They are cached for less than the time between two reads, so that
+    each read has the newest.
     """
     from connector.lake.overrides import Overrides
 

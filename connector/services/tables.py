@@ -8,17 +8,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.dead_letters.ledger import LetterState
 from connector.errors import ConnectorError, argument_invalid
 from connector.records.model import MAX_LONG
 from connector.services.events import OnEvent, log_event, warning
-from connector.services.in_use import only_use
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
-from connector.services.warehouses import check_logs, naming_damage, warehouse_of
+from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
 from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
 
@@ -33,14 +32,7 @@ _Override = TypeVar("_Override", StalenessOverride, PaceOverride)
 
 @dataclass(frozen=True, slots=True)
 class RebuildReport:
-    """The result of a rebuild.
-
-    Attributes:
-        changes: The changes that were merged.
-        dead_letters: The changes that the table could not hold and that became dead letters.
-        misfits: The cells of new columns that cannot be read as declared; they stay in `_unmapped`.
-        to_batch: The last ingest batch that the table contains.
-    """
+    """The result of a rebuild. `rebuild` documents the fields."""
 
     changes: int
     dead_letters: int
@@ -68,12 +60,14 @@ def rebuild(
         table: The name of the table.
         spark: Your own session, which is neither changed nor stopped. None: a local session.
         on_event: Receives events.
-        cores: Threads of a local session; `*` for as many as there are processors. None: as
-            configured in [spark].
-        memory: Heap of the driver, for example `2g`. None: as configured in [spark].
+        cores: Threads of a local session, or `*` for all processors. None: as in [spark].
+        memory: Heap of the driver, for example `2g`. None: as in [spark].
 
     Returns:
-        The result. The rebuild is in the history of the table, also if it failed.
+        The numbers of merged `changes`, of `dead_letters` (changes that the table could not hold),
+        and of `misfits` (cells of new columns that cannot be read as declared, and stay in
+        `_unmapped`). `to_batch` is the last ingest batch that the table contains. The rebuild is in
+        the history of the table, also if it failed.
 
     Raises:
         ConfigError: There is no such table.
@@ -91,20 +85,25 @@ def rebuild(
     with only_use(config, [stream], table), ExitStack() as stack:
         try:
             with naming_damage(config, [stream], []):
-                made = _rebuild(config, table, spark, stack, on_event, cores=cores, memory=memory)
+                rebuilt = _rebuild(config, table, spark, stack, on_event, cores, memory)
         except ConnectorError as error:
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
-    before, after = made.before, made.table_state
-    done = replace(
-        job, ended_at=now_us(), to_batch=after.to_batch, changes=made.changes, letters=made.letters
+    history.add_job(_ended(job, rebuilt))
+    to_batch = rebuilt.table_state.to_batch
+    return RebuildReport(rebuilt.changes, rebuilt.letters, rebuilt.misfits, to_batch)
+
+
+def _ended(job: Job, rebuilt: Rebuilt) -> Job:
+    return replace(
+        job,
+        ended_at=now_us(),
+        to_batch=rebuilt.table_state.to_batch,
+        changes=rebuilt.changes,
+        letters=rebuilt.letters,
+        watermark_before=rebuilt.before.apply_watermark,
+        watermark_after=rebuilt.table_state.apply_watermark,
     )
-    history.add_job(
-        replace(
-            done, watermark_before=before.apply_watermark, watermark_after=after.apply_watermark
-        )
-    )
-    return RebuildReport(made.changes, made.letters, made.misfits, after.to_batch)
 
 
 def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> list[Job]:
@@ -159,17 +158,6 @@ def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) ->
     return _set(config, PaceOverride(table, seconds, now_us(), who()))
 
 
-def unset(config: ConnectorConfig, table: str) -> None:
-    """Have the `max_staleness` and `apply_every` of the configuration count again. Raises as
-    `set_max_staleness` does.
-    """
-    from connector.lake.overrides import Overrides
-
-    set_max_staleness(config, table, None)
-    if table in Overrides(warehouse_of(config)).paces():
-        set_apply_every(config, table, None)
-
-
 def apply_every_s(config: ConnectorConfig, table: str) -> float:
     """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as
     `set_max_staleness` does.
@@ -194,7 +182,6 @@ def _rebuild(
     spark: SparkSession | None,
     stack: ExitStack,
     on_event: OnEvent,
-    *,
     cores: str | None,
     memory: str | None,
 ) -> Rebuilt:
@@ -211,12 +198,12 @@ def _rebuild(
     session = session_of(
         config, spark, stack, on_event, cores=cores, memory=memory, for_writing=True
     )
-    changelog = Changelog(session, places.changelog(warehouse_of(config), stream.name), stream.name)
+    changelog = Changelog(session, paths.changelog(warehouse_of(config), stream.name), stream.name)
 
     def once() -> Rebuilt:
         cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
         return rebuild_table(
-            *(session, places.table_folder(warehouse_of(config), name), definition, changelog, cut),
+            *(session, paths.table_folder(warehouse_of(config), name), definition, changelog, cut),
             publish=publisher.publish,
             discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
         )

@@ -9,28 +9,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config import java_settings
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.config.spark_settings import check_shared
 from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    TableError,
-    TopicError,
-)
+from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors.kafka import topic_foreign
+from connector.errors.settings import record_limit_above_topic, warehouse_unusable
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.tables.definition import TableDefinition, check_columns, check_compatible
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
+
+if TYPE_CHECKING:
+    from connector.kafka import TopicFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,23 +44,20 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     """Check a configuration against the running Kafka, the registry and the warehouse, one finding
     after the other.
 
-    For example: `faults = [one.error for one in validate_config(load_config()) if one.level ==
-    "fault"]`. It raises nothing: an error is a finding.
+    For example: `faults = [one.error for one in validate_config(load_config()) if one.error]`.
+
+    Returns:
+        Findings with a `level` (`ok`, `warning` or `fault`) and a `text`. A fault has its `error`:
+        nothing is raised.
     """
-    return _findings(config)
-
-
-def _findings(config: ConnectorConfig) -> Iterator[Finding]:
-    yield Finding(
-        "ok",
-        f"configuration: {counted(len(config.streams), 'stream')},"
-        f" {counted(len(config.tables), 'table')}",
-    )
+    streams, tables = counted(len(config.streams), "stream"), counted(len(config.tables), "table")
+    yield _ok(f"configuration: {streams}, {tables}")
     yield from _guarded(_ingest_client(config.kafka))
     yield from _guarded(_spark(config))
     warehouse = list(_guarded(_store(config) if is_s3(config.warehouse) else _warehouse(config)))
     yield from warehouse
-    is_usable = not any(one.level == "fault" for one in warehouse)
+    is_usable = not any(finding.level == "fault" for finding in warehouse)
+    is_usable &= is_s3(config.warehouse) or "://" not in config.warehouse
     if is_usable:
         yield from _guarded(_small_tables(config))
         for table in config.tables.values():
@@ -70,35 +65,45 @@ def _findings(config: ConnectorConfig) -> Iterator[Finding]:
     for stream in config.streams.values():
         if is_usable:
             yield from _guarded(_progress(config, stream))
-        yield from _changelog(
-            stream, has_tables=any(table.stream == stream.name for table in config.tables.values())
-        )
+        yield from _changelog(stream, has_tables=bool(config.tables_of(stream.name)))
     yield from _guarded(_registry(config))
     for stream in config.streams.values():
         try:
             yield from _stream(config.kafka, stream)
-            _check_topic(config, stream)
+            if is_usable:
+                _check_topic(config, stream)
             yield from _records(config, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
             yield from _replicas(config.kafka, stream)
-        except BrokerError as error:
-            yield Finding("fault", error.problem, error)
-            return  # the next stream would wait for the same brokers
         except ConnectorError as error:
-            yield Finding("fault", error.problem, error)
+            yield _fault(error)
+            if isinstance(error, BrokerError):
+                return  # the next stream would wait for the same brokers
 
 
 def _guarded(findings: Iterator[Finding]) -> Iterator[Finding]:
     try:
         yield from findings
     except ConnectorError as error:
-        yield Finding("fault", error.problem, error)
+        yield _fault(error)
+
+
+def _ok(text: str) -> Finding:
+    return Finding("ok", text)
+
+
+def _warning(text: str) -> Finding:
+    return Finding("warning", text)
+
+
+def _fault(error: ConnectorError) -> Finding:
+    return Finding("fault", error.problem, error)
 
 
 def _ingest_client(kafka: KafkaConfig) -> Iterator[Finding]:
     java_settings.options(kafka, Path.read_text)
-    yield Finding("ok", f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
+    yield _ok(f"kafka: {kafka.bootstrap_servers}; Spark can use the same settings")
 
 
 def _spark(config: ConnectorConfig) -> Iterator[Finding]:
@@ -108,7 +113,7 @@ def _spark(config: ConnectorConfig) -> Iterator[Finding]:
     master = config.spark.master
     check_shared(master, config.warehouse, shared_folder=config.storage.shared_folder)
     note = "" if check_master(master) else " (not checked)"
-    yield Finding("ok", f"spark: {master}{note}")
+    yield _ok(f"spark: {master}{note}")
 
 
 def _store(config: ConnectorConfig) -> Iterator[Finding]:
@@ -117,40 +122,23 @@ def _store(config: ConnectorConfig) -> Iterator[Finding]:
 
     warehouse = warehouse_of(config)
     check_store(warehouse)
-    yield Finding("ok", f"warehouse: {warehouse}; it can be read and written")
+    yield _ok(f"warehouse: {warehouse}; it can be read and written")
 
 
 def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
     warehouse = config.warehouse
     if "://" in warehouse:
-        yield Finding("ok", f"warehouse: {warehouse} (a URI, not checked)")
+        yield _ok(f"warehouse: {warehouse} (a URI, not checked)")
         return
     nearest_folder = next(
         folder for folder in (Path(warehouse), *Path(warehouse).parents) if folder.exists()
     )
     if not nearest_folder.is_dir():
-        raise ConfigError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"warehouse is {warehouse}",
-            f"{nearest_folder} is not a folder",
-            "Set it to a folder, or to a path where one can be created",
-        )
+        raise warehouse_unusable(warehouse, f"{nearest_folder} is not a folder")
     if not os.access(nearest_folder, os.W_OK | os.X_OK):
-        raise ConfigError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"warehouse is {warehouse}",
-            f"This user cannot write to {nearest_folder}",
-            "Give this user the right to write, or set another folder",
-        )
-    yield Finding(
-        "ok",
-        f"warehouse: {warehouse}"
-        + ("" if nearest_folder == Path(warehouse) else " (will be created)"),
-    )
-
-
-def _is_readable(warehouse: str) -> bool:
-    return is_s3(warehouse) or "://" not in warehouse
+        raise warehouse_unusable(warehouse, f"This user cannot write to {nearest_folder}")
+    note = "" if nearest_folder == Path(warehouse) else " (will be created)"
+    yield _ok(f"warehouse: {warehouse}{note}")
 
 
 def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
@@ -161,8 +149,6 @@ def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
     from connector.lake.overrides import Overrides
 
     warehouse = warehouse_of(config)
-    if not _is_readable(warehouse):
-        return
     check_logs(config, config.streams, config.tables)
     overrides, history = Overrides(warehouse), History(warehouse)
     overrides.bounds()
@@ -184,8 +170,8 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     from connector.lake.state_reader import logged_progress_of, table_state_of
 
     warehouse = warehouse_of(config)
-    path = places.table(warehouse, definition.name)
-    if not _is_readable(warehouse) or newest_stored(path) is None:
+    path = paths.table(warehouse, definition.name)
+    if newest_stored(path) is None:
         return
     state = table_state_of(warehouse, definition.name)
     existing, _ = from_properties(open_table(path, table=definition.name).properties)
@@ -196,18 +182,16 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     except TableError:  # a finding of its own
         return
     logged.of_table(definition.name, state)
-    yield Finding("ok", f"tables.{definition.name}: as in the warehouse")
+    yield _ok(f"tables.{definition.name}: as in the warehouse")
 
 
 def _progress(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
     """The changelog of a stream is at a commit of lowmark (TBL-14)."""
     from connector.lake.state_reader import logged_progress_of
 
-    warehouse = warehouse_of(config)
-    if _is_readable(warehouse):
-        batch = logged_progress_of(warehouse, stream.name, with_frontier=True).progress.ingest_batch
-        if batch:
-            yield Finding("ok", f"streams.{stream.name}: the changelog is at batch {batch}")
+    logged = logged_progress_of(warehouse_of(config), stream.name, with_frontier=True)
+    if batch := logged.progress.ingest_batch:
+        yield _ok(f"streams.{stream.name}: the changelog is at batch {batch}")
 
 
 def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
@@ -215,10 +199,9 @@ def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
     from connector.kafka import topics
     from connector.lake.plain_table import newest_stored
 
-    warehouse = warehouse_of(config)
     with suppress(TableError):  # a finding of its own
-        stored = newest_stored(places.changelog(warehouse, stream.name)) or {}
-        if _is_readable(warehouse) and (topic_id := stored.get("topic_id")) is not None:
+        stored = newest_stored(paths.changelog(warehouse_of(config), stream.name)) or {}
+        if (topic_id := stored.get("topic_id")) is not None:
             topics.check_identity(topic_id, topics.describe(config.kafka, stream.topic))
 
 
@@ -228,51 +211,39 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
     """
     from connector.kafka.probe_offsets import newest_records
 
-    found = newest_records(config.kafka, stream.topic, config.registry)
-    wrong = [one for one in found if one.rejection is not None]
-    if not found:
-        yield Finding("ok", f"streams.{stream.name}: topic {stream.topic} has no new records")
-    elif not wrong:
-        newest = counted(len(found), "newest record")
-        yield Finding("ok", f"streams.{stream.name}: the {newest} can be read")
-    elif len(wrong) < len(found):
+    newest = newest_records(config.kafka, stream.topic, config.registry)
+    unreadable = [record for record in newest if record.rejection is not None]
+    if not newest:
+        yield _ok(f"streams.{stream.name}: topic {stream.topic} has no new records")
+    elif not unreadable:
+        records = counted(len(newest), "newest record")
+        yield _ok(f"streams.{stream.name}: the {records} can be read")
+    elif len(unreadable) < len(newest):
         text = (
-            f"streams.{stream.name}: {len(wrong)} of the {len(found)} newest records of topic"
-            f" {stream.topic} cannot be read, for example {wrong[0]}. They become dead letters"
+            f"streams.{stream.name}: {len(unreadable)} of the {len(newest)} newest records of topic"
+            f" {stream.topic} cannot be read, for example {unreadable[0]}. They become dead letters"
         )
-        yield Finding("warning", text)
+        yield _warning(text)
     else:
-        problem = f"The newest records of topic {stream.topic} are not those of lowmark"
-        error = TopicError(
-            ErrorCode.TOPIC_FOREIGN,
-            problem,
-            f"None of the newest {len(found)} can be read, for example {wrong[0]}",
-            "Name the topic to which your producers publish changes. For a topic of another"
-            " program, or records with the schema of a registry that [registry] does not name,"
-            " each record would become a dead letter",
-            topic=stream.topic,
-        )
-        yield Finding("fault", problem, error)
+        cause = f"None of the newest {len(newest)} can be read, for example {unreadable[0]}"
+        yield _fault(topic_foreign(stream.topic, cause))
 
 
 def _changelog(stream: StreamConfig, *, has_tables: bool) -> Iterator[Finding]:
     """How long the changelog of a stream is kept (TBL-15)."""
     if not has_tables:
-        yield Finding(
-            "warning", f"streams.{stream.name} has no table: its changes go to the changelog only"
-        )
+        yield _warning(f"streams.{stream.name} has no table: its changes go to the changelog only")
     retention_s = stream.changelog_retention_s
     if retention_s is None:
-        yield Finding("ok", f"streams.{stream.name}: the changelog is kept for ever")
+        yield _ok(f"streams.{stream.name}: the changelog is kept for ever")
     elif has_tables:
-        yield Finding(
-            "ok",
+        yield _ok(
             f"streams.{stream.name}: the changelog is kept for {duration(retention_s)} at least,"
             " until all its tables have applied it",
         )
     else:
         problem = f"streams.{stream.name}.changelog_retention has no effect"
-        yield Finding("warning", f"{problem}: a stream without tables keeps its changelog for ever")
+        yield _warning(f"{problem}: a stream without tables keeps its changelog for ever")
 
 
 def _registry(config: ConnectorConfig) -> Iterator[Finding]:
@@ -284,14 +255,11 @@ def _registry(config: ConnectorConfig) -> Iterator[Finding]:
     with RegistryClient(config.registry) as registry:
         if config.registry.auto_register:
             registry.schema(1)
-            yield Finding(
-                "ok", f"registry: {config.registry.url} answers; producers register the schema"
-            )
+            yield _ok(f"registry: {config.registry.url} answers; producers register the schema")
             return
         for stream in config.streams.values():
             schema_id = registry.schema_id(stream.topic, SCHEMA)
-            yield Finding(
-                "ok",
+            yield _ok(
                 f"registry: subject {config.registry.subject(stream.topic)} has the schema, as id"
                 f" {schema_id}",
             )
@@ -303,59 +271,51 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     facts = topics.describe(kafka, stream.topic)
     warnings = topics.check(facts)
     kept = "for ever" if facts.retention_ms < 0 else f"for {facts.retention_ms / 3_600_000:g} hours"
-    yield Finding(
-        "ok",
+    yield _ok(
         f"streams.{stream.name}: topic {facts.topic}, {facts.kafka_partitions} Kafka partitions,"
         f" records kept {kept}",
     )
-    yield from (Finding("warning", warning) for warning in warnings)
+    yield from (_warning(warning) for warning in warnings)
     if stream.limits.max_record_bytes > facts.max_message_bytes:
-        problem = f"streams.{stream.name}.max_record_bytes is {stream.limits.max_record_bytes}"
-        allowed = (
-            f"It must not be above the limit of the topic: max.message.bytes of {facts.topic}"
-            f" is {facts.max_message_bytes}"
-        )
-        remedy = (
-            f"Write max_record_bytes = {facts.max_message_bytes}, or raise max.message.bytes of"
-            " the topic"
-        )
-        yield Finding(
-            "fault",
-            problem,
-            ConfigError(ErrorCode.RECORD_LIMIT_ABOVE_TOPIC, problem, allowed, remedy),
-        )
+        setting, limit = f"streams.{stream.name}.max_record_bytes", stream.limits.max_record_bytes
+        allowed = facts.max_message_bytes
+        yield _fault(record_limit_above_topic(setting, limit, facts.topic, allowed))
     try:
-        letters = topics.describe(kafka, dead_letter_topic(stream.topic))
-    except TopicError:
-        yield Finding(
-            "ok",
-            f"streams.{stream.name}: {dead_letter_topic(stream.topic)} will be created with the"
-            " first dead letter",
-        )
-        return
-    try:
-        topics.check_dead_letters(facts, letters)
+        yield from _letters(kafka, stream, facts)
     except TopicError as error:
-        yield Finding("fault", error.problem, error)
+        yield _fault(error)
+
+
+def _letters(kafka: KafkaConfig, stream: StreamConfig, facts: TopicFacts) -> Iterator[Finding]:
+    from connector.kafka import topics
+
+    name = dead_letter_topic(stream.topic)
+    if (letters := _existing(kafka, name)) is None:
+        yield _ok(f"streams.{stream.name}: {name} will be created with the first dead letter")
         return
-    yield Finding("ok", f"streams.{stream.name}: {letters.topic} accepts the dead letters")
+    topics.check_dead_letters(facts, letters)
+    yield _ok(f"streams.{stream.name}: {name} accepts the dead letters")
+
+
+def _existing(kafka: KafkaConfig, name: str) -> TopicFacts | None:
+    from connector.kafka import topics
+
+    try:
+        return topics.describe(kafka, name)
+    except TopicError:
+        return None
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
-    from connector.kafka import topics
     from connector.kafka.dead_letters.ledger_topic import check, read_ledger
 
     name = ledger_topic(stream.topic)
-    try:
-        facts = topics.describe(kafka, name)
-    except TopicError:
-        yield Finding(
-            "ok", f"streams.{stream.name}: {name} will be created with the first dead letter"
-        )
+    if (facts := _existing(kafka, name)) is None:
+        yield _ok(f"streams.{stream.name}: {name} will be created with the first dead letter")
         return
     check(facts)
     read_ledger(kafka, stream.topic)
-    yield Finding("ok", f"streams.{stream.name}: {name} keeps the history of the dead letters")
+    yield _ok(f"streams.{stream.name}: {name} keeps the history of the dead letters")
 
 
 def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
@@ -366,27 +326,19 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         catalog.describe(kafka, stream.topic)
     except TopicError as error:
-        if error.code != ErrorCode.CATALOG_MISSING:
+        if error.code != "CATALOG_MISSING":
             raise
         text = f"streams.{stream.name}: there is no {name}, so write sessions cannot be opened"
-        yield Finding("ok", text)
+        yield _ok(text)
         return
-    yield Finding("ok", f"streams.{stream.name}: {name} is the catalog of its write streams")
+    yield _ok(f"streams.{stream.name}: {name} is the catalog of its write streams")
 
 
 def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     """Warn if the loss of one broker may lose records of a topic of the stream (SEC-3)."""
     from connector.kafka import topics
 
-    names = (
-        stream.topic,
-        dead_letter_topic(stream.topic),
-        ledger_topic(stream.topic),
-        catalog_topic(stream.topic),
-    )
-    found = []
-    for name in names:
-        with suppress(TopicError):  # a finding of its own
-            found.append(topics.describe(kafka, name))
-    for warning in topics.check_replicas(stream.name, found):
-        yield Finding("warning", warning)
+    name_functions = (str, dead_letter_topic, ledger_topic, catalog_topic)
+    described = [_existing(kafka, name_of(stream.topic)) for name_of in name_functions]
+    for warning in topics.check_replicas(stream.name, [facts for facts in described if facts]):
+        yield _warning(warning)

@@ -1,5 +1,5 @@
-"""Waits until tables show what is in the topic of a stream: replays (DLQ-14), commits of write
-streams (WRS-23), and loads (PUB-6). Rows that wait for dead letters are not waited for.
+"""Waits until tables show records of a topic: replays (DLQ-14), and commits of write streams and
+loads (WRS-23, PUB-6). Rows that wait for dead letters are not waited for.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.clock import now_us
-from connector.errors import ConnectorError, ErrorCode, StreamStateError
+from connector.errors.write_streams import release_too_late, release_withheld, rows_not_shown
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, info
 from connector.services.warehouses import warehouse_of
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from connector.state.table_state import TableState
     from connector.write_streams.model import StreamEntry
 
-LOOK_EVERY_S: Final = 1.0
-TELL_EVERY_S: Final = 15.0
+CHECK_EVERY_S: Final = 1.0
+REPORT_EVERY_S: Final = 15.0
 
 
 def wait_for_replays(
@@ -47,7 +47,7 @@ def wait_for_replays(
     def ingested() -> int | None:
         return batch_with(warehouse_of(config), stream.name, ends)
 
-    for tables in ([], _tables_of(config, stream)):
+    for tables in ([], [*config.tables_of(stream.name)]):
         _wait(config, stream, tables, ends, ingested, on_event)
         if are_rejected_again():
             return False
@@ -60,21 +60,24 @@ def wait_for_commit(
     stream: StreamConfig,
     entries: Mapping[str, StreamEntry],
     commit_timestamp: int,
-    timeout_s: float | None,
     on_event: OnEvent,
+    *,
+    tables: Collection[str] | None = None,
+    timeout_s: float | None = None,
 ) -> None:
-    """Return once every table of the stream shows the rows of a commit.
+    """Return once tables show the rows of a commit.
 
     Args:
         config: It has the tables.
         stream: The stream.
         entries: The write streams of the commit, by name, as the catalog has them.
         commit_timestamp: That of the commit (µs).
+        on_event: Receives `WAITING`, with the cause of the wait.
+        tables: The tables. None: all tables of the stream.
         timeout_s: How long to wait. None: for ever.
-        on_event: Receives `WAITING`, with what is waited for.
 
     Raises:
-        StreamStateError: The release of the commit is withheld, or `timeout_s` has passed.
+        WriteStreamError: The release of the commit is withheld, or `timeout_s` has passed.
         TableError: The warehouse cannot be read.
         TopicError, BrokerError: Kafka cannot be asked for the end of the topic.
     """
@@ -94,43 +97,18 @@ def wait_for_commit(
             check_not_withheld(stream, progress, entries, commit_timestamp, is_read=is_read)
         return None
 
-    tables = _tables_of(config, stream)
+    tables = [*config.tables_of(stream.name)] if tables is None else tables
     lag = _wait(config, stream, tables, ends, released, on_event, commit_timestamp, timeout_s)
     if lag is not None:
-        raise StreamStateError(
-            ErrorCode.ROWS_NOT_SHOWN,
-            f"After {timeout_s:g} s, not every table of stream {stream.name} shows the rows of the"
-            f" commit of {view_of_time(commit_timestamp)}",
-            f"The commit is done. It waits for {lag.waits_for}",
-            "Commit the same write streams again to go on waiting",
-            stream=stream.name,
+        raise rows_not_shown(
+            stream.name,
+            f"{timeout_s:g}",
+            str(view_of_time(commit_timestamp)),
+            lag.waits_for,
             table=lag.table,
             stream_partition=lag.stream_partition,
             kafka_partition=lag.kafka_partition,
         )
-
-
-def wait_for_load(
-    config: ConnectorConfig,
-    stream: StreamConfig,
-    table: str,
-    write_stream: str,
-    on_event: OnEvent,
-) -> None:
-    """Return once a table contains the released rows of a write stream.
-
-    Raises `ConnectorError` if ingest withholds them, `TableError` if the warehouse cannot be read,
-    `TopicError`, `BrokerError`.
-    """
-    from connector.lake.state_reader import batch_with
-
-    ends = _end_offsets(config, stream)
-
-    def released() -> int | None:
-        batch = batch_with(warehouse_of(config), stream.name, ends)
-        return None if batch is None or _is_open(config, stream, write_stream) else batch
-
-    _wait(config, stream, [table], ends, released, on_event)
 
 
 def _wait(
@@ -153,7 +131,7 @@ def _wait(
 
     warehouse, batch = warehouse_of(config), None
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    told_at = time.monotonic()
+    reported_at = time.monotonic()
     while True:
         batch = batch_of() if batch is None else batch
         behind = None
@@ -163,7 +141,7 @@ def _wait(
             if (behind := next(lagging, None)) is None:
                 return None
         is_over = deadline is not None and time.monotonic() >= deadline
-        if is_over or time.monotonic() - told_at > TELL_EVERY_S:
+        if is_over or time.monotonic() - reported_at > REPORT_EVERY_S:
             if behind is None:
                 lag = lag_of_ingest(logged_ends(warehouse, stream.name), ends)
             else:
@@ -171,9 +149,9 @@ def _wait(
                 lag = lag_of_table(behind, progress, commit_timestamp)
             if is_over:
                 return lag
-            told_at = time.monotonic()
+            reported_at = time.monotonic()
             on_event(info("WAITING", f"waiting for {lag.waits_for}"))
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(CHECK_EVERY_S)
 
 
 def _shows(table: TableState, batch: int, commit_timestamp: int | None) -> bool:
@@ -190,14 +168,8 @@ def _end_offsets(config: ConnectorConfig, stream: StreamConfig) -> Mapping[int, 
     return topics.end_offsets(config.kafka, topics.describe(config.kafka, stream.topic))
 
 
-def _tables_of(config: ConnectorConfig, stream: StreamConfig) -> list[str]:
-    return [name for name, table in config.tables.items() if table.stream == stream.name]
-
-
 class Lag(NamedTuple):
-    """The cause why a commit is not shown yet, with its Kafka partition, table and stream
-    partition. None: the cause has none.
-    """
+    """The cause why a commit is not shown yet, and where it is, as far as it has a location."""
 
     waits_for: str
     kafka_partition: int | None = None
@@ -252,9 +224,9 @@ def requested(
     """Return whether an operator asked to release the rows of a commit of these write streams
     without the rejected ones, and ingest has not taken the request yet.
     """
-    asked = overrides.row_releases(stream, above=progress.releases.requests_to)
     return any(
-        one.commit_timestamp == commit_timestamp and one.write_stream in names for one in asked
+        request.commit_timestamp == commit_timestamp and request.write_stream in names
+        for request in overrides.row_releases(stream, above=progress.releases.requests_to)
     )
 
 
@@ -267,84 +239,39 @@ def is_released(
     (µs) that ingest does not know was released before.
     """
     for name, entry in entries.items():
-        known = releases.streams.get(name)
-        if not entry.end or (known is None and entry.changed_at < forgotten):
+        staged = releases.streams.get(name)
+        if not entry.end or (staged is None and entry.changed_at < forgotten):
             continue
         # A release without the rejected rows counts for all offsets of its ranges.
-        if known is None or known.released != ((0, entry.end),):
+        if staged is None or staged.released != ((0, entry.end),):
             return False
     return True
 
 
 def check_not_withheld(
-    of: StreamConfig,
+    stream: StreamConfig,
     progress: Progress,
     entries: Mapping[str, StreamEntry],
     commit_timestamp: int,
     *,
     is_read: bool,
 ) -> None:
-    """Raise `StreamStateError` if the release of a commit of these write streams does not become
+    """Raise `WriteStreamError` if the release of a commit of these write streams does not become
     visible without an operator.
 
     `is_read`: ingest has read all copies of the release. If it is not known then, and below the
     horizon, it became a dead letter.
     """
-    open_ = [
-        one
-        for one in progress.releases.open
-        if one.commit_timestamp == commit_timestamp
-        and not entries.keys().isdisjoint(one.write_streams)
-    ]
-    asked = view_of_time(commit_timestamp)
-    if any(one.withheld is Withheld.ROWS and not one.without_rejected for one in open_):
-        raise StreamStateError(
-            ErrorCode.RELEASE_WITHHELD,
-            f"The release of {asked} of stream {of.name} is withheld: no table shows its rows",
-            "Some of its rows were rejected, or were never sent. The commit itself is done",
-            "Repair and replay the dead letters, or release it without the rejected rows",
-            stream=of.name,
-            commit_timestamp=asked,
-            write_streams=tuple(entries),
-        )
-    is_below = progress.horizon is not None and commit_timestamp < progress.horizon
-    is_rejected = is_read and not open_ and is_below
-    if is_rejected or any(one.withheld is Withheld.TOO_LATE for one in open_):
-        raise StreamStateError(
-            ErrorCode.RELEASE_TOO_LATE,
-            f"The release of {asked} of stream {of.name} is too late: no table shows its rows",
-            "Its commit timestamp is below the horizon. The commit itself is done",
-            "Release it again, with a new commit timestamp. For a backfill, export the rows again",
-            stream=of.name,
-            commit_timestamp=asked,
-            write_streams=tuple(entries),
-        )
-
-
-def _is_open(config: ConnectorConfig, stream: StreamConfig, write_stream: str) -> bool:
-    """Whether a release of the write stream lacks rows. Raises `ConnectorError` if it is
-    withheld.
-    """
-    from connector.lake.state_reader import progress_of
-
-    of_stream = [
+    releases = [
         release
-        for release in progress_of(warehouse_of(config), stream.name).releases.open
-        if any(one.stream == write_stream for one in release.ranges)
+        for release in progress.releases.open
+        if release.commit_timestamp == commit_timestamp
+        and not entries.keys().isdisjoint(release.write_streams)
     ]
-    if any(release.withheld is not Withheld.NO for release in of_stream):
-        is_late = any(release.withheld is Withheld.TOO_LATE for release in of_stream)
-        raise ConnectorError(
-            ErrorCode.LOAD_WITHHELD,
-            f"The rows of {write_stream} are committed, but ingest withholds all of them",
-            "The horizon passed the time of the rows before they were ingested"
-            if is_late
-            else "Ingest rejected some of the rows",
-            "Export the rows again, and load them while the pipeline runs"
-            if is_late
-            else "Look at the dead letters of the stream. Repair and replay them, or release the"
-            " rows without them",
-            stream=stream.name,
-            write_stream=write_stream,
-        )
-    return bool(of_stream)
+    names, at = summarize_names(list(entries)), str(view_of_time(commit_timestamp))
+    if any(of.withheld is Withheld.ROWS and not of.without_rejected for of in releases):
+        raise release_withheld(stream.name, names, at)
+    is_below = progress.horizon is not None and commit_timestamp < progress.horizon
+    is_rejected = is_read and not releases and is_below
+    if is_rejected or any(release.withheld is Withheld.TOO_LATE for release in releases):
+        raise release_too_late(stream.name, names, at)

@@ -1,12 +1,16 @@
-"""The warehouse of a configuration, ready to be used by the packages that read and write tables."""
+"""The warehouse of a configuration: its storage settings, its damage, and the streams and tables
+that a call of this process works on.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.errors import (
     BrokerError,
@@ -16,10 +20,18 @@ from connector.errors import (
     TableError,
     TopicError,
 )
+from connector.errors.changelog import already_running
 from connector.lake.stores import remember
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
+
+
+_Work = tuple[str, str, str | None]
+"""A warehouse, a stream, and a table. None: all tables."""
+
+_IN_USE: Final = set[_Work]()
+_LOCK: Final = threading.Lock()
 
 
 def warehouse_of(config: ConnectorConfig) -> str:
@@ -68,13 +80,42 @@ def _paths(warehouse: str, streams: Iterable[str], tables: Iterable[str]) -> Ite
     from connector.lake.plain_table import REBUILD, open_table
 
     for stream in streams:
-        yield places.changelog(warehouse, stream)
+        yield paths.changelog(warehouse, stream)
     for table in tables:
-        yield places.table(warehouse, table)
+        yield paths.table(warehouse, table)
         with suppress(TableError):  # there is no table yet
-            rebuild = open_table(places.table(warehouse, table)).properties.get(REBUILD, "")
-            yield places.tombstones(places.table_folder(warehouse, table), rebuild)
-    for small in (places.overrides, places.closed_partitions, places.released_transactions):
+            rebuild = open_table(paths.table(warehouse, table)).properties.get(REBUILD, "")
+            yield paths.tombstones(paths.table_folder(warehouse, table), rebuild)
+    for small in (paths.overrides, paths.closed_partitions, paths.released_transactions):
         yield small(warehouse)
-    for small in (places.released_rows, places.jobs, places.cuts):
+    for small in (paths.released_rows, paths.jobs, paths.cuts):
         yield small(warehouse)
+
+
+@contextmanager
+def only_use(
+    config: ConnectorConfig, streams: Iterable[str], table: str | None = None
+) -> Iterator[None]:
+    """Hold streams, or one table of a stream, until the block ends.
+
+    Two queries of one stream would delete each other's checkpoint. A rebuild and an apply would
+    refuse each other's commits.
+
+    Raises:
+        WriterConflictError: Another call of this process holds one of them.
+    """
+    where = config.warehouse if "://" in config.warehouse else os.path.realpath(config.warehouse)
+    wanted: set[_Work] = {(where, stream, table) for stream in streams}
+    with _LOCK:
+        for _, stream, of in sorted(wanted, key=str):
+            for other in _IN_USE:
+                if other[:2] == (where, stream) and (of is None or other[2] in (None, of)):
+                    work = f"Ingest of stream {stream}" if of is None else f"A rebuild of {of}"
+                    owner = "runs the stream" if other[2] is None else f"rebuilds {other[2]}"
+                    raise already_running(work, owner, stream)
+        _IN_USE.update(wanted)
+    try:
+        yield
+    finally:
+        with _LOCK:
+            _IN_USE.difference_update(wanted)

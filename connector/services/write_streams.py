@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors import (
-    ConfigError,
-    ErrorCode,
-    argument_invalid,
-    check_note,
-)
+from connector.errors.write_streams import release_unknown
 from connector.records.model import OffsetRange
 from connector.records.views import view_of_time
 from connector.reports.write_stream_status import (
@@ -27,7 +22,7 @@ from connector.reports.write_stream_status import (
     write_stream_statuses,
 )
 from connector.services.events import OnEvent, log_event
-from connector.services.load_config import who
+from connector.services.load_config import author
 from connector.services.rows.load_checks import check_as_of
 from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
@@ -51,18 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteStreamList:
-    """The write streams of a stream.
-
-    Attributes:
-        stream: The name of the stream.
-        now: The time of the report, in microseconds.
-        ingest_batch: The batch that ingest is at. 0: nothing was ingested yet.
-        write_streams: One status for each write stream, by name.
-        sessions: The sessions that have probably died, because their stream partition delays the
-            low watermark.
-        releases: The releases that are not complete, the oldest commit timestamp first. They may be
-            of write streams that the catalog does not have any more.
-    """
+    """The write streams of a stream. `list_write_streams` documents the fields."""
 
     stream: str
     now: int
@@ -73,17 +57,18 @@ class WriteStreamList:
 
 
 def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> WriteStreamList:
-    """List the write streams of the catalog, with what ingest knows of them.
+    """List the write streams of the catalog, with what ingest knows of them. Without `stream`:
+    those of the only stream of the configuration.
 
     For example: `[one.name for one in list_write_streams(config, "orders").write_streams.values()
     if one.state == "open"]`.
 
-    Args:
-        config: It has the stream.
-        stream: The name or topic of the stream. None: the only one of the configuration.
-
     Returns:
-        The write streams, without the changes of open transactions.
+        The report of ingest batch `ingest_batch` (0: nothing was ingested) at the time `now` (µs).
+        `write_streams` has a status for each write stream, by name, without the changes of open
+        transactions. `sessions` have probably died: their stream partition delays the low
+        watermark. `releases` are not complete; they may be of write streams that the catalog does
+        not have any more.
 
     Raises:
         ConfigError: There is no such stream.
@@ -94,21 +79,21 @@ def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> Wr
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    of, now = find_stream(config, stream), now_us()
-    catalog = _catalog(config, of, is_complete=False)
-    progress = progress_of(warehouse_of(config), of.name, with_frontier=True)
-    asked = Overrides(warehouse_of(config)).row_releases(
-        of.name, above=progress.releases.requests_to
+    source, now = find_stream(config, stream), now_us()
+    catalog = _catalog(config, source, is_complete=False)
+    progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
+    requests = Overrides(warehouse_of(config)).row_releases(
+        source.name, above=progress.releases.requests_to
     )
-    releases = progress.releases.requested(asked)
-    statuses = write_stream_statuses(catalog, releases, now, _retention(of))
+    releases = progress.releases.requested(requests)
+    statuses = write_stream_statuses(catalog, releases, now, _retention(source))
     return WriteStreamList(
-        of.name,
+        source.name,
         now,
         progress.ingest_batch,
-        {one.name: one for one in statuses},
-        dead_sessions(catalog, progress.frontier, now, of.stall_after_s * 1_000_000),
-        [release_status(one) for one in releases.open],
+        {status.name: status for status in statuses},
+        dead_sessions(catalog, progress.frontier, now, source.stall_after_s * 1_000_000),
+        [release_status(release) for release in releases.open],
     )
 
 
@@ -130,30 +115,30 @@ def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> in
         live stream partition.
 
     Raises:
-        StreamStateError: There is no such write stream, or it is discarded or expired.
+        WriteStreamError: There is no such write stream, or it is discarded or expired.
         ConfigError: There is no such stream, or the name cannot be one.
         WriterConflictError: The session is opened again at the same time.
         TopicError, BrokerError, RegistryError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.session import WriteSession
 
-    of, (name,) = find_stream(config, stream), check_stream_names([name])
-    catalog = _catalog(config, of, is_complete=True)
+    source, (name,) = find_stream(config, stream), check_stream_names([name])
+    catalog = _catalog(config, source, is_complete=True)
     entry = catalog.streams.get(name)
     if entry is None:
         raise state_error(Fault.NOT_FOUND, name)
     session, _, short = name.partition("/")
-    known = catalog.sessions.get(session)
-    if entry.state is not StreamState.OPEN and (known is None or not known.announced):
+    owner = catalog.sessions.get(session)
+    if entry.state is not StreamState.OPEN and (owner is None or not owner.announced):
         if entry.state is StreamState.DISCARDED:
             raise state_error(Fault.DISCARDED, name)
         return entry.end
     with WriteSession(
         config.kafka,
-        of.topic,
+        source.topic,
         session,
         registry=config.registry,
-        staging_retention_s=of.staging_retention_s,
+        staging_retention_s=source.staging_retention_s,
     ) as opened:
         return opened.stream(short, kind=entry.kind).finalize()
 
@@ -176,51 +161,47 @@ def commit_write_streams(
     Args:
         config: It has the stream.
         stream: The name or topic of the stream.
-        names: 1 to 1,000 names of write streams, such as `job/rows`. They may be of several
-            sessions.
+        names: 1 to 1,000 names of write streams of any sessions, such as `job/rows`.
         through: A producer of this process. The commit timestamp is one of a live stream partition
-            of this producer, so the release is not late. Meanwhile, the producer sends no heartbeat
-            at or above it. None: the release may be late.
-        as_of: The commit timestamp (µs) of a backfill, at most the time of its export. Changes that
-            are newer keep their values. The release is late by design. None: now.
+            of this producer, so the release is not late. None: the release may be late.
+        as_of: The commit timestamp (µs) of a backfill, at most the time of its export. Newer
+            changes keep their values. The release is late by design. None: now.
         wait: Whether to wait until every table of the stream shows the rows.
         timeout_s: How long to wait. None: for ever.
-        on_event: Receives what is waited for.
+        on_event: Receives the causes of the wait.
 
     Returns:
         The commit timestamp (µs). If exactly these write streams were committed before, that of
         this commit.
 
     Raises:
-        StreamStateError: A write stream cannot be committed, and nothing was committed. Or, with
-            `wait`, the rows are committed, and their release is withheld (`RELEASE_WITHHELD`,
-            `RELEASE_TOO_LATE`), or not shown after `timeout_s` (`ROWS_NOT_SHOWN`).
+        WriteStreamError: A write stream cannot be committed, or `through` has no live stream
+            partition: nothing was committed. Or, with `wait`, the rows are committed, and their
+            release is withheld (`RELEASE_WITHHELD`, `RELEASE_TOO_LATE`), or not shown after
+            `timeout_s` (`ROWS_NOT_SHOWN`).
         ConfigError: There is no such stream, or an argument is not allowed.
         ConnectorError: `as_of` is below the horizon of the stream (`AS_OF_TOO_OLD`).
         TableError: The warehouse cannot be read. It is read with `as_of` and `wait` only.
-        WriteStreamError: `through` has no live stream partition.
         WriterConflictError: Other commits of the topic went on for five minutes.
         DeliveryError: The outcome is unknown. Commit again.
         TopicError, BrokerError, RegistryError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.commit import commit_streams
 
-    of, names = find_stream(config, stream), check_stream_names(names)
+    source, names = find_stream(config, stream), check_stream_names(names)
     if as_of is not None:
-        check_as_of(config, of, as_of)
+        check_as_of(config, source, as_of)
     commit_timestamp = commit_streams(
-        config.kafka,
-        of.topic,
-        names,
+        *(config.kafka, source.topic, names),
         through=through,
         as_of=as_of,
         registry=config.registry,
-        staging_retention_s=of.staging_retention_s,
+        staging_retention_s=source.staging_retention_s,
     )
     if wait:
-        catalog = _catalog(config, of, is_complete=True)
-        entries = {name: catalog.streams[name] for name in names}
-        wait_for_commit(config, of, entries, commit_timestamp, timeout_s, on_event)
+        streams = _catalog(config, source, is_complete=True).streams
+        entries = {name: streams[name] for name in names}
+        wait_for_commit(config, source, entries, commit_timestamp, on_event, timeout_s=timeout_s)
     return commit_timestamp
 
 
@@ -231,14 +212,15 @@ def discard_write_streams(config: ConnectorConfig, stream: str, names: Iterable[
     For example: `discard_write_streams(config, "orders", ["w1/rows"])`.
 
     Raises:
-        StreamStateError: A write stream cannot be discarded. Nothing was discarded.
+        WriteStreamError: A write stream cannot be discarded. Nothing was discarded.
         ConfigError: There is no such stream, or a name cannot be one.
         WriterConflictError, DeliveryError, TopicError, BrokerError: As for `commit_write_streams`.
     """
     from connector.kafka.write_streams.commit import discard_streams
 
-    of = find_stream(config, stream)
-    discard_streams(config.kafka, of.topic, names, staging_retention_s=of.staging_retention_s)
+    source = find_stream(config, stream)
+    retention_s = source.staging_retention_s
+    discard_streams(config.kafka, source.topic, names, staging_retention_s=retention_s)
 
 
 def release_rows(
@@ -262,7 +244,7 @@ def release_rows(
         name: A write stream of the release, such as `job/rows`.
         commit_timestamp: That of the release, in microseconds. None: the write stream has only one
             such release.
-        why: The reason. It is kept with the request.
+        why: The reason. It is stored with the request.
         by: The person or program that asks. None: the user and the host of this process.
 
     Returns:
@@ -270,23 +252,19 @@ def release_rows(
 
     Raises:
         ConfigError: There is no such stream, or no release of the write stream that is withheld
-            because rows were rejected, or several (`RELEASE_AMBIGUOUS`), or an argument is not
+            because rows were rejected, or several (`RELEASE_UNKNOWN`), or an argument is not
             allowed.
         TableError: The warehouse cannot be read or written.
     """
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = who() if by is None else by
-    (name,) = check_stream_names([name])
-    _check_commit_timestamp(commit_timestamp)
-    check_note("why", why)
-    check_note("by", by)
-    of = find_stream(config, stream)
-    known = progress_of(warehouse_of(config), of.name).releases
-    found = find_withheld(of.name, known, name, commit_timestamp, Withheld.ROWS)
+    by, (name,) = author(by, why), check_stream_names([name])
+    source = find_stream(config, stream)
+    releases = progress_of(warehouse_of(config), source.name).releases
+    release = find_withheld(source.name, releases, name, commit_timestamp, Withheld.ROWS)
     request = ReleaseRows(
-        known.requests_to + 1, of.name, found.commit_timestamp, why, now_us(), by, name
+        releases.requests_to + 1, source.name, release.commit_timestamp, why, now_us(), by, name
     )
     Overrides(warehouse_of(config)).add_row_release(request)
     return request
@@ -314,7 +292,7 @@ def release_again(
 
     Raises:
         ConfigError: There is no such stream, or no release of the write stream that is too late,
-            or several (`RELEASE_AMBIGUOUS`), or an argument is not allowed.
+            or several (`RELEASE_UNKNOWN`), or an argument is not allowed.
         TableError: The warehouse cannot be read.
         WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
             `commit_write_streams`.
@@ -323,14 +301,15 @@ def release_again(
     from connector.lake.state_reader import progress_of
 
     (name,) = check_stream_names([name])
-    _check_commit_timestamp(commit_timestamp)
-    of = find_stream(config, stream)
-    progress = progress_of(warehouse_of(config), of.name)
-    lost, at = _rejected_commit(config, of, progress, name, commit_timestamp)
-    if not lost:
-        found = find_withheld(of.name, progress.releases, name, commit_timestamp, Withheld.TOO_LATE)
-        lost, at = found.ranges, found.commit_timestamp
-    return commit.release_again(config.kafka, of.topic, lost, at, registry=config.registry)
+    source = find_stream(config, stream)
+    progress = progress_of(warehouse_of(config), source.name)
+    ranges, at = _rejected_commit(config, source, progress, name, commit_timestamp)
+    if not ranges:
+        release = find_withheld(
+            source.name, progress.releases, name, commit_timestamp, Withheld.TOO_LATE
+        )
+        ranges, at = release.ranges, release.commit_timestamp
+    return commit.release_again(config.kafka, source.topic, ranges, at, registry=config.registry)
 
 
 def find_withheld(
@@ -343,40 +322,24 @@ def find_withheld(
     """Return the release of a write stream that is withheld for a reason. Raises `ConfigError` if
     the write stream has no such release, or several.
     """
-    withheld = [one for one in releases.withheld if one.withheld is reason]
-    of_name = [one for one in withheld if name in one.write_streams]
-    found = [one for one in of_name if commit_timestamp in (None, one.commit_timestamp)]
-    if len(found) == 1:
-        return found[0]
-    times = {str(view_of_time(one.commit_timestamp)) for one in of_name}
-    if found:
-        raise ConfigError(
-            ErrorCode.RELEASE_AMBIGUOUS,
-            f"The write stream {name} of stream {stream} has {len(found)} such releases",
-            f"They are of these times: {one_of(times)}",
-            "Name the commit timestamp of one of them, too",
-            stream=stream,
-            write_stream=name,
-        )
-    problem = "because rows were rejected" if reason is Withheld.ROWS else "because it is too late"
-    asked = "" if commit_timestamp is None else f" of {view_of_time(commit_timestamp)}"
-    names = {other for one in withheld for other in one.write_streams}
-    raise ConfigError(
-        ErrorCode.RELEASE_UNKNOWN,
-        f"The write stream {name} of stream {stream} has no release{asked} that is withheld"
-        f" {problem}",
-        f"Such releases of it are of these times: {one_of(times)}"
-        if times
-        else f"Such releases are of these write streams: {one_of(names)}",
-        nearest(name, () if times else names) or "List the write streams of the stream",
-        stream=stream,
-        write_stream=name,
-    )
+    withheld = [release for release in releases.withheld if release.withheld is reason]
+    of_stream = [release for release in withheld if name in release.write_streams]
+    selected = [of for of in of_stream if commit_timestamp in (None, of.commit_timestamp)]
+    if len(selected) == 1:
+        return selected[0]
+    if of_stream:
+        times = one_of({str(view_of_time(of.commit_timestamp)) for of in of_stream})
+        cause = f"Such releases of it are of these times: {times}"
+        raise release_unknown(stream, name, cause, "Name the commit timestamp of one of them")
+    names = {other for release in withheld for other in release.write_streams}
+    cause = f"Such releases are of these write streams: {one_of(names)}"
+    remedy = nearest(name, names) or "List the write streams of the stream"
+    raise release_unknown(stream, name, cause, remedy)
 
 
 def _rejected_commit(
     config: ConnectorConfig,
-    of: StreamConfig,
+    source: StreamConfig,
     progress: Progress,
     name: str,
     commit_timestamp: int | None,
@@ -386,27 +349,30 @@ def _rejected_commit(
     """
     if progress.horizon is None or (commit_timestamp or 0) >= progress.horizon:
         return (), 0
-    streams = _catalog(config, of, is_complete=True).streams
+    streams = _catalog(config, source, is_complete=True).streams
     committed = committed_with(streams, name)
     at = committed[name].commit_timestamp if committed else 0
     is_open = any(
-        one.commit_timestamp == at and name in one.write_streams for one in progress.releases.open
+        release.commit_timestamp == at and name in release.write_streams
+        for release in progress.releases.open
     )
     if at >= progress.horizon or commit_timestamp not in (None, at) or is_open:
         return (), 0
-    return lost_ranges(committed, progress.releases, now_us() - 2 * _retention(of)), at
+    return lost_ranges(committed, progress.releases, now_us() - 2 * _retention(source)), at
 
 
 def committed_with(streams: Mapping[str, StreamEntry], name: str) -> dict[str, StreamEntry]:
-    """Return the pending write streams that were committed together with one, this one included,
-    sorted by name. Empty: it was not committed.
+    """Return a write stream and the pending ones that were committed together with it, sorted by
+    name. Empty: it was not committed.
 
     A commit is known by the names that were committed together (WRS-14), because two commits may
     have one commit timestamp.
     """
     of_set = streams[name].commit_set if name in streams else ""
     return {
-        other: one for other, one in sorted(streams.items()) if of_set and one.commit_set == of_set
+        other: entry
+        for other, entry in sorted(streams.items())
+        if of_set and entry.commit_set == of_set
     }
 
 
@@ -420,30 +386,23 @@ def lost_ranges(
     payload was removed (WRS-21): one without an append since `forgotten` (µs) that it does not
     know.
     """
-    known = releases.streams
+    staged = releases.streams
     if all(
-        known[name].released if name in known else entry.changed_at < forgotten
+        staged[name].released if name in staged else entry.changed_at < forgotten
         for name, entry in committed.items()
     ):
         return ()
     return tuple(OffsetRange(name, 0, entry.end) for name, entry in committed.items() if entry.end)
 
 
-def _catalog(config: ConnectorConfig, of: StreamConfig, *, is_complete: bool) -> Catalog:
+def _catalog(config: ConnectorConfig, source: StreamConfig, *, is_complete: bool) -> Catalog:
     from connector.kafka import topics
     from connector.kafka.write_streams import catalog
 
-    facts = catalog.describe(config.kafka, of.topic)
-    topic_id = topics.describe(config.kafka, of.topic).topic_id
+    facts = catalog.describe(config.kafka, source.topic)
+    topic_id = topics.describe(config.kafka, source.topic).topic_id
     return catalog.read(config.kafka, facts, is_complete=is_complete, topic_id=topic_id)
 
 
-def _retention(of: StreamConfig) -> int:
-    return of.staging_retention_s * 1_000_000
-
-
-def _check_commit_timestamp(commit_timestamp: int | None) -> None:
-    if commit_timestamp is not None and not 0 < commit_timestamp < 2**63:
-        raise argument_invalid(
-            "commit_timestamp", commit_timestamp, "the commit timestamp of a release (µs)"
-        )
+def _retention(source: StreamConfig) -> int:
+    return source.staging_retention_s * 1_000_000

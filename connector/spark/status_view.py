@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.errors import TableError
-from connector.reports.table_status import TableStatus, table_status
+from connector.reports.table_status import TablePace, TableStatus, table_status
 from connector.spark.jvm import check_live
 from connector.spark.sql import literal_rows
 from connector.spark.storage.changelog_reader import ChangelogReader
@@ -101,7 +101,7 @@ def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableSt
             state,
             _progress(name, state, changelogs[stream]),
             now,
-            max_staleness_s=bound_in_force(definition, bounds),
+            pace=TablePace(bound_in_force(definition, bounds)),
         )
 
 

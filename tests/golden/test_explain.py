@@ -21,7 +21,8 @@ from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import BrokerError, ConfigError, ErrorCode, TableError
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason
-from connector.services import RowHistory, explain, read
+from connector.services import explain, read
+from connector.services.rows.explain import RowHistory
 from connector.tables.explain import Outcome
 from tests.golden.make_warehouse import EXPECTED, FOLDER, TABLE, as_json
 from tests.spark.streams import STREAM

@@ -30,7 +30,7 @@ from connector.records.model import (
     Transaction,
 )
 from connector.reports.audit import WriteStreamAudit
-from connector.reports.open_dead_letters import OpenLetters
+from connector.reports.stream_status import OpenLetters
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.maintenance_schedule import CommitCount
 from connector.state.source_checks import KeyPlacement, SourceChecks

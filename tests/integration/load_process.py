@@ -11,15 +11,15 @@ from __future__ import annotations
 import sys
 
 from connector import cli
-from connector.services.rows import load_job
+from connector.services.rows import load
 from tests.integration.write_stream_process import kill_at
 
 TRANSACTION_ROWS = 100
 
 if __name__ == "__main__":
     when, count, *arguments = sys.argv[1:]
-    load_job.TRANSACTION_ROWS = TRANSACTION_ROWS  # type: ignore[misc]
-    load_job.MAX_APPEND_ROWS = TRANSACTION_ROWS  # type: ignore[misc]
+    load.TRANSACTION_ROWS = TRANSACTION_ROWS  # type: ignore[misc]
+    load.MAX_APPEND_ROWS = TRANSACTION_ROWS  # type: ignore[misc]
     if when != "never":
         kill_at(when, int(count))
     sys.exit(cli.invoke(arguments))

@@ -311,9 +311,9 @@ def test_one_dead_letter_is_explained_and_nothing_of_it_is_unescaped(
     assert json.loads(shell.out)["value"] == {"base64": "cnViYmlzaCAbWzJK"}
 
 
-def test_an_unknown_letter_is_said(shell: Shell) -> None:
+def test_an_unknown_letter_is_an_error(shell: Shell) -> None:
     assert shell.run("dead-letters", "show", "nonsense") == 1
-    assert "There is no dead letter nonsense" in shell.err
+    assert "does not have the dead letter nonsense" in shell.err
 
 
 def test_a_topic_that_exists_is_left_as_it_is(shell: Shell, topic: str) -> None:

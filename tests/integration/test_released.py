@@ -20,7 +20,7 @@ from connector.kafka import (
 )
 from connector.records.model import DataChange, Heartbeat, OffsetRange, SetCell
 from connector.services import commit_write_streams
-from connector.services.dead_letters.service import dead_letters
+from connector.services.dead_letters import dead_letters
 from connector.watermarks.transactions import Item
 from tests.broker import NewTopic
 from tests.integration.changes import change

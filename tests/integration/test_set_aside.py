@@ -31,7 +31,7 @@ from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.produce.producer import CopyingProducer
 from connector.records.model import DataChange
 from connector.records.rejection import Reason, Rejection
-from connector.services.dead_letters.service import DeadLetters, dead_letters
+from connector.services.dead_letters import DeadLetters, dead_letters
 from tests.broker import NewTopic
 from tests.integration.changes import change, send_raw
 from tests.integration.test_commands import Shell

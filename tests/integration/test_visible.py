@@ -10,7 +10,7 @@ from connector.config.settings import KafkaConfig
 from connector.errors import TopicError
 from connector.kafka import probe_offsets
 from connector.kafka.topics import TopicFacts
-from connector.reports.audit import Range, Seen
+from connector.reports.audit import Range, TopicCheck
 from tests.broker import NewTopic
 
 
@@ -46,13 +46,13 @@ def test_only_what_is_committed_is_seen(
     places = {0: (Range(1, 5), Range(6, 10)), 1: (Range(0, 2),), 7: (Range(3, 4),)}
     found = probe_offsets.look(kafka, topic.topic, topic.topic_id, places)
     assert found == {
-        0: Seen((Range(6, 7),), (Range(8, 10),)),
-        1: Seen((), (Range(0, 2),)),
-        7: Seen((), (Range(3, 4),)),
+        0: TopicCheck((Range(6, 7),), (Range(8, 10),)),
+        1: TopicCheck((), (Range(0, 2),)),
+        7: TopicCheck((), (Range(3, 4),)),
     }
     assert probe_offsets.look(
         kafka, topic.topic, topic.topic_id, {0: (Range(1, 2), Range(4, 5), Range(7, 8))}
-    ) == {0: Seen()}
+    ) == {0: TopicCheck()}
 
 
 def test_what_retention_took_is_gone_not_empty(
@@ -61,7 +61,7 @@ def test_what_retention_took_is_gone_not_empty(
     place = TopicPartition(topic.topic, 0, 3)
     admin.delete_records([place])[place].result(30)
     assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {
-        0: Seen((Range(5, 6),), (Range(0, 3),))
+        0: TopicCheck((Range(5, 6),), (Range(0, 3),))
     }
 
 

@@ -17,8 +17,8 @@ from connector.reports.audit import (
     Range,
     Ranges,
     Run,
-    Seen,
     StreamAudit,
+    TopicCheck,
     common,
     count,
     union_ranges,
@@ -96,7 +96,9 @@ def test_an_audit_finds_exactly_what_is_wrong(seed: int) -> None:
             found = found.logged(runs(step))
             gaps = found.gaps(to_the_end=number == len(steps))
             asked = offsets(gaps)
-            found = found.looked(gaps, Seen(ranges((visible & asked) - gone), ranges(asked & gone)))
+            found = found.checked(
+                gaps, TopicCheck(ranges((visible & asked) - gone), ranges(asked & gone))
+            )
 
         missing = set(range(begin, end)) - set(rows)
         assert offsets(found.lost) == (missing & visible) - gone

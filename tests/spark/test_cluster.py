@@ -30,7 +30,8 @@ from connector.lake.checks import opened
 from connector.lake.plain_table import batches, rows_in
 from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, Record, kafka_key
-from connector.services import RunReport, audit, dead_letters, load_config, read, rebuild, run
+from connector.services import audit, dead_letters, load_config, read, rebuild, run
+from connector.services.run import RunReport
 from connector.services.warehouses import warehouse_of
 from connector.spark import (
     apply_loop,

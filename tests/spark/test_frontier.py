@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from connector.config.settings import StreamConfig
 from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import CONTROL_KEY, ChildPartition, ChildPartitions, Heartbeat
@@ -124,7 +125,9 @@ def test_two_producers_of_a_stream_partition_are_named_within_one_batch(stream: 
     assert found == {"p": (5, 7), "q": (5, 8)}
     assert progress.low_watermark == 30 * S + 1
     assert progress_of(str(stream.folder), "s", with_frontier=True) == progress
-    status = stream_status("s", progress, stream.clock, stall_after_s=9)
+    status = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=9), progress, stream.clock
+    )
     assert any("two producers write stream partition p" in hint for hint in status.hints)
 
 

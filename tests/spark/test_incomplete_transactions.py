@@ -21,7 +21,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Reason
-from connector.services.transactions import incomplete_transactions, release_transaction
+from connector.services.requests import incomplete_transactions, release_transaction
 from connector.spark.ingest import completeness
 from connector.spark.ingest.ingest import Ingest
 from connector.spark.reader import SparkRead, read_table

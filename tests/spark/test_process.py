@@ -193,7 +193,7 @@ from connector.spark.session import start_session
 
 spark = start_session([], scratch=Path(sys.argv[1]))
 assert spark.range(3).count() == 3
-terminal.tell(info("RUN", "a line of ours"))
+terminal.show_event(info("RUN", "a line of ours"))
 spark.stop()
 """
 

@@ -23,7 +23,7 @@ from connector.records.model import (
 )
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Headers, Reason
-from connector.services.dead_letters.effects import Effects
+from connector.services.letter_effects import Effects
 from connector.spark.ingest.replays import ATTEMPT, FIRST, with_replays, without_replays
 from connector.spark.reader import read_table
 from tests.changes import change, delete_family

@@ -96,7 +96,7 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
     send(live, base + 100)
     run(config, spark=spark, once=True)
     seen["loaded"] = rows(config, spark=spark, allow_stale=True)
-    seen["close"] = close_partition(config, "s", "p", why="deleted", by="a test").is_new
+    seen["close"] = close_partition(config, "s", "p", why="deleted", by="a test")[1]
     seen["last"] = [job.kind for job in jobs(config, "accounts", limit=1)]
     seen["faults"] = [one.text for one in validate_config(config) if one.level == "fault"]
     return seen

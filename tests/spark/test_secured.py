@@ -17,7 +17,8 @@ from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
 from connector.errors import BrokerError, ErrorCode
 from connector.kafka import topics
 from connector.kafka.produce.producer import CopyingProducer
-from connector.services import RunReport, audit, run, status
+from connector.services import audit, run, status
+from connector.services.run import RunReport
 from connector.spark.failures import ingesting
 from connector.spark.ingest.source import read_stream
 from tests.integration.changes import change, send_raw

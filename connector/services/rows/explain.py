@@ -4,14 +4,14 @@ dead letters (SUB-6).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Final
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import find_table
-from connector.errors import BrokerError, TopicError, argument_invalid
+from connector.errors import BrokerError, TopicError
 from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
@@ -73,23 +73,15 @@ _SHOWN_OF_A_CHANGE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A change of a row in the changelog. All times are microseconds.
+    """A delivery of a change of a row, from the changelog. All times are microseconds.
 
-    Attributes:
-        change: The change, with all that its order and its effect need.
-        order: The order of its first entry. None: the table is ordered by sequence number, and the
-            change has none.
-        position: Its order position. A replay has that of its dead letter.
-        ingest_batch: The batch that read this delivery.
-        kafka_partition: The Kafka partition of this delivery.
-        offset: The offset of this delivery.
-        arrived_at: When Kafka got it.
-        is_late: Whether its commit timestamp was below the low watermark when it was ingested.
-            None: the log of the changelog does not have that watermark any more.
-        is_replay: Whether it is a replay of a dead letter.
-        is_applied: Whether the newest version of the table contains it.
-        dead_letter: The id of its table letter. None: the table can hold it.
-        blocked_by: The id of the dead letter that it waits for. None: it does not wait.
+    - `order` is that of its first entry. None: the table is ordered by sequence number, and the
+      change has none. A replay has the `position` of its dead letter.
+    - `is_late`: its commit timestamp was below the low watermark when it was ingested. None: the
+      log of the changelog does not have that watermark any more.
+    - `is_applied`: the newest version of the table contains it.
+    - `dead_letter` is the id of its table letter. None: the table can hold it.
+    - `blocked_by` is the id of the dead letter that it waits for.
     """
 
     change: Hidden[DataChange]
@@ -119,25 +111,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class RowHistory(Viewed):
-    """Why a row is as it is.
-
-    Attributes:
-        table: The name of the table.
-        definition: The definition of the table, as the table has it.
-        row_key: The row key.
-        row: The row with everything that was ingested. None: there is no row.
-        applied_row: The row as the last apply left it. None: there is no row.
-        changes: The changes in the changelog, in the order of the table. Those without an order
-            come last.
-        explanation: For each column the entry that won and the entries that lost; the deletions.
-        dead_letters: The dead letters, the oldest first.
-        shown_since: The first version from which on every version shows the row as it is now. None:
-            the newest version does not, or the key never existed.
-        trimmed_to: The batches up to this one have left the changelog. 0: it is complete.
-        not_looked_at: All that could not be looked at, a sentence for each.
-        is_confirmed: Whether the table has the row that the changelog gives. None: this cannot be
-            compared, because the changelog is not complete.
-    """
+    """Why a row is as it is. `explain` documents the fields."""
 
     table: str
     definition: Hidden[TableDefinition]
@@ -167,8 +141,8 @@ class RowHistory(Viewed):
         """Whether anything is known of the key: a change, a stored cell, a deletion, a dead
         letter.
         """
-        found = self.explanation
-        return bool(self.changes or self.dead_letters or found.columns or found.deletions)
+        cells = self.explanation
+        return bool(self.changes or self.dead_letters or cells.columns or cells.deletions)
 
 
 def explain(
@@ -189,7 +163,19 @@ def explain(
             so in `not_looked_at`.
 
     Returns:
-        The history of the row. `is_known` is False if the key never existed.
+        The history of the row; `is_known` is False if the key never existed.
+
+        - `row` has everything that was ingested, `applied_row` is as the last apply left it. None:
+          there is no row.
+        - `changes` are those in the changelog, in the order of the table. `explanation` has for
+          each column the entry that won and those that lost, and the deletions.
+        - `dead_letters` are those of the row, the oldest first.
+        - `shown_since` is the first version from which on every version shows the row as it is now.
+          None: the newest version does not, or the key never existed.
+        - Batches up to `trimmed_to` have left the changelog. `not_looked_at` has a sentence for
+          each source that could not be read.
+        - `is_confirmed`: the table has the row that the changelog gives. None: the changelog is not
+          complete.
 
     Raises:
         ConfigError: There is no such table.
@@ -199,48 +185,53 @@ def explain(
     """
     from connector.lake.row_states import RowStates
 
-    if not isinstance(key, bytes | tuple):
-        raise argument_invalid("key", key, "bytes, or a tuple with the values of the key columns")
     states = RowStates(warehouse_of(config), find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
-    log = _Log.of(states.changelog, places.changelog(warehouse_of(config), definition.stream))
-    accepted, refused = _changes(states, row_key)
-    letters, not_looked_at = _letters(
-        config, states, row_key, accepted, refused, log, ask_kafka=ask_kafka
-    )
-    applied_rows = states.applied([row_key])
-    stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
-    deliveries = [Delivery(one.change, one.position) for one in accepted]
-    logged = state_of(definition, deliveries)
-    row = _row(definition, row_key, stored)
-    state, is_confirmed = stored, None
-    if not log.trimmed_to:
-        state = logged
-        is_confirmed = is_same_row(row, _row(definition, row_key, logged))
-    else:
+    log = _Log.of(states.changelog, paths.changelog(warehouse_of(config), definition.stream))
+    accepted, rejected = _changes(states, row_key)
+    letters, not_looked_at = _letters(config, states, row_key, accepted, rejected, log, ask_kafka)
+    if log.trimmed_to:
         not_looked_at.append(
             f"Changes of batches up to {log.trimmed_to}: they have left the changelog"
         )
-    found = explain_row(deliveries, state, definition)
+    changes = [_change(states, log, logged, None) for logged in accepted]
+    changes += [_change(states, log, logged, letter) for logged, letter in rejected]
+    return replace(
+        _history(states, row_key, accepted, log),
+        changes=tuple(sorted(changes, key=_in_order)),
+        dead_letters=letters,
+        not_looked_at=tuple(not_looked_at),
+    )
+
+
+def _history(
+    states: RowStates, row_key: bytes, accepted: Sequence[LoggedChange], log: _Log
+) -> RowHistory:
+    """The row, its cells and its first version, without its changes and dead letters."""
+    definition, is_complete = states.definition, not log.trimmed_to
+    applied_rows = states.applied([row_key])
+    stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
+    deliveries = [Delivery(logged.change, logged.position) for logged in accepted]
+    row, logged = _row(definition, row_key, stored), state_of(definition, deliveries)
+    explanation = explain_row(deliveries, logged if is_complete else stored, definition)
     since = None
     if visible(applied) == visible(stored):
-        since = first_version(states, found, accepted, is_complete=not log.trimmed_to)
-    changes = [_change(states, log, one, None) for one in accepted]
-    changes += [_change(states, log, one, letter) for one, letter in refused]
+        since = first_version(states, explanation, accepted, is_complete=is_complete)
+    is_same = is_same_row(row, _row(definition, row_key, logged))
     return RowHistory(
         table=definition.name,
         definition=definition,
         row_key=row_key,
         row=row,
         applied_row=_row(definition, row_key, applied),
-        changes=tuple(sorted(changes, key=_in_order)),
-        explanation=found,
-        dead_letters=letters,
+        changes=(),
+        explanation=explanation,
+        dead_letters=(),
         shown_since=since,
         trimmed_to=log.trimmed_to,
-        not_looked_at=tuple(not_looked_at),
-        is_confirmed=is_confirmed,
+        not_looked_at=(),
+        is_confirmed=is_same if is_complete else None,
     )
 
 
@@ -259,8 +250,8 @@ class _Log:
         """Read the commits of the changelog at `path`. Raises `TableError` if the newest one cannot
         be read.
         """
-        stored = [] if changelog is None else [one.stored for one in changelog.commits()]
-        commits = [one for one in stored if one]
+        newest_first = [] if changelog is None else changelog.commits()
+        commits = [commit.stored for commit in newest_first if commit.stored]
         low_watermarks: dict[int, int | None] = {0: None}
         for commit in commits:
             # An old commit that cannot be read does not say what was late.
@@ -296,19 +287,19 @@ def _changes(
 
     added = added_after(states)
     accepted: list[LoggedChange] = []
-    refused: list[tuple[LoggedChange, RowLetter]] = []
+    rejected: list[tuple[LoggedChange, RowLetter]] = []
     definition = states.definition
     if states.changelog is not None:
         for logged in changes_of(states.changelog, definition.source, row_key):
             batch = logged.arrival.ingest_batch
-            columns = tuple(one for one in definition.columns if added.get(one.cell, 0) < batch)
-            known = replace(definition, columns=columns, keep_unmapped=True)
-            rejection = read_change(known, logged.change)
+            columns = tuple(of for of in definition.columns if added.get(of.cell, 0) < batch)
+            at_batch = replace(definition, columns=columns, keep_unmapped=True)
+            rejection = read_change(at_batch, logged.change)
             if isinstance(rejection, Rejection):
-                refused.append((logged, table_letter(definition.name, logged, rejection)))
+                rejected.append((logged, table_letter(definition.name, logged, rejection)))
             else:
                 accepted.append(logged)
-    return accepted, refused
+    return accepted, rejected
 
 
 def _letters(
@@ -316,9 +307,8 @@ def _letters(
     states: RowStates,
     row_key: bytes,
     accepted: Iterable[LoggedChange],
-    refused: Iterable[tuple[LoggedChange, RowLetter]],
+    rejected: Iterable[tuple[LoggedChange, RowLetter]],
     log: _Log,
-    *,
     ask_kafka: bool,
 ) -> tuple[tuple[RowLetter, ...], list[str]]:
     """The dead letters of the row, and what could not be looked at. Kafka is asked only where there
@@ -327,25 +317,25 @@ def _letters(
     from connector.lake.changelog_changes import rejected_of
 
     source = states.definition.source
-    rejected = () if states.changelog is None else rejected_of(states.changelog, row_key)
-    known = [*rejected_letters(rejected, source, row_key), *(letter for _, letter in refused)]
+    records = () if states.changelog is None else rejected_of(states.changelog, row_key)
+    letters = [*rejected_letters(records, source, row_key), *(letter for _, letter in rejected)]
     not_looked_at = []
-    if known or log.rejected or states.table_state.letters:
+    if letters or log.rejected or states.table_state.letters:
         if ask_kafka:
             try:
-                known = list(from_kafka(config, states.definition, row_key, known))
+                letters = list(from_kafka(config, states.definition, row_key, letters))
             except (BrokerError, TopicError) as error:
                 not_looked_at.append(f"The dead-letter topic: {error.problem}")
         else:
             not_looked_at.append("The dead-letter topic: Kafka was not asked")
-    return with_replays(known, accepted), not_looked_at
+    return with_replays(letters, accepted), not_looked_at
 
 
 def _change(
     states: RowStates, log: _Log, logged: LoggedChange, letter: RowLetter | None
 ) -> RowChange:
     change, position, arrival = logged.change, logged.position, logged.arrival
-    dead = None if letter is not None else blocking(states.table_state, logged)
+    blocked_by = None if letter is not None else blocking(states.table_state, logged)
     topic_id, name = arrival.position.topic_id, states.definition.name
     return RowChange(
         change=change,
@@ -359,7 +349,7 @@ def _change(
         is_replay=position.attempt > 0,
         is_applied=letter is None and is_applied(states.table_state, logged),
         dead_letter=None if letter is None else letter.id,
-        blocked_by=None if dead is None else dead.letter_id(topic_id, name),
+        blocked_by=None if blocked_by is None else blocked_by.letter_id(topic_id, name),
     )
 
 
@@ -371,8 +361,8 @@ def _order(
     return change_order(change, position, definition.order)
 
 
-def _in_order(one: RowChange) -> tuple[bool, tuple[int, ...], OrderPosition]:
-    return one.order is None, () if one.order is None else one.order.rank, one.position
+def _in_order(change: RowChange) -> tuple[bool, tuple[int, ...], OrderPosition]:
+    return change.order is None, () if change.order is None else change.order.rank, change.position
 
 
 def _row(definition: TableDefinition, row_key: bytes, state: RowState) -> Row | None:

@@ -14,7 +14,13 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors.records import (
+    file_changed,
+    file_columns_unsuitable,
+    file_format_unknown,
+    file_malformed,
+    file_unreadable,
+)
 from connector.services.rows.values import UNMAPPED_MISFIT, Misfit
 from connector.tables.column_names import UNMAPPED
 from connector.text import nearest, one_of
@@ -68,26 +74,22 @@ def describe_file(path: Path, file_format: FileFormat | None) -> RowFile:
 
     Raises `ConnectorError` if the format is not known or the file cannot be read.
     """
-    found = file_format or _FORMATS.get(path.suffix.lower())
-    if found is None:
-        raise ConnectorError(
-            ErrorCode.FILE_FORMAT_UNKNOWN,
-            f"The format of {path} is not known",
-            f"Its name does not end with one of {one_of(_FORMATS)}",
-            f"Name the format: one of {one_of(FileFormat)}",
-            path=str(path),
-        )
+    file_format = file_format or _FORMATS.get(path.suffix.lower())
+    if file_format is None:
+        raise file_format_unknown(str(path), one_of(_FORMATS), one_of(FileFormat))
     digest = hashlib.blake2b(digest_size=16)
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
-            raise unreadable(path, "It is a pipe or a device, and a file is read more than once")
+            raise file_unreadable(
+                str(path), "It is a pipe or a device, and a file is read more than once"
+            )
         with path.open("rb") as file:
             while block := file.read(_BLOCK_BYTES):
                 digest.update(block)
             facts = path.stat()
     except (OSError, ValueError) as error:  # also a path that no file can have
-        raise unreadable(path, str(error)) from None
-    return RowFile(path, found, facts.st_size, facts.st_mtime_ns, digest.hexdigest())
+        raise file_unreadable(str(path), str(error)) from None
+    return RowFile(path, file_format, facts.st_size, facts.st_mtime_ns, digest.hexdigest())
 
 
 def check_unchanged(file: RowFile) -> None:
@@ -95,65 +97,32 @@ def check_unchanged(file: RowFile) -> None:
     try:
         facts = file.path.stat()
     except OSError as error:
-        raise unreadable(file.path, str(error)) from None
+        raise file_unreadable(str(file.path), str(error)) from None
     if (facts.st_size, facts.st_mtime_ns) != (file.size, file.changed_at):
-        raise ConnectorError(
-            ErrorCode.FILE_CHANGED,
-            f"{file.path} was changed while it was loaded",
-            "Some of its rows may be from before the change and others from after it. Nothing was"
-            " committed",
-            "Load the file again once it is complete",
-            path=str(file.path),
-        )
+        raise file_changed(str(file.path))
 
 
-def unreadable(path: Path, cause: str) -> ConnectorError:
-    return ConnectorError(
-        ErrorCode.FILE_UNREADABLE,
-        f"{path} cannot be read",
-        cause,
-        "Check that it is a file, and that you can read it",
-        path=str(path),
-    )
-
-
-def malformed(path: Path, where: str, cause: str) -> ConnectorError:
-    """The error for a place of a file, for example `line 7`, that its format does not allow."""
-    return ConnectorError(
-        ErrorCode.FILE_MALFORMED,
-        f"{path}, {where}: {cause}",
-        "The rows after this place cannot be told apart. Nothing was committed",
-        "Correct the file, or export it again, then load it again",
-        path=str(path),
-    )
-
-
-def placed(
-    path: Path, found: Sequence[str], names: Sequence[str], key_names: Sequence[str]
+def column_indexes(
+    path: Path, columns: Sequence[str], names: Sequence[str], key_names: Sequence[str]
 ) -> list[int | None]:
-    """Return the place in the file of each column of the table. None: the file does not have it.
+    """Return the index in the file of each column of the table. None: the file does not have it.
 
     Raises `ConnectorError` if a column is repeated or not one of the table, or a key column is
     missing.
     """
     problem = hint = ""
-    if repeated := sorted({name for name in found if list(found).count(name) > 1}):
+    if repeated := sorted({name for name in columns if list(columns).count(name) > 1}):
         problem = f"has the column {repeated[0]!r} more than once"
-    elif unknown := [name for name in found if name not in names and name != UNMAPPED]:
+    elif unknown := [name for name in columns if name not in names and name != UNMAPPED]:
         problem = f"has the column {unknown[0]!r}, which the table does not have"
         hint = nearest(unknown[0], names)
-    elif missing := [name for name in key_names if name not in found]:
+    elif missing := [name for name in key_names if name not in columns]:
         problem = f"does not have the key column {missing[0]!r}"
     if problem:
-        raise ConnectorError(
-            ErrorCode.FILE_COLUMNS_UNSUITABLE,
-            f"{path} {problem}",
-            ". ".join(filter(None, [hint, f"The columns of the table are {', '.join(names)}"])),
-            "Export the rows with the column names of the table",
-            path=str(path),
-        )
-    places = {name: place for place, name in enumerate(found)}
-    return [places.get(name) for name in names]
+        cause = ". ".join(filter(None, [hint, f"The columns of the table are {', '.join(names)}"]))
+        raise file_columns_unsuitable(str(path), problem, cause)
+    indexes = {name: index for index, name in enumerate(columns)}
+    return [indexes.get(name) for name in names]
 
 
 # ── CSV ───────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +133,7 @@ def csv_columns(file: RowFile) -> list[str]:
     with _opened(file) as opened:
         header = next(_records(file, opened), _NO_RECORD).fields
     if not header:
-        raise malformed(file.path, "line 1", "there are no column names")
+        raise file_malformed(str(file.path), "line 1", "there are no column names")
     return header
 
 
@@ -180,21 +149,19 @@ def csv_rows(
     with _opened(file) as opened:
         records = _records(file, opened)
         header = next(records, _NO_RECORD).fields
-        places = placed(file.path, header, names, key_names)
+        indexes = column_indexes(file.path, header, names, key_names)
         unmapped = header.index(UNMAPPED) if UNMAPPED in header else None
         for record in records:
             if len(record.fields) != len(header):
                 cause = (
                     f"there are {len(record.fields)} fields, but the first line names {len(header)}"
                 )
-                raise malformed(file.path, f"line {record.number}", cause)
-            found = _values(record, null)
-            if unmapped is not None and found[unmapped]:
-                yield FileRow(record.number, UNMAPPED_MISFIT)
-            else:
-                yield FileRow(
-                    record.number, [None if place is None else found[place] for place in places]
-                )
+                raise file_malformed(str(file.path), f"line {record.number}", cause)
+            fields = _values(record, null)
+            row: Sequence[object] | Misfit = UNMAPPED_MISFIT
+            if unmapped is None or not fields[unmapped]:
+                row = [None if index is None else fields[index] for index in indexes]
+            yield FileRow(record.number, row)
 
 
 class _Record(NamedTuple):
@@ -240,7 +207,9 @@ def _records(file: RowFile, opened: IO[bytes]) -> Iterator[_Record]:
         except StopIteration:
             return
         except csv.Error as error:
-            raise malformed(file.path, f"line {first}", f"it is not CSV ({error})") from None
+            raise file_malformed(
+                str(file.path), f"line {first}", f"it is not CSV ({error})"
+            ) from None
         if fields:
             yield _Record(first, fields, "".join(lines))
 
@@ -258,37 +227,39 @@ def json_rows(file: RowFile, names: Sequence[str]) -> Iterator[FileRow]:
 
     Raises `ConnectorError` at a line that is not a JSON object in UTF-8.
     """
-    known = frozenset(names)
+    columns = frozenset(names)
     with _opened(file) as opened:
         for number, line in _lines(file, opened):
             if text := line.strip():
-                yield FileRow(number, _object(file, number, text, names, known))
+                yield FileRow(number, _object(file, number, text, names, columns))
 
 
 def _object(
-    file: RowFile, number: int, text: str, names: Sequence[str], known: frozenset[str]
+    file: RowFile, number: int, text: str, names: Sequence[str], columns: frozenset[str]
 ) -> Sequence[object] | Misfit:
     try:
-        found = json.loads(
+        members = json.loads(
             text,
             parse_int=_integer,
             parse_float=Decimal,
             parse_constant=_no_constant,
-            object_pairs_hook=_members,
+            object_pairs_hook=_without_repetition,
         )
     except _RepeatedError as error:
         return Misfit(str(error), "the name is there more than once")
     except (ValueError, RecursionError) as error:
-        raise malformed(file.path, f"line {number}", f"it is not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise malformed(file.path, f"line {number}", "it is not a JSON object")
-    if found.pop(UNMAPPED, None):
+        raise file_malformed(
+            str(file.path), f"line {number}", f"it is not JSON ({error})"
+        ) from None
+    if not isinstance(members, dict):
+        raise file_malformed(str(file.path), f"line {number}", "it is not a JSON object")
+    if members.pop(UNMAPPED, None):
         return UNMAPPED_MISFIT
-    if not found.keys() <= known:
-        name = next(name for name in found if name not in known)
+    if not members.keys() <= columns:
+        name = next(name for name in members if name not in columns)
         hint = nearest(name, names)
         return Misfit(name, "the table has no such column" + (f"; {hint}" if hint else ""))
-    return [found.get(name) for name in names]
+    return [members.get(name) for name in names]
 
 
 def _integer(digits: str) -> int | Decimal:
@@ -300,12 +271,12 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a number; write it as text")
 
 
-def _members(members: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(members)
-    if len(found) != len(members):
-        names = [name for name, _ in members]
+def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        names = [name for name, _ in pairs]
         raise _RepeatedError(next(name for name in names if names.count(name) > 1))
-    return found
+    return members
 
 
 # ── lines ─────────────────────────────────────────────────────────────────────────────────────────
@@ -315,7 +286,7 @@ def _opened(file: RowFile) -> IO[bytes]:
     try:
         return file.path.open("rb")
     except OSError as error:
-        raise unreadable(file.path, str(error)) from None
+        raise file_unreadable(str(file.path), str(error)) from None
 
 
 def _lines(file: RowFile, opened: IO[bytes]) -> Iterable[tuple[int, str]]:
@@ -325,11 +296,11 @@ def _lines(file: RowFile, opened: IO[bytes]) -> Iterable[tuple[int, str]]:
         number += 1
         if len(line) > MAX_LINE_BYTES:
             cause = f"it has more than {MAX_LINE_BYTES:,} bytes"
-            raise malformed(file.path, f"line {number}", cause)
+            raise file_malformed(str(file.path), f"line {number}", cause)
         if number == 1:
             line = line.removeprefix(_BYTE_ORDER_MARK)
         try:
             yield number, line.decode()
         except UnicodeDecodeError as error:
             cause = f"byte {error.start + 1} is not UTF-8"
-            raise malformed(file.path, f"line {number}", cause) from None
+            raise file_malformed(str(file.path), f"line {number}", cause) from None

@@ -13,7 +13,7 @@ from connector.records.codec import Schemas, read
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason, Rejection
 from connector.records.views import OrNull
-from connector.services.dead_letters.service import dead_letters
+from connector.services.dead_letters import dead_letters
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
@@ -25,19 +25,11 @@ if TYPE_CHECKING:
 class RowLetter:
     """A dead letter of a row.
 
-    Attributes:
-        id: Its id.
-        reason: The reason.
-        rule: The broken rule, if the reason is `INVALID`.
-        detail: The detail. Empty if only the changelog was read, which does not have it.
-        ingest_batch: The batch that rejected the record. 0: another program wrote the letter.
-        order_position: The place of the record in the order of the row; an empty text if it has
-            none.
-        is_certain: False: the record does not say its row, and only its Kafka key is that of the
-            row.
-        is_replayed: Whether the changelog has a replay of it that was accepted.
-        state: Its state. None: Kafka was not asked.
-        attempt: How often it was replayed. None: Kafka was not asked.
+    - `detail` is empty if only the changelog was read, which does not have it.
+    - `ingest_batch` 0: another program wrote the letter.
+    - `is_certain` is False if the record has no row key, and only its Kafka key is that of the row.
+    - `is_replayed`: the changelog has a replay of it that was accepted.
+    - `state` and `attempt` are None if Kafka was not asked.
     """
 
     id: str
@@ -55,7 +47,7 @@ class RowLetter:
 def rejected_letters(
     records: Iterable[RejectedRecord], source: str, row_key: bytes
 ) -> Iterator[RowLetter]:
-    """Those of rejected records, as far as the changelog knows them."""
+    """The dead letters of rejected records, as far as the changelog has them."""
     for record in records:
         certain = _is_of(record.key, record.value, source, row_key, Schemas())
         if certain is not None:
@@ -71,7 +63,7 @@ def rejected_letters(
 
 
 def table_letter(table: str, logged: LoggedChange, rejection: Rejection) -> RowLetter:
-    """That of a change that the table cannot hold (TBL-9)."""
+    """The dead letter of a change that the table cannot hold (TBL-9)."""
     return RowLetter(
         letter_id(logged.arrival.position, table),
         rejection.reason,
@@ -90,42 +82,38 @@ def with_replays(
     can hold.
     """
     replays = {logged.position[:3] for logged in accepted if logged.position.attempt}
-    found = [
+    marked = [
         replace(letter, is_replayed=_position(letter.order_position)[:3] in replays)
         for letter in letters
     ]
-    return tuple(sorted(found, key=lambda one: (_position(one.order_position), one.id)))
+    return tuple(sorted(marked, key=lambda of: (_position(of.order_position), of.id)))
 
 
 def from_kafka(
     config: ConnectorConfig,
     definition: TableDefinition,
     row_key: bytes,
-    known: Iterable[RowLetter],
+    logged: Iterable[RowLetter],
 ) -> Iterator[RowLetter]:
-    """The known letters with their state, and the letters that only the dead-letter topic has.
+    """The letters that the changelog has, with their state, and those that only the dead-letter
+    topic has.
 
     It reads the whole dead-letter topic. Raises `BrokerError` and `TopicError`.
     """
-    of_id = {letter.id: letter for letter in known}
+    by_id = {letter.id: letter for letter in logged}
     service = dead_letters(config, definition.stream)
     for letter, status in service.list(LetterFilter(states=frozenset())):
-        found = of_id.pop(letter.id, None)
-        if found is None and letter.table in (None, definition.name):
+        of_row = by_id.pop(letter.id, None)
+        if of_row is None and letter.table in (None, definition.name):
             certain = _is_of(letter.key, letter.value, definition.source, row_key, service.schemas)
             if certain is not None:
-                found = RowLetter(
-                    letter.id,
-                    letter.reason,
-                    letter.rule,
-                    letter.detail,
-                    letter.ingest_batch,
-                    letter.order_position,
-                    certain,
+                of_row = RowLetter(
+                    *(letter.id, letter.reason, letter.rule, letter.detail),
+                    *(letter.ingest_batch, letter.order_position, certain),
                 )
-        if found is not None:
-            yield replace(found, detail=letter.detail, state=status.state, attempt=status.attempt)
-    yield from of_id.values()
+        if of_row is not None:
+            yield replace(of_row, detail=letter.detail, state=status.state, attempt=status.attempt)
+    yield from by_id.values()
 
 
 def _is_of(

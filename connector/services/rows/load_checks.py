@@ -1,11 +1,12 @@
-"""May these rows be loaded into this table? (PUB-6, WRS-15)"""
+"""Checks whether rows may be loaded into a table (PUB-6, WRS-15)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from connector import warehouse as places
-from connector.errors import ConnectorError, ErrorCode, TableError
+from connector import warehouse as paths
+from connector.errors import TableError
+from connector.errors.records import as_of_too_old, table_not_empty
 from connector.records.model import DataChange, Release
 from connector.records.rejection import Position, Rejection
 from connector.records.views import view_of_time
@@ -28,14 +29,7 @@ def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> No
 
     horizon = progress_of(warehouse_of(config), stream.name).horizon
     if horizon is not None and as_of < horizon:
-        raise ConnectorError(
-            ErrorCode.AS_OF_TOO_OLD,
-            f"The rows are of {view_of_time(as_of)}, which is below the horizon of {stream.name}",
-            f"The horizon is {view_of_time(horizon)}. Deletes before it may be forgotten, so rows"
-            " that were deleted since the export could come back",
-            "Export the rows again, and load them before the horizon passes the new time",
-            stream=stream.name,
-        )
+        raise as_of_too_old(stream.name, str(view_of_time(as_of)), str(view_of_time(horizon)))
 
 
 def check_empty(
@@ -48,33 +42,25 @@ def check_empty(
     """
     from connector.lake.state_reader import progress_of, table_state_of
 
-    table = _opened(places.table(warehouse_of(config), definition.name))
+    table = _opened(paths.table(warehouse_of(config), definition.name))
     if table is not None and next(iter(table.query("SELECT 1 FROM t LIMIT 1")), None):
-        raise _not_empty(definition, "It has rows")
-    changelog = _opened(places.changelog(warehouse_of(config), stream.name))
+        raise table_not_empty(definition.name, "It has rows")
+    changelog = _opened(paths.changelog(warehouse_of(config), stream.name))
     applied_to = table_state_of(warehouse_of(config), definition.name).complete_to_batch
     if changelog is not None and _has_changes(changelog, definition.source, applied_to):
-        raise _not_empty(definition, "The changelog has changes that are not applied yet")
+        raise table_not_empty(definition.name, "The changelog has changes that are not applied yet")
     staged, released, has_changes = _unread(config, stream, definition.source)
     if has_changes:
-        raise _not_empty(definition, "The topic has changes that are not ingested yet")
+        raise table_not_empty(definition.name, "The topic has changes that are not ingested yet")
     progress = progress_of(warehouse_of(config), stream.name)
-    waiting = {one.stream for release in progress.releases.open for one in release.ranges}
+    waiting = {part.stream for release in progress.releases.open for part in release.ranges}
     waiting = (waiting | released) - {write_stream}
     if waiting and changelog is not None:
         staged |= _staged_streams(changelog, definition.source)
     if waiting & staged:
-        raise _not_empty(definition, f"The rows of {min(waiting & staged)} are about to be visible")
-
-
-def _not_empty(definition: TableDefinition, cause: str) -> ConnectorError:
-    return ConnectorError(
-        ErrorCode.TABLE_NOT_EMPTY,
-        f"{definition.name} is not empty, and the time of the rows is not given",
-        f"{cause}. Without the time of the export, the rows would replace newer changes",
-        "Give the time at which the rows were exported (`as_of`)",
-        table=definition.name,
-    )
+        raise table_not_empty(
+            definition.name, f"The rows of {min(waiting & staged)} are about to be visible"
+        )
 
 
 def _opened(path: str) -> PlainTable | None:
@@ -84,7 +70,7 @@ def _opened(path: str) -> PlainTable | None:
     try:
         return open_table(path)
     except TableError as error:
-        if error.code != ErrorCode.TABLE_MISSING:
+        if error.code != "TABLE_MISSING":
             raise
         return None
 
@@ -92,8 +78,8 @@ def _opened(path: str) -> PlainTable | None:
 def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
     from connector.lake.changelog_changes import visible_changes
 
-    found = visible_changes(changelog, "1", source, f"ingest_batch > {after}")
-    return next(iter(found), None) is not None
+    changes = visible_changes(changelog, "1", source, f"ingest_batch > {after}")
+    return next(iter(changes), None) is not None
 
 
 def _staged_streams(changelog: PlainTable, source: str) -> set[str]:
@@ -119,7 +105,7 @@ def _unread(
     staged, released = set[str](), set[str]()
     for record in _unread_records(config, stream):
         if isinstance(record, Release):
-            released |= {one.stream for one in record.ranges}
+            released |= {part.stream for part in record.ranges}
         elif isinstance(record, DataChange) and record.table == source:
             if not record.is_staged:
                 return staged, released, True
@@ -149,11 +135,11 @@ def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[o
             position = Position(
                 facts.topic, facts.topic_id, message.partition() or 0, message.offset() or 0
             )
-            found = decoder.decode(
+            decoded = decoder.decode(
                 KafkaRecord(position, at, key, value, headers), facts.kafka_partitions
             )
-            if not isinstance(found, Rejection):
-                yield found.record
+            if not isinstance(decoded, Rejection):
+                yield decoded.record
     finally:
         consumer.close()
         decoder.close()

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from connector.errors import ConnectorError, ErrorCode
-from connector.services.rows.files import FileRow, RowFile, malformed, placed
+from connector.errors.records import file_columns_unsuitable, file_malformed
+from connector.errors.settings import extra_missing
+from connector.services.rows.files import FileRow, RowFile, column_indexes
 from connector.services.rows.values import UNMAPPED_MISFIT
 from connector.tables.column_names import UNMAPPED
 from connector.tables.values import DataType
@@ -35,19 +36,15 @@ def parquet_columns(
     """
     with _opened(file) as parquet:
         schema = parquet.schema_arrow
-    places = placed(file.path, schema.names, names, key_names)
-    for name, type_, place in zip(names, types, places, strict=True):
-        if place is None or _fits(type_, found := schema.field(place).type):
+    indexes = column_indexes(file.path, schema.names, names, key_names)
+    for name, type_, index in zip(names, types, indexes, strict=True):
+        if index is None or _fits(type_, arrow := schema.field(index).type):
             continue
-        stored = _stored_type(found)
-        raise ConnectorError(
-            ErrorCode.FILE_COLUMNS_UNSUITABLE,
-            f"{file.path} has the column {name!r} as {found}"
-            + ("" if stored == found else f", stored as {stored}"),
-            f"The column of the table is {type_}, so it must be {_WANTED[type_]}",
-            "Convert the column when you export the rows",
-            path=str(file.path),
-        )
+        stored = _stored_type(arrow)
+        problem = f"has the column {name!r} as {arrow}"
+        problem += "" if stored == arrow else f", stored as {stored}"
+        cause = f"The column of the table is {type_}, so it must be {_WANTED[type_]}"
+        raise file_columns_unsuitable(str(file.path), problem, cause)
     return list(schema.names)
 
 
@@ -60,8 +57,8 @@ def parquet_rows(
     """
     number = 1
     with _opened(file) as parquet:
-        places = placed(file.path, parquet.schema_arrow.names, names, key_names)
-        wanted = [name for name, place in zip(names, places, strict=True) if place is not None]
+        indexes = column_indexes(file.path, parquet.schema_arrow.names, names, key_names)
+        wanted = [name for name, index in zip(names, indexes, strict=True) if index is not None]
         has_unmapped = UNMAPPED in parquet.schema_arrow.names
         columns = [*wanted, UNMAPPED] if has_unmapped else wanted
         batches = parquet.iter_batches(ROWS_AT_ONCE, columns=columns, use_threads=False)
@@ -109,39 +106,39 @@ def _stored_values(column: Any) -> Any:
     return _stored_values(column.dictionary_decode()) if of.is_dictionary(column.type) else column
 
 
-def _stored_type(found: Any) -> Any:
+def _stored_type(arrow: Any) -> Any:
     """The type of `_stored_values` of a column with this type."""
     from pyarrow import BaseExtensionType
     from pyarrow import types as of
 
-    if isinstance(found, BaseExtensionType):
-        return _stored_type(found.storage_type)
-    return _stored_type(found.value_type) if of.is_dictionary(found) else found
+    if isinstance(arrow, BaseExtensionType):
+        return _stored_type(arrow.storage_type)
+    return _stored_type(arrow.value_type) if of.is_dictionary(arrow) else arrow
 
 
-def _fits(type_: DataType, found: Any) -> bool:
+def _fits(type_: DataType, arrow: Any) -> bool:
     from pyarrow import types as of
 
-    found = _stored_type(found)
-    is_text = of.is_string(found) or of.is_large_string(found) or of.is_string_view(found)
+    arrow = _stored_type(arrow)
+    is_text = of.is_string(arrow) or of.is_large_string(arrow) or of.is_string_view(arrow)
     is_bytes = (
-        of.is_binary(found)
-        or of.is_large_binary(found)
-        or of.is_fixed_size_binary(found)
-        or of.is_binary_view(found)
+        of.is_binary(arrow)
+        or of.is_large_binary(arrow)
+        or of.is_fixed_size_binary(arrow)
+        or of.is_binary_view(arrow)
     )
     fits = {
         DataType.STRING: is_text,
         DataType.JSON: is_text,
         DataType.BYTES: is_bytes,
-        DataType.BOOL: of.is_boolean(found),
-        DataType.INT64: of.is_integer(found),
-        DataType.FLOAT64: of.is_floating(found) or of.is_integer(found),
-        DataType.NUMERIC: of.is_decimal(found) or of.is_integer(found),
-        DataType.DATE: of.is_date(found),
-        DataType.TIMESTAMP: of.is_timestamp(found) and found.tz is not None,
+        DataType.BOOL: of.is_boolean(arrow),
+        DataType.INT64: of.is_integer(arrow),
+        DataType.FLOAT64: of.is_floating(arrow) or of.is_integer(arrow),
+        DataType.NUMERIC: of.is_decimal(arrow) or of.is_integer(arrow),
+        DataType.DATE: of.is_date(arrow),
+        DataType.TIMESTAMP: of.is_timestamp(arrow) and arrow.tz is not None,
     }
-    return of.is_null(found) or bool(fits[type_])
+    return of.is_null(arrow) or bool(fits[type_])
 
 
 @contextmanager
@@ -149,12 +146,7 @@ def _opened(file: RowFile) -> Iterator[Any]:
     try:
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ConnectorError(
-            ErrorCode.EXTRA_MISSING,
-            "lowmark cannot read Parquet files without the package pyarrow",
-            str(error),
-            "Install the package: pip install 'lowmark[load]'",
-        ) from error
+        raise extra_missing("pyarrow", "load") from error
     with _explained(file, "the footer"):
         parquet = ParquetFile(file.path, pre_buffer=False)
     with parquet:
@@ -162,7 +154,7 @@ def _opened(file: RowFile) -> Iterator[Any]:
 
 
 @contextmanager
-def _explained(file: RowFile, where: str) -> Iterator[None]:
+def _explained(file: RowFile, location: str) -> Iterator[None]:
     """Raise `ConnectorError` for the errors of pyarrow."""
     from pyarrow import ArrowException
 
@@ -170,4 +162,5 @@ def _explained(file: RowFile, where: str) -> Iterator[None]:
         yield
     except (ArrowException, OSError, ValueError) as error:
         cause = str(error).partition("\n")[0]
-        raise malformed(file.path, where, f"it is not Parquet that can be read ({cause})") from None
+        problem = f"it is not Parquet that can be read ({cause})"
+        raise file_malformed(str(file.path), location, problem) from None

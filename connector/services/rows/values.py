@@ -1,7 +1,8 @@
 """The rows of files as upserts: the row key and the entries of a change (REC-23, PUB-6).
 
-Each reader of files gives the values of a row as it finds them. A `Convert` makes values of columns
-of them (`connector.tables.values`). Values that do not fit are `Misfit` values, never exceptions.
+A reader of files yields the values of a row as the file has them. A `Convert` makes values of
+columns of them (`connector.tables.values`). A value that does not fit is a `Misfit`, not an
+exception.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Convert = Callable[[DataType, object], object]
 
 _EPOCH: Final = date(1970, 1, 1)
 _JSON: Final = msgspec.json.Encoder(decimal_format="number")
-_KEY_WORDS: Final = (
+_KEY_FORMS: Final = (
     "the row key as text, base64:…, or a JSON array with the values of the key columns"
 )
 
@@ -137,15 +138,15 @@ def of_json(type_: DataType, value: object) -> object:
             return Unreadable("text, or base64: and valid base64", _shown(value))
     if type_ is DataType.JSON:
         return _json_text(value)
-    found: object = None
+    converted: object = None
     if isinstance(value, bool):
-        found = value if type_ is DataType.BOOL else None
+        converted = value if type_ is DataType.BOOL else None
     elif isinstance(value, int | Decimal):
-        found = _of_number(type_, value)
+        converted = _of_number(type_, value)
     elif type_ is DataType.BYTES and isinstance(value, dict) and value.keys() == {"base64"}:
         with suppress(TypeError, ValueError):
-            found = base64.b64decode(value["base64"], validate=True)
-    return _unfit(type_, value) if found is None else found
+            converted = base64.b64decode(value["base64"], validate=True)
+    return _misfit(type_, value) if converted is None else converted
 
 
 def row_key_of(key: Key, text: str) -> bytes:
@@ -162,15 +163,15 @@ def row_key_of(key: Key, text: str) -> bytes:
     try:
         if not text.startswith("["):
             return bytes_of_text(text)
-        given = json.loads(text, parse_float=Decimal)
+        parts = json.loads(text, parse_float=Decimal)
     except (ValueError, RecursionError):
-        raise InvalidChangeError(Rule.ROW_KEY, "row_key", _KEY_WORDS, text) from None
-    if not isinstance(given, list) or len(given) != len(key.parts):
+        raise InvalidChangeError(Rule.ROW_KEY, "row_key", _KEY_FORMS, text) from None
+    if not isinstance(parts, list) or len(parts) != len(key.parts):
         names = ", ".join(part.name for part in key.parts)
         limit = f"an array of {len(key.parts)} values, for {names}"
         raise InvalidChangeError(Rule.ROW_KEY, "row_key", limit, text)
     values = []
-    for part, value in zip(key.parts, given, strict=True):
+    for part, value in zip(key.parts, parts, strict=True):
         converted = None if value is None else of_json(part.type, value)
         if converted is None or isinstance(converted, Unreadable):
             limit = f"a value of the type {part.type}"
@@ -187,10 +188,10 @@ def of_arrow(type_: DataType, value: object) -> object:
         try:
             return _EPOCH + timedelta(days=value)
         except OverflowError:
-            return _unfit(type_, value)
+            return _misfit(type_, value)
     if isinstance(value, int) and type_ in (DataType.FLOAT64, DataType.NUMERIC):
-        found = _of_number(type_, value)
-        return _unfit(type_, value) if found is None else found
+        number = _of_number(type_, value)
+        return _misfit(type_, value) if number is None else number
     return value
 
 
@@ -217,7 +218,7 @@ def _json_text(value: object) -> object:
         return Unreadable(f"JSON ({error})", _shown(value))
 
 
-def _unfit(type_: DataType, value: object) -> Unreadable:
+def _misfit(type_: DataType, value: object) -> Unreadable:
     return Unreadable(f"a value of the type {type_}", _shown(value))
 
 

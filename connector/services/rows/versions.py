@@ -38,7 +38,11 @@ class FirstVersion:
 
 
 def first_version(
-    states: RowStates, found: Explanation, accepted: Iterable[LoggedChange], *, is_complete: bool
+    states: RowStates,
+    explanation: Explanation,
+    accepted: Iterable[LoggedChange],
+    *,
+    is_complete: bool,
 ) -> FirstVersion | None:
     """The first version in the log from which on every version shows the row as the newest one.
 
@@ -47,15 +51,13 @@ def first_version(
     may have been hidden since. Then it is the first version that has all changes of the row.
     """
     # Of copies of a replay, the first one counts.
-    arrived = {
-        one.position: one
-        for one in sorted(accepted, key=lambda one: one.arrival.ingest_batch, reverse=True)
-    }
-    if states.table is None or not (found.columns or found.deletions):
+    newest_first = sorted(accepted, key=lambda of: of.arrival.ingest_batch, reverse=True)
+    arrived = {logged.position: logged for logged in newest_first}
+    if states.table is None or not (explanation.columns or explanation.deletions):
         return None
-    is_added = _is_added(states, found, arrived)
+    is_added = _is_added(states, explanation, arrived)
     newest = _shown_by(states, states.table_state, arrived.values())
-    count = sum(is_applied(states.table_state, one) for one in arrived.values())
+    count = sum(is_applied(states.table_state, logged) for logged in arrived.values())
     first: FirstVersion | None = None
     for commit in states.table.commits():  # the newest first
         if not commit.stored:
@@ -68,7 +70,7 @@ def first_version(
         is_same = (
             _shown_by(states, table_state, arrived.values()) == newest
             if is_complete
-            else sum(is_applied(table_state, one) for one in arrived.values()) == count
+            else sum(is_applied(table_state, logged) for logged in arrived.values()) == count
         )
         if is_other or not is_same:
             return first and replace(first, or_earlier=is_other or not is_complete)
@@ -80,8 +82,8 @@ def _shown_by(
     states: RowStates, table_state: TableState, changes: Iterable[LoggedChange]
 ) -> Mapping[tuple[str, bytes], bytes]:
     """The cells that a version shows, if the changelog is complete."""
-    applied = ((one.change, one.position) for one in changes if is_applied(table_state, one))
-    return visible(state_of(states.definition, applied))
+    applied = [logged for logged in changes if is_applied(table_state, logged)]
+    return visible(state_of(states.definition, ((of.change, of.position) for of in applied)))
 
 
 def is_applied(table_state: TableState, logged: LoggedChange) -> bool:
@@ -92,32 +94,26 @@ def is_applied(table_state: TableState, logged: LoggedChange) -> bool:
 
 def blocking(table_state: TableState, logged: LoggedChange) -> BlockingLetter | None:
     """The dead letter that a change waits for (DLQ-3)."""
-    batch, *place, _ = logged.position
-    row_key, committed = logged.change.row_key, logged.change.commit_timestamp
-    return next(
-        (
-            dead
-            for dead in table_state.blocked_rows
-            if dead.is_before(row_key, batch, (place[0], place[1]), committed)
-        ),
-        None,
-    )
+    batch, kafka_partition, offset, _ = logged.position
+    change, location = logged.change, (kafka_partition, offset)
+    for letter in table_state.blocked_rows:
+        if letter.is_before(change.row_key, batch, location, change.commit_timestamp):
+            return letter
+    return None
 
 
 def _is_added(
-    states: RowStates, found: Explanation, arrived: Mapping[OrderPosition, LoggedChange]
+    states: RowStates, explanation: Explanation, arrived: Mapping[OrderPosition, LoggedChange]
 ) -> bool:
     """Whether a column of the row was added after the change that gives it its value."""
     added = added_after(states)
-    won = (
-        (column.winner.order.position, added.get((column.family, column.qualifier), 0))
-        for column in found.columns
-        if column.winner is not None
-    )
-    return any(
-        after and (place not in arrived or arrived[place].arrival.ingest_batch <= after)
-        for place, after in won
-    )
+    for column in explanation.columns:
+        after = added.get((column.family, column.qualifier), 0)
+        if column.winner is not None and after:
+            change = arrived.get(column.winner.order.position)
+            if change is None or change.arrival.ingest_batch <= after:
+                return True
+    return False
 
 
 def added_after(states: RowStates) -> Mapping[tuple[str, bytes], int]:

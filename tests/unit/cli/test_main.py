@@ -55,7 +55,7 @@ def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixtu
         ["topic", "create", "--retention", "7"],
     ],
 )
-def test_a_wrong_call_is_2_and_says_how_to_call(
+def test_a_wrong_call_has_exit_code_2_and_shows_the_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.invoke(arguments) == 2

@@ -16,7 +16,7 @@ def test_durations_are_whole_seconds(text: object, expected_s: int) -> None:
     assert DURATION_S.convert(text, None, None) == expected_s
 
 
-def test_a_place_in_a_topic_is_a_word_or_a_time() -> None:
+def test_a_start_in_a_topic_is_a_word_or_a_time() -> None:
     """REC-21: from the beginning, the end, a timestamp."""
     assert START.convert("beginning", None, None) == "beginning"
     assert START.convert("end", None, None) == "end"
@@ -56,7 +56,7 @@ def test_a_span_has_both_its_ends(text: str, span: tuple[int, int]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "..", "9..3", "a", "-1", "1..2..3", "١"])
-def test_what_is_no_span_is_a_wrong_call(text: str) -> None:
+def test_an_invalid_span_is_a_wrong_call(text: str) -> None:
     with pytest.raises(click.UsageError, match="not a range"):
         SPAN.convert(text, None, None)
 
@@ -72,7 +72,7 @@ def test_bytes_are_text_or_base_64() -> None:
         BYTES.convert("\udcff", None, None)
 
 
-def test_a_step_that_is_none_is_a_wrong_call() -> None:
+def test_an_invalid_step_is_a_wrong_call() -> None:
     """DLQ-12."""
     assert STEP.convert("reframe 3", None, None).verb == "reframe"
     with pytest.raises(click.UsageError, match="is not a step"):
@@ -105,7 +105,7 @@ BAD_MEMORY = ["", "2", "x", "2gb", "1k", "511m", "0g", "-2g", "1.5g", "2g\n", "9
         *([*command, "--memory", text] for text in BAD_MEMORY for command in MEMORY_COMMANDS),
     ],
 )
-def test_what_spark_could_not_start_with_is_a_wrong_call(
+def test_cores_and_memory_that_spark_refuses_are_a_wrong_call(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """OPS-10: exit code 2, before a file is read or a JVM is started."""

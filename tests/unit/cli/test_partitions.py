@@ -51,7 +51,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "w"
 
 
-def test_each_stream_partition_says_how_far_it_is_and_why(
+def test_each_stream_partition_has_its_watermark_and_what_it_waits_for(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """WMK-7, WMK-8, WMK-9, WMK-12"""
@@ -86,7 +86,7 @@ def test_a_person_sees_no_name_unescaped(capsys: pytest.CaptureFixture[str]) -> 
     assert not {"\x1b", "\u202e"} & set(said)
 
 
-def test_the_end_is_kept_for_ingest_with_who_when_and_why(
+def test_a_request_to_close_is_stored_with_its_author_time_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """WMK-8: also of a root that the configuration names and that never speaks; asked for twice it
@@ -107,7 +107,9 @@ def test_the_end_is_kept_for_ingest_with_who_when_and_why(
     assert Overrides(str(folder)).ends("other", above=0) == []
 
 
-def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_stream_partition_is_not_closed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """WMK-8, WMK-9: a name has one life, so one that nobody has heard of is not ended in
     advance.
     """
@@ -118,7 +120,7 @@ def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFi
     assert Overrides(str(folder)).ends("s", above=0) == []
 
 
-def test_one_that_has_ended_is_not_ended_again(
+def test_a_stream_partition_that_has_ended_is_not_closed_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 0

@@ -13,23 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector import cli
-from connector.cli.read import _say_what_is_missing, _view
+from connector.cli.read import _report_missing, _view
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
-from connector.reports.open_dead_letters import NONE_OPEN
+from connector.reports.stream_status import NONE_OPEN
 from connector.services.events import Event
-from connector.services.read import _keep, _worth
+from connector.services.read import _add_jobs, _completeness
 from connector.state.jobs import Job, JobKind
 from connector.tables.values import DataType, Encoding, write_value
 
 
-def test_no_table_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+def test_the_error_of_a_missing_table_has_the_command_that_helps(tmp_path: Path) -> None:
     with pytest.raises(TableError, match="Start the pipeline"):
         open_table(str(tmp_path / "data"))
 
 
-def test_a_file_in_its_place_is_an_error(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_a_table_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("not a table")
     with pytest.raises(TableError):
         open_table(str(tmp_path / "data"))
@@ -41,13 +41,13 @@ def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path) -> N
     """
     history, job = History(str(tmp_path)), Job(JobKind.RUNTIME_MERGE, "one", 1, 2, changes=3)
     events: list[Event] = []
-    _keep(history, [job], events.append)
+    _add_jobs(history, [job], events.append)
     (kept,) = history.jobs("one")
     assert (kept.kind, kept.started_at, kept.changes) == (job.kind, 1, 3)
     assert kept.ended_at > 2
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken/_connector").write_text("no folder")
-    _keep(History(str(tmp_path / "taken")), [job], events.append)
+    _add_jobs(History(str(tmp_path / "taken")), [job], events.append)
     assert [event.level for event in events] == ["warning"]
 
 
@@ -81,9 +81,9 @@ def test_a_cut_without_the_changes_of_dead_letters_is_not_called_the_state_of_th
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """DLQ-7, TBL-17: the two lines that a person sees do not contradict each other."""
-    text = _worth(None, 50, is_consistent_cut=True)
+    text = _completeness(None, 50)
     assert text == ", a consistent cut at 1970-01-01T00:00:00.000050Z"
-    _say_what_is_missing(replace(NONE_OPEN, count=1, is_known=True))
+    _report_missing(replace(NONE_OPEN, count=1, is_known=True))
     assert capsys.readouterr().err == (
         "the changes in 1 dead letter are not in these rows; to see them: connector dead-letters"
         " list\n"

@@ -86,7 +86,7 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_people_see_what_was_maintained(
+def test_the_last_maintenance_is_printed(
     warehouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """TBL-15, JOB-1, OPS-5: the last compaction and clean-up, with what is on disk; a read or an
@@ -238,7 +238,7 @@ def test_a_script_that_has_ended_is_no_fault(
     assert "2 changes came after the low watermark had passed their time." in said
 
 
-def test_who_may_fill_a_hole_in_the_key_space_is_said(
+def test_stream_partitions_that_may_fill_a_hole_in_the_key_space_are_named(
     warehouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """WMK-9: to people and to programs."""
@@ -258,7 +258,7 @@ def test_who_may_fill_a_hole_in_the_key_space_is_said(
     )
 
 
-def test_what_cannot_be_read_hides_nothing_else(
+def test_an_unreadable_table_hides_no_other_one(
     warehouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """OPS-5"""

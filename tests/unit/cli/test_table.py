@@ -78,7 +78,7 @@ def test_a_pace_is_set_and_unset(capsys: pytest.CaptureFixture[str]) -> None:
         ["key=5m"],
     ],
 )
-def test_what_is_no_setting_is_a_wrong_call(folder: Path, words: list[str]) -> None:
+def test_an_unknown_setting_is_a_wrong_call(folder: Path, words: list[str]) -> None:
     assert cli.invoke(["table", "set", "one", *words]) == 2
     assert Overrides(str(folder)).bounds() == {}
 
@@ -142,7 +142,7 @@ def test_jobs_are_listed_the_newest_first(folder: Path, capsys: pytest.CaptureFi
         ("apply_every", "apply_every has no value; write apply_every=DURATION, for example"),
     ],
 )
-def test_a_setting_that_cannot_be_set_is_a_wrong_call_that_says_what_to_write(
+def test_a_wrong_call_for_a_setting_shows_the_form_to_write(
     folder: Path, setting: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """OPS-10."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.cli.terminal import Progress, escaped, show_error, shown_bytes
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
 from connector.text import counted
 
 
@@ -37,7 +37,7 @@ def test_text_that_prints_is_left_alone(text: str) -> None:
         ("\ud800", "\\ud800"),
     ],
 )
-def test_what_would_rewrite_the_screen_is_spelt_out(text: str, shown: str) -> None:
+def test_characters_that_would_rewrite_the_screen_are_escaped(text: str, shown: str) -> None:
     assert escaped(text) == shown
 
 
@@ -52,9 +52,7 @@ def test_an_error_is_problem_cause_remedy_and_code_on_standard_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """OPS-10."""
-    show_error(
-        ConnectorError(ErrorCode.SYSTEM_ERROR, "the problem\x1b[31m", "the cause", "the remedy")
-    )
+    show_error(ConnectorError("SYSTEM_ERROR", "the problem\x1b[31m", "the cause", "the remedy"))
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
@@ -67,9 +65,7 @@ def test_the_command_that_helps_is_shown_between_remedy_and_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_error(
-        ConnectorError(
-            ErrorCode.TOMBSTONES_UNUSABLE, "the problem", "", "the remedy", table="a b\x1b"
-        )
+        ConnectorError("TOMBSTONES_UNUSABLE", "the problem", "", "the remedy", table="a b\x1b")
     )
     assert capsys.readouterr().err == (
         "error:  the problem\nremedy: the remedy\n"
@@ -85,7 +81,7 @@ def test_no_progress_where_a_program_watches(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().err == ""
 
 
-def test_progress_towards_a_total_says_how_much_time_is_left() -> None:
+def test_progress_towards_a_total_has_the_time_left() -> None:
     """DLQ-14."""
     progress = Progress("letters", 1000)
     assert progress.line(0, 10.0) == "0 of 1,000 letters"

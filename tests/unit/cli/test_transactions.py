@@ -36,7 +36,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "w"
 
 
-def test_they_are_listed_with_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_incomplete_transactions_are_listed_with_the_number_of_missing_records(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """ING-2, DLQ-9: the names for programs are stable, and a person sees no id unescaped."""
     assert cli.invoke(["transactions", "list", "s", "--json"]) == 0
     first, second = map(json.loads, capsys.readouterr().out.splitlines())
@@ -55,7 +57,7 @@ def test_they_are_listed_with_what_is_missing(capsys: pytest.CaptureFixture[str]
     assert "2 incomplete transactions" in shown.err
 
 
-def test_a_release_is_kept_for_ingest_with_who_when_and_why(
+def test_a_release_is_stored_with_its_author_time_and_reason(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for id_ in ("tx-7", HOSTILE):
@@ -79,7 +81,7 @@ def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFix
     call = ["transactions", "release", "s", "tx", "--why", "lost"]
     assert cli.invoke(call) == 1
     said = capsys.readouterr().err
-    assert "TRANSACTION_AMBIGUOUS" in said
+    assert "TRANSACTION_UNKNOWN" in said
     assert "1970-01-01T00:00:00.000020Z" in said
     assert "transactions list s" in said
     assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000021Z"]) == 1

@@ -16,8 +16,8 @@ from connector.reports.audit import (
     PartitionAudit,
     Range,
     Run,
-    Seen,
     StreamAudit,
+    TopicCheck,
     compare_letters,
     digest,
 )
@@ -66,7 +66,7 @@ def test_a_gap_is_proved_only_by_looking() -> None:
     found = READ.logged([Run(10, 12, 1), Run(13, 18, 1)])
     assert found.gaps(to_the_end=False) == (Range(12, 13),)
     assert found.gaps(to_the_end=True) == (Range(12, 13), Range(18, 20))
-    empty = found.looked(found.gaps(to_the_end=True), Seen())
+    empty = found.checked(found.gaps(to_the_end=True), TopicCheck())
     assert stream(empty).is_proved
     assert (empty.rows, empty.empty) == (7, 3)
 
@@ -74,7 +74,7 @@ def test_a_gap_is_proved_only_by_looking() -> None:
 def test_a_visible_record_in_a_gap_is_lost() -> None:
     """nothing_lost"""
     found = READ.logged([Run(10, 12, 1), Run(15, 20, 1)])
-    found = found.looked(found.gaps(to_the_end=True), Seen(visible=(Range(13, 15),)))
+    found = found.checked(found.gaps(to_the_end=True), TopicCheck(visible=(Range(13, 15),)))
     fault = stream(found).fault()
     assert fault is not None
     assert "2 offsets are missing in the changelog" in fault.problem
@@ -83,8 +83,10 @@ def test_a_visible_record_in_a_gap_is_lost() -> None:
     assert fault.remedy
 
 
-def test_what_retention_took_is_unproved_and_breaks_nothing() -> None:
-    found = READ.logged([Run(12, 20, 1)]).looked((Range(10, 12),), Seen(gone=(Range(10, 11),)))
+def test_offsets_that_retention_removed_are_unverified_and_break_no_promise() -> None:
+    found = READ.logged([Run(12, 20, 1)]).checked(
+        (Range(10, 12),), TopicCheck(removed=(Range(10, 11),))
+    )
     assert (found.unverified, found.empty) == ((Range(10, 11),), 1)
     audit = stream(found)
     assert audit.fault() is None
@@ -98,7 +100,9 @@ def test_what_retention_took_is_unproved_and_breaks_nothing() -> None:
         (READ.logged([Run(10, 12, 1), Run(12, 13, 2), Run(13, 20, 1)]), "more than once"),
         (WHOLE.logged([Run(14, 15, 1)]), "more than once"),
         (
-            READ.logged([Run(11, 20, 1)]).looked((Range(10, 11),), Seen()).logged([Run(10, 11, 1)]),
+            READ.logged([Run(11, 20, 1)])
+            .checked((Range(10, 11),), TopicCheck())
+            .logged([Run(10, 11, 1)]),
             "without a visible record",
         ),
         (READ.logged([Run(9, 20, 1)]), "has not read them"),
@@ -114,13 +118,13 @@ def test_rows_too_many_break_the_promise(partition: PartitionAudit, said: str) -
 
 
 def test_a_row_in_a_later_batch_fills_the_gap_that_it_left() -> None:
-    found = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked(
-        (Range(12, 13),), Seen(visible=(Range(12, 13),))
+    found = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).checked(
+        (Range(12, 13),), TopicCheck(visible=(Range(12, 13),))
     )
     assert found.lost
     assert stream(found.logged([Run(12, 13, 1)])).is_proved
-    taken = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).looked(
-        (Range(12, 13),), Seen(gone=(Range(12, 13),))
+    taken = READ.logged([Run(10, 12, 1), Run(13, 20, 1)]).checked(
+        (Range(12, 13),), TopicCheck(removed=(Range(12, 13),))
     )
     assert taken.unverified
     assert stream(taken.logged([Run(12, 13, 1)])).is_proved
@@ -152,7 +156,7 @@ def test_letters_are_compared_byte_for_byte() -> None:
     assert not stream(WHOLE, letters=LettersAudit(unverified=("id-0-2",))).is_proved
 
 
-def test_a_digest_tells_records_apart_that_differ_in_a_byte_or_in_where_it_stands() -> None:
+def test_a_digest_differs_if_a_byte_or_its_position_differs() -> None:
     records: list[tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...]]] = [
         (None, None, ()),
         (b"", None, ()),
@@ -173,8 +177,8 @@ def test_a_report_is_stable() -> None:
     not included.
     """
     broken = READ.logged([Run(10, 11, 1), Run(12, 13, 2), Run(14, 18, 1), Run(21, 22, 1)])
-    broken = broken.looked(
-        broken.gaps(to_the_end=True), Seen(visible=(Range(11, 12),), gone=(Range(18, 19),))
+    broken = broken.checked(
+        broken.gaps(to_the_end=True), TopicCheck(visible=(Range(11, 12),), removed=(Range(18, 19),))
     )
     letters = LettersAudit(4, missing=("a",), altered=("b",), unverified=("c", "d"))
     report = StreamAudit(
@@ -217,8 +221,12 @@ def test_a_report_is_stable() -> None:
 
 def test_unproved_offsets_and_letters_add_up() -> None:
     """TBL-6: over all Kafka partitions; each alone is enough."""
-    taken = READ.logged([Run(13, 20, 1)]).looked((Range(10, 13),), Seen(gone=(Range(10, 12),)))
-    other = PartitionAudit(0, 5).looked((Range(0, 5),), Seen(gone=(Range(0, 1), Range(2, 5))))
+    taken = READ.logged([Run(13, 20, 1)]).checked(
+        (Range(10, 13),), TopicCheck(removed=(Range(10, 12),))
+    )
+    other = PartitionAudit(0, 5).checked(
+        (Range(0, 5),), TopicCheck(removed=(Range(0, 1), Range(2, 5)))
+    )
     audit = StreamAudit("s", 3, {0: taken, 1: other}, LettersAudit(9, unverified=("a", "b", "c")))
     assert (
         audit.counted("unverified"),
@@ -237,8 +245,9 @@ def test_unproved_offsets_and_letters_add_up() -> None:
 
 def test_a_fault_names_three_examples_of_each_kind() -> None:
     """nothing_lost: the places are found in the topic, the letters by id."""
-    lost = READ.looked(
-        (Range(10, 20),), Seen(visible=(Range(10, 11), Range(12, 15), Range(16, 17), Range(18, 19)))
+    lost = READ.checked(
+        (Range(10, 20),),
+        TopicCheck(visible=(Range(10, 11), Range(12, 15), Range(16, 17), Range(18, 19))),
     )
     fault = StreamAudit(
         "s", 3, {2: lost, 0: lost}, LettersAudit(9, missing=("a", "b", "c", "d"), altered=("e",))

@@ -1,6 +1,4 @@
-"""How streams and tables stand, as values; what `connector status` makes of them is in
-test_cli_status.py.
-"""
+"""The status of streams and tables as values. tests/unit/cli/test_status.py tests their output."""
 
 from __future__ import annotations
 
@@ -9,14 +7,19 @@ from dataclasses import replace
 
 import pytest
 
+from connector.config.settings import StreamConfig
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters, Totals
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.records.views import view
-from connector.reports.open_dead_letters import OpenLetters, open_letters
 from connector.reports.source_status import facts_of_checks, hints_of_checks
-from connector.reports.stream_status import partition_statuses, stream_status
-from connector.reports.table_status import table_status
+from connector.reports.stream_status import (
+    OpenLetters,
+    open_letters,
+    partition_statuses,
+    stream_status,
+)
+from connector.reports.table_status import TableJobs, TablePace, table_status
 from connector.state.jobs import Job, JobKind
 from connector.state.source_checks import (
     NOTHING_FOUND,
@@ -90,7 +93,7 @@ def progress(
     )
 
 
-def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
+def test_the_stream_partition_with_the_least_claim_delays_the_low_watermark() -> None:
     """WMK-3, WMK-12: by stream partition, Kafka partition, and since when."""
     frontier = advance(
         UNKNOWN,
@@ -101,24 +104,32 @@ def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
     assert UNKNOWN.lagging_partition is None
 
 
-def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
+def test_a_stream_has_its_progress_and_what_delays_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
     heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
-    stands = progress(
+    after_batch = progress(
         heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
     )
     status = stream_status(
-        "s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False)
+        StreamConfig(name="s", topic="s", stall_after_s=400),
+        after_batch,
+        NOW,
+        dead_letters=OpenLetters(6, is_known=False),
     )
     assert (status.ingest_batch, status.changes, status.late) == (1, 5, 2)
     assert (status.lag, status.topic_read_at, status.low_watermark) == (
         5,
         900 * S,
-        stands.low_watermark,
+        after_batch.low_watermark,
     )
     assert status.undeclared == ("stray",)
     assert [stall.stream_partition for stall in status.stalled] == ["a", "stray"]
-    assert stream_status("s", stands, NOW, stall_after_s=401).stalled == ()
+    assert (
+        stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=401), after_batch, NOW
+        ).stalled
+        == ()
+    )
     assert [hint.partition(": ")[0] for hint in status.hints] == [
         "the low watermark is unknown, so no table is a consistent cut and no tombstone expires",
         "no announcement names stray",
@@ -130,9 +141,11 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
 def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -> None:
     """PUB-2: not one that sends heartbeats and lags, and not while ingest may be the cause."""
     heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
-    stands = progress(heard, at=600 * S)
+    after_batch = progress(heard, at=600 * S)
     for stall_after_s, is_verified in ((300, True), (301, False)):
-        status = stream_status("s", stands, NOW, stall_after_s=stall_after_s)
+        status = stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), after_batch, NOW
+        )
         found = [hint for hint in status.hints if "neither a heartbeat nor an estimated" in hint]
         assert bool(found) == is_verified
         assert all(" from b, c: call reached in the producer" in hint for hint in found)
@@ -143,7 +156,7 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     complete.
     """
     waiting = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), at=600 * S, ignored_claims=1_200)
-    hints = stream_status("s", waiting, NOW, stall_after_s=9999).hints
+    hints = stream_status(StreamConfig(name="s", topic="s", stall_after_s=9999), waiting, NOW).hints
     (hint,) = (hint for hint in hints if "claim" in hint)
     assert hint.startswith(
         "1,200 watermark claims without effect, for example in the future or below an earlier one"
@@ -152,12 +165,14 @@ def test_ignored_claims_are_counted_and_explained_where_the_low_watermark_does_n
     moving = progress(
         BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S, ignored_claims=1
     )
-    status = stream_status("s", moving, NOW, stall_after_s=9999)
+    status = stream_status(StreamConfig(name="s", topic="s", stall_after_s=9999), moving, NOW)
     assert (status.ignored_claims, status.to_json()["ignored_claims"]) == (1, 1)
     assert status.hints == []
     assert any(
         "1 watermark claim without effect" in hint
-        for hint in stream_status("s", moving, NOW, stall_after_s=400).hints
+        for hint in stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=400), moving, NOW
+        ).hints
     )
 
 
@@ -185,29 +200,36 @@ def test_a_table_is_not_complete_without_its_open_letters() -> None:
             3, {"one": 1}, ExternalDeadLetters("other", count, 40), "T", totals, 40
         ) == (left, {"one": left})
 
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
-    status = table_status(TABLE, APPLIED, stands, NOW, dead_letters=tables["one"])
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    status = table_status(TABLE, APPLIED, after_batch, NOW, dead_letters=tables["one"])
     assert (status.is_consistent_cut, status.is_complete) == (True, False)
     assert "not complete without 3 dead letters" in status.hints[-1]
-    assert table_status(TABLE, APPLIED, stands, NOW).is_complete
+    assert table_status(TABLE, APPLIED, after_batch, NOW).is_complete
     on_their_way = OpenLetters(under_way=True)
-    assert not table_status(TABLE, APPLIED, stands, NOW, dead_letters=on_their_way).is_complete
+    assert not table_status(TABLE, APPLIED, after_batch, NOW, dead_letters=on_their_way).is_complete
     assert (
         "not ingested yet"
-        in stream_status("s", stands, NOW, stall_after_s=9999, dead_letters=on_their_way).hints[-1]
+        in stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=9999),
+            after_batch,
+            NOW,
+            dead_letters=on_their_way,
+        ).hints[-1]
     )
 
 
-def test_who_is_behind_a_stall_is_said() -> None:
+def test_a_stall_names_ingest_or_the_producer_as_its_cause() -> None:
     """WMK-12: what ingest has not asked for says nothing of the producer."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=600 * S)
     unasked, never_seen = "ingest has not asked Kafka", "send heartbeats"
     for stall_after_s, now_s, remedy in (
         (301, 902, unasked),
         (299, 1_199, never_seen),
         (299, 1_200, unasked),
     ):
-        status = stream_status("s", stands, now_s * S, stall_after_s=stall_after_s)
+        status = stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), after_batch, now_s * S
+        )
         assert status.topic_read_at == 900 * S
         assert remedy in status.hints[-1]
 
@@ -217,7 +239,9 @@ def test_a_hole_in_the_key_space_is_shown() -> None:
     heard = BatchClaims(
         2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None)))
     )
-    status = stream_status("s", progress(heard), NOW, stall_after_s=400)
+    status = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=400), progress(heard), NOW
+    )
     assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
     assert status.to_json()["uncovered"] == {
         "root": "root",
@@ -231,9 +255,19 @@ def test_an_empty_end_key_leaves_no_hole() -> None:
     """ING-5, WMK-9: it is the end of the key space, as in Bigtable."""
     for ranges in (((b"", b"g"), (b"g", b"")), ((None, b"g"), (b"g", b""))):
         heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
-        assert stream_status("s", progress(heard), NOW, stall_after_s=400).uncovered is None
+        assert (
+            stream_status(
+                StreamConfig(name="s", topic="s", stall_after_s=400), progress(heard), NOW
+            ).uncovered
+            is None
+        )
     whole = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", ranges=((b"", b""),)))
-    assert stream_status("s", progress(whole), NOW, stall_after_s=400).uncovered is None
+    assert (
+        stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=400), progress(whole), NOW
+        ).uncovered
+        is None
+    )
 
 
 FIRST, SECOND, LAST = (None, b"g"), (b"e", b"m"), (b"m", None)
@@ -294,7 +328,9 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
         for root, live in said.items()
     )
     heard = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
-    status = stream_status("s", progress(heard), NOW, stall_after_s=9999)
+    status = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=9999), progress(heard), NOW
+    )
     assert status.uncovered == (None if hole is None else ("root", hole))
     assert status.without_key_range == may_fill
     assert status.to_json()["without_key_range"] == list(may_fill)
@@ -312,17 +348,15 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
         assert "with a key range" not in hints[0]
 
 
-def test_what_never_ran_and_who_never_spoke_is_said() -> None:
+def test_a_stream_without_ingest_and_roots_without_records_are_hints() -> None:
     """WMK-6"""
-    never = stream_status("s", Progress(), NOW, stall_after_s=1)
+    never = stream_status(StreamConfig(name="s", topic="s", stall_after_s=1), Progress(), NOW)
     assert never.hints == ["nothing was ingested yet: start ingest"]
     assert (never.lag, never.topic_read_at, never.stalls_unverified) == (None, None, True)
     waiting = stream_status(
-        "s",
+        StreamConfig(name="s", topic="s", partitions=("a", "b"), stall_after_s=9999),
         progress(BatchClaims(2, {"a": {0: 5, 1: 5}}), roots=frozenset("ab")),
         NOW,
-        stall_after_s=9999,
-        roots=("a", "b"),
     )
     assert waiting.never_seen == ("b",)
     assert waiting.low_watermark is None
@@ -332,28 +366,28 @@ def test_what_never_ran_and_who_never_spoke_is_said() -> None:
     known = replace(UNKNOWN, ended={"ended": Ended(9, frozenset(), frozenset())})
     once = Progress(ingest_batch=1, frontier=known)
     roots = ("ended", "never")
-    assert stream_status("s", once, NOW, stall_after_s=1, roots=roots).never_seen == ("never",)
+    assert stream_status(
+        StreamConfig(name="s", topic="s", partitions=roots, stall_after_s=1), once, NOW
+    ).never_seen == ("never",)
     others = progress(BatchClaims(2, {"a": {0: 5, 1: 5}}, announced("a")))
-    assert stream_status("s", others, NOW, stall_after_s=9999, roots=("b", "root")).never_seen == (
-        "b",
-    ), "another's announcement is not its own"
+    assert stream_status(
+        StreamConfig(name="s", topic="s", partitions=("b", "root"), stall_after_s=9999), others, NOW
+    ).never_seen == ("b",), "another's announcement is not its own"
 
 
-def test_a_table_says_what_it_is_worth() -> None:
+def test_a_table_has_its_age_its_watermark_and_its_pending_batches() -> None:
     """TBL-11, TBL-19, TBL-20"""
-    stands = replace(
+    after_batch = replace(
         progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a"))), ingest_batch=4
     )
     merge = Job(JobKind.RUNTIME_MERGE, "one", NOW - 9 * S, NOW, error="full")
     status = table_status(
         TABLE,
         APPLIED,
-        stands,
+        after_batch,
         NOW,
-        max_staleness_s=179,
-        last_job=merge,
-        durations_us=[90 * S],
-        bound_buffer_s=7,
+        pace=TablePace(max_staleness_s=179, buffer_s=7),
+        jobs=TableJobs(last=merge, durations_us=[90 * S]),
     )
     assert (
         status.upsert_stream_apply_watermark,
@@ -372,19 +406,27 @@ def test_a_table_says_what_it_is_worth() -> None:
         "take up to 90.0 s, more than half of max_staleness: set max_staleness to at least 187 s"
         in status.hints[1]
     )
-    at_its_bound = table_status(TABLE, APPLIED, stands, NOW, max_staleness_s=600)
+    at_its_bound = table_status(
+        TABLE, APPLIED, after_batch, NOW, pace=TablePace(max_staleness_s=600)
+    )
     assert not at_its_bound.hints, "exactly at the bound is fresh enough"
 
 
-def test_what_was_maintained_last_is_shown_and_a_failure_is_a_hint() -> None:
+def test_the_last_maintenance_is_shown_and_its_failure_is_a_hint() -> None:
     """TBL-15, JOB-1, OPS-5: of a table and of a stream."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     done = Job(JobKind.COMPACTION, "one", NOW - 9 * S, NOW, files=30)
     failed = Job(JobKind.CLEAN_UP, "one", NOW - 9 * S, NOW, error="disk hiccup")
     table = table_status(
-        TABLE, replace(APPLIED, as_of=NOW), stands, NOW, maintenance=[done, failed]
+        TABLE,
+        replace(APPLIED, as_of=NOW),
+        after_batch,
+        NOW,
+        jobs=TableJobs(maintenance=[done, failed]),
     )
-    stream = stream_status("s", stands, NOW, stall_after_s=600, maintenance=[failed])
+    stream = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=600), after_batch, NOW, maintenance=[failed]
+    )
     assert table.hints == ["the last clean-up failed and will be repeated: disk hiccup"]
     assert stream.hints[-1:] == table.hints
     assert [
@@ -400,7 +442,7 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
     """JOB-4: a small bound is no fault, nor one below the recommended: only one in whose half the
     applies do not fit.
     """
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     for bound_s, applies_s, hints in (
         (60, 2, 0),
         (60, 30, 0),
@@ -412,67 +454,80 @@ def test_a_bound_that_applies_keep_is_not_warned_of() -> None:
         status = table_status(
             TABLE,
             fresh,
-            stands,
+            after_batch,
             NOW,
-            max_staleness_s=bound_s,
-            durations_us=[applies_s * S],
-            bound_buffer_s=420,
+            pace=TablePace(max_staleness_s=bound_s, buffer_s=420),
+            jobs=TableJobs(durations_us=[applies_s * S]),
         )
         assert len(status.hints) == hints, (bound_s, applies_s)
 
 
-def test_a_table_says_when_it_is_due() -> None:
+def test_a_table_has_the_time_of_its_next_apply() -> None:
     """JOB-2: its pace after the start of its last apply, not after its end; one that is rarer than
     its bound is hinted at.
     """
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     job = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     fresh = replace(APPLIED, as_of=NOW)
     status = table_status(
-        TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=30, last_job=job
+        TABLE,
+        fresh,
+        after_batch,
+        NOW,
+        pace=TablePace(max_staleness_s=60, apply_every_s=30),
+        jobs=TableJobs(last=job),
     )
     assert (status.apply_every_s, status.due_at, status.hints) == (30, NOW + 21 * S, [])
-    never = table_status(TABLE, TableState(), stands, NOW)
+    never = table_status(TABLE, TableState(), after_batch, NOW)
     assert (never.apply_every_s, never.due_at, never.to_json()["due_at"]) == (2, None, None)
     rare = table_status(
-        TABLE, fresh, stands, NOW, max_staleness_s=60, apply_every_s=3600, last_job=job
+        TABLE,
+        fresh,
+        after_batch,
+        NOW,
+        pace=TablePace(max_staleness_s=60, apply_every_s=3600),
+        jobs=TableJobs(last=job),
     )
     (hint,) = rare.hints
     assert hint.startswith("an apply runs every 3600 s, which is more than max_staleness: reads")
 
 
-def test_a_table_that_is_no_cut_names_who_holds_the_watermark() -> None:
+def test_a_table_that_is_no_cut_names_the_lagging_partition() -> None:
     """TBL-11"""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
     status = table_status(
-        TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), stands, NOW
+        TABLE, replace(APPLIED, highest_applied=50, inconsistent_since=8), after_batch, NOW
     )
     assert (status.is_consistent_cut, status.inconsistent_since, status.lagging_partition) == (
         False,
         8,
         Stall("a", 0, 50, 7),
     )
-    empty = table_status(TABLE, TableState(), stands, NOW)
+    empty = table_status(TABLE, TableState(), after_batch, NOW)
     assert (empty.inconsistent_since, empty.lagging_partition, empty.age_s) == (None, None, None)
     assert empty.hints == ["nothing was applied yet: start the pipeline"]
 
 
 def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
     """OPS-5, TBL-19: a bound that is what its applies can keep, a job that went well."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")))
     fine = Job(JobKind.APPLY, "one", NOW - 9 * S, NOW)
     status = table_status(
-        TABLE, APPLIED, stands, NOW, max_staleness_s=600, last_job=fine, durations_us=[90 * S]
+        TABLE,
+        APPLIED,
+        after_batch,
+        NOW,
+        pace=TablePace(max_staleness_s=600),
+        jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert (status.recommended_max_staleness_s, status.hints) == (180, [])
     below = table_status(
         TABLE,
         replace(APPLIED, as_of=NOW),
-        stands,
+        after_batch,
         NOW,
-        max_staleness_s=179,
-        last_job=fine,
-        durations_us=[90 * S],
+        pace=TablePace(max_staleness_s=179),
+        jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert below.hints == [
         (
@@ -481,14 +536,18 @@ def test_a_table_hints_at_nothing_that_is_as_it_should_be() -> None:
         )
     ]
     unbounded = table_status(
-        TABLE, replace(APPLIED, as_of=1), stands, NOW, last_job=fine, durations_us=[90 * S]
+        TABLE,
+        replace(APPLIED, as_of=1),
+        after_batch,
+        NOW,
+        jobs=TableJobs(last=fine, durations_us=[90 * S]),
     )
     assert (unbounded.is_older_than_its_bound, unbounded.hints) == (False, [])
 
 
-def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
+def test_a_table_counts_its_blocked_rows_and_its_open_letters() -> None:
     """DLQ-3, DLQ-7: rows, not dead changes; a replay on its way makes it no less incomplete."""
-    stands = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
+    after_batch = progress(BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), at=7)
     first = BlockingLetter(b"k", 1, (0, 1), 1, (0, 1), table_letter=False, since=300)
     waits = (
         first,
@@ -498,7 +557,7 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     status = table_status(
         TABLE,
         replace(APPLIED, blocked_rows=waits, inconsistent_since=8),
-        stands,
+        after_batch,
         NOW,
         dead_letters=OpenLetters(1, 200),
     )
@@ -517,7 +576,7 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
         "1970-01-01T00:00:00.000200Z",
         "a",
     )
-    none = table_status(TABLE, APPLIED, stands, NOW).to_json()
+    none = table_status(TABLE, APPLIED, after_batch, NOW).to_json()
     assert (
         none["blocked_rows"],
         none["blocked_since"],
@@ -526,7 +585,7 @@ def test_a_table_says_which_rows_wait_and_how_many_letters_it_lacks() -> None:
     ) == (0, None, None, None)
 
 
-def test_a_table_that_is_ahead_of_what_is_known_of_its_stream_has_no_pending_batches() -> None:
+def test_a_table_that_is_ahead_of_its_stream_has_no_pending_batches() -> None:
     """OPS-5: its bookkeeping is read after the stream's progress, and may be newer."""
     assert (
         table_status(TABLE, replace(APPLIED, complete_to_batch=9), Progress(), NOW).pending_batches
@@ -585,7 +644,7 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
     assert (both["low_watermark"], both["waits_for"]) == ("1970-01-01T00:00:00.000040Z", ["c", "d"])
 
 
-def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
+def test_of_equal_stream_partitions_the_first_by_name_is_the_lagging_one() -> None:
     """OPS-5: so that the status does not change to and fro."""
     frontier = advance(UNKNOWN, BatchClaims(1, {"b": {0: 5}, "a": {0: 5}, "c": {0: 9}}), now=7)
     assert frontier.lagging_partition == Stall("a", 0, 5, 7)
@@ -594,7 +653,9 @@ def test_of_equal_stream_partitions_the_first_by_name_holds() -> None:
 def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     """WMK-12: 0 is no time."""
     view = stream_status(
-        "s", progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S), NOW, stall_after_s=400
+        StreamConfig(name="s", topic="s", stall_after_s=400),
+        progress(BatchClaims(1, {"a": {0: 0}}), at=600 * S),
+        NOW,
     ).to_json()
     since = "1970-01-01T00:10:00.000000Z"
     assert view["lagging_partition"] == {
@@ -611,7 +672,7 @@ def test_a_stream_partition_without_a_watermark_is_shown_as_such() -> None:
     )
 
 
-def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> None:
+def test_an_unreadable_ledger_is_reported_for_the_stream_and_its_tables() -> None:
     """DLQ-7: letters of another table, or of a topic that was replaced, close none of this
     one's.
     """
@@ -628,16 +689,18 @@ def test_what_is_known_of_a_ledger_is_said_of_the_stream_and_of_its_tables() -> 
 
 def test_names_for_programs_are_stable() -> None:
     """OPS-5: who reads `status --json` relies on them."""
-    stands = progress(
+    after_batch = progress(
         BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a")), rejected={"BAD_FRAMING": 1}
     )
-    stream = stream_status("s", stands, NOW, stall_after_s=1).to_json()
+    stream = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=1), after_batch, NOW
+    ).to_json()
     table = table_status(
         TABLE,
         replace(APPLIED, highest_applied=99),
-        stands,
+        after_batch,
         NOW,
-        last_job=Job(JobKind.APPLY, "one", 1, 2),
+        jobs=TableJobs(last=Job(JobKind.APPLY, "one", 1, 2)),
     ).to_json()
     assert json.loads(json.dumps([stream, table])) == [stream, table]
     assert stream.keys() == {
@@ -746,10 +809,12 @@ FOUND = SourceChecks(
 )
 
 
-def test_what_producers_do_wrong_is_said_with_the_remedy() -> None:
+def test_faults_of_producers_are_reported_with_the_remedy() -> None:
     """PUB-4, ING-1"""
     status = stream_status(
-        "s", replace(progress(BatchClaims(2)), checks=FOUND), NOW, stall_after_s=9
+        StreamConfig(name="s", topic="s", stall_after_s=9),
+        replace(progress(BatchClaims(2)), checks=FOUND),
+        NOW,
     )
     two, placed = (hint for hint in status.hints if "two producers" in hint or "samples" in hint)
     assert two.startswith(
@@ -881,7 +946,12 @@ def test_of_many_names_a_few_are_shown() -> None:
     assert hints[3:] == ["two producers write each of 6 more stream partitions"]
 
 
-def test_a_horizon_that_no_change_is_below_is_not_known_yet() -> None:
+def test_a_horizon_of_0_is_not_shown() -> None:
     """MRG-10: the low watermark has not passed `delete_retention`. No time is shown for it."""
     began = replace(progress(BatchClaims(1, {"a": {0: 61}}), at=600 * S), horizon=0)
-    assert stream_status("s", began, NOW, stall_after_s=400).to_json()["horizon"] is None
+    assert (
+        stream_status(StreamConfig(name="s", topic="s", stall_after_s=400), began, NOW).to_json()[
+            "horizon"
+        ]
+        is None
+    )

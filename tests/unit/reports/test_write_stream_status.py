@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.config.settings import StreamConfig
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.reports.audit import Range, Run, WriteStreamAudit, faulty, warnings_of
 from connector.reports.stream_status import stream_status
@@ -48,7 +49,7 @@ def withheld(reason: Withheld = Withheld.ROWS) -> ReleaseProgress:
     return known.completed(1, {0: rows}, {0: 5}, horizon)[0]
 
 
-def test_a_write_stream_has_its_catalog_record_and_what_ingest_knows() -> None:
+def test_a_write_stream_has_its_catalog_record_and_its_state_in_ingest() -> None:
     """WRS-21, WRS-23: an expired one is one without an append for the staging retention."""
     last = LastAppend(0, 10, "d", NOW)
     streams = {
@@ -124,7 +125,7 @@ def test_the_status_shows_a_withheld_release_like_open_dead_letters(
 ) -> None:
     """WRS-18, DLQ-7: since when, why, and what helps. Neither stream nor table is complete."""
     progress = Progress(ingest_batch=1, staged=10, releases=withheld(reason))
-    status = stream_status("s", progress, NOW, stall_after_s=300)
+    status = stream_status(StreamConfig(name="s", topic="s", stall_after_s=300), progress, NOW)
     (hint,) = [one for one in status.hints if "withheld" in one]
     assert "w/a" in hint
     assert "for 1m" in hint
@@ -144,7 +145,7 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
     table = TableState(
         apply_number=1, to_batch=1, complete_to_batch=1, apply_watermark=50, highest_applied=40
     )
-    from connector.reports.open_dead_letters import NONE_OPEN
+    from connector.reports.stream_status import NONE_OPEN
 
     progress = Progress(ingest_batch=1)
 
@@ -160,7 +161,7 @@ def test_a_table_is_not_complete_without_a_withheld_release() -> None:
     assert "1 withheld release" in hints
 
 
-def test_a_stream_without_write_streams_says_nothing_of_them() -> None:
+def test_a_stream_without_write_streams_has_no_line_about_them() -> None:
     assert [*release_report(0, NO_RELEASES).facts(NOW)] == []
     assert release_report(0, NO_RELEASES).hints(NOW) == []
     zeros = ["staged_rows", "released_rows", "late_releases", "repeated_releases", "expired_rows"]

@@ -13,7 +13,7 @@ import pytest
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.dead_letters.filter import LetterFilter
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
 from connector.lake.overrides import Overrides
 from connector.services import (
     audit,
@@ -51,7 +51,7 @@ def test_a_partition_is_not_closed_without_a_reason_that_can_be_stored(
     """WMK-8."""
     with pytest.raises(ConfigError, match="The argument why is") as caught:
         close_partition(config, "s", "p", why=note)
-    assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+    assert caught.value.code == "ARGUMENT_INVALID"
     if note is not None:  # the user of this process
         with pytest.raises(ConfigError, match="The argument by is"):
             close_partition(config, "s", "p", why="gone", by=note)
@@ -105,7 +105,7 @@ def test_an_empty_name_is_not_all_streams(config: ConnectorConfig) -> None:
     """TBL-6: only None is all of them."""
     with pytest.raises(ConfigError) as caught:
         list(audit(config, ""))
-    assert caught.value.code == ErrorCode.STREAM_UNKNOWN
+    assert caught.value.code == "STREAM_UNKNOWN"
     assert list(audit(config, None, on_event=lambda event: None)) == []
 
 
@@ -117,7 +117,6 @@ def test_a_name_of_another_type_is_refused(config: ConnectorConfig, name: Any) -
         lambda: rebuild(config, name),
         lambda: set_max_staleness(config, name, 5),
         lambda: explain(config, name, ("k",)),
-        lambda: close_partition(config, "s", name, why="gone"),
     ]
     if name is not None:  # the only stream
         calls += [
@@ -131,13 +130,13 @@ def test_a_name_of_another_type_is_refused(config: ConnectorConfig, name: Any) -
             call()
 
 
-def test_a_file_in_the_place_of_the_warehouse_is_an_error_of_the_status(
+def test_a_file_at_the_path_of_the_warehouse_is_an_error_of_the_status(
     config: ConnectorConfig, tmp_path: Path
 ) -> None:
     """OPS-5: an empty status with exit code 0 would be that of a sound warehouse."""
     (tmp_path / "file").write_text("")
     found = status(replace(config, warehouse=str(tmp_path / "file")))
-    assert {error.code for error in found.errors.values()} == {ErrorCode.WAREHOUSE_UNUSABLE}
+    assert {error.code for error in found.errors.values()} == {"WAREHOUSE_UNUSABLE"}
     assert {"streams.s", "tables.t"} <= found.errors.keys()
     assert status(replace(config, warehouse=str(tmp_path / "new"))).errors == {}
 
@@ -161,7 +160,7 @@ def test_a_time_that_is_no_number_of_microseconds_is_refused(
     for call in calls:
         with pytest.raises(ConfigError, match=r"The argument \w+ is .* microseconds") as caught:
             call()
-        assert caught.value.code == ErrorCode.ARGUMENT_INVALID
+        assert caught.value.code == "ARGUMENT_INVALID"
 
 
 @pytest.mark.parametrize("name", [None, 5, b"t", "", [], 1.5])

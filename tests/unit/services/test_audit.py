@@ -23,7 +23,7 @@ from connector.errors import TableError
 from connector.lake.audit_log import AuditLog
 from connector.lake.changelog_reader import STEP_ROWS, open_logged
 from connector.records.rejection import Position, Reason
-from connector.reports.audit import Range, Ranges, Seen, StreamAudit, union_ranges
+from connector.reports.audit import Range, Ranges, StreamAudit, TopicCheck, union_ranges
 from connector.services.audit import KafkaSide, audit_stream
 
 COLUMNS = pa.schema(
@@ -129,7 +129,7 @@ class Stream:
             now=lambda: 7,
         )
 
-    def _look(self, places: Mapping[int, Ranges]) -> dict[int, Seen]:
+    def _look(self, places: Mapping[int, Ranges]) -> dict[int, TopicCheck]:
         self.looked += places.items()
         seen = {}
         for number, ranges in places.items():
@@ -140,7 +140,7 @@ class Stream:
                 for o in offsets
                 if o >= self.first.get(number, 0) and (number, o) in self.visible
             ]
-            seen[number] = Seen(union_ranges(there), union_ranges(gone))
+            seen[number] = TopicCheck(union_ranges(there), union_ranges(gone))
         return seen
 
     def _letters(
@@ -244,7 +244,7 @@ def test_a_lost_row_is_found_before_and_after_a_proof(stream: Stream) -> None:
     assert (found.partitions[0].lost, found.partitions[0].unverified) == ((), (Range(6, 7),))
 
 
-def test_what_was_read_and_not_logged_is_lost(stream: Stream) -> None:
+def test_a_record_that_was_read_and_not_logged_is_lost(stream: Stream) -> None:
     """nothing_lost: in the middle of a batch and at its end, where no row comes behind."""
     stream.visible |= {(0, 9), (1, 4)}
     stream.ingest({0: 11, 1: 6}, changes=[*places(0, 8, 10), *places(1, 3)])
@@ -318,7 +318,7 @@ def test_letters_that_retention_took_first_are_unproved(stream: Stream) -> None:
     assert not found.is_proved
 
 
-def test_a_batch_whose_letters_are_under_way_owes_none_yet(stream: Stream) -> None:
+def test_a_batch_without_its_letters_is_not_audited_yet(stream: Stream) -> None:
     """TBL-2: they follow the commit; those that are there already are read again by the audit that
     needs them.
     """
@@ -336,7 +336,7 @@ def test_a_batch_whose_letters_are_under_way_owes_none_yet(stream: Stream) -> No
     assert stream.letters_read == ["id-0-8", "id-1-3"]
 
 
-def test_a_proof_of_letters_names_the_topic_of_each_place(tmp_path: Path) -> None:
+def test_a_stored_result_of_letters_names_the_topic_of_each_position(tmp_path: Path) -> None:
     """REC-4: a dead-letter topic that was made anew is not read on from a place in the old one;
     other changelogs have their own.
     """

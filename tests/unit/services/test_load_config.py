@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from connector.config.settings import KafkaConfig, find_stream
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
 from connector.kafka.topics import create_topic
 from connector.services.load_config import load_config
 
@@ -55,12 +54,12 @@ def test_a_secret_may_stand_in_a_file_that_a_variable_names(file: Path) -> None:
     assert load_config(file, given).kafka.settings == {"sasl.password": "hunter2"}
 
 
-def test_a_missing_file_of_a_secret_is_said_by_its_variable(file: Path) -> None:
+def test_the_error_of_a_missing_secret_file_names_its_variable(file: Path) -> None:
     with pytest.raises(ConfigError, match="CONNECTOR__KAFKA__SASL_PASSWORD_FILE"):
         load_config(file, {"CONNECTOR__KAFKA__SASL_PASSWORD_FILE": "/nowhere"})
 
 
-def test_no_configuration_is_an_error_that_says_how_to_name_one(
+def test_the_error_without_a_configuration_has_the_option_that_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -72,7 +71,7 @@ def test_no_configuration_is_an_error_that_says_how_to_name_one(
     ("content", "words"),
     [(b"warehouse = wh", "line 1"), (b"\xff", "UTF-8"), (b"a = 1\na = 2", "overwrite")],
 )
-def test_a_broken_document_is_named_with_the_place(
+def test_the_error_of_a_broken_document_has_the_line(
     tmp_path: Path, content: bytes, words: str
 ) -> None:
     (tmp_path / "c.toml").write_bytes(content)
@@ -107,9 +106,9 @@ DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"{TEXT}[streams.s]\nmax_record_bytes = {DIGITS}\n", "has a value that cannot be read"),
-        (f"x = {'[' * 20_000}{']' * 20_000}\n{TEXT}", "cannot be read. .* nested too deeply"),
-        (f"x{'.x' * 2_000} = 1\n{TEXT}", "cannot be read. .* nested too deeply"),
+        (f"{TEXT}[streams.s]\nmax_record_bytes = {DIGITS}\n", "is not a TOML document of settings"),
+        (f"x = {'[' * 20_000}{']' * 20_000}\n{TEXT}", "nested too deeply"),
+        (f"x{'.x' * 2_000} = 1\n{TEXT}", "nested too deeply"),
         (f"x = {'{a=' * 20_000}1{'}' * 20_000}\n{TEXT}", "nested too deeply"),
         (f"{TEXT}[streams.s]\nmax_record_bytes = {HEX}\n", "an integer of 20000 bits"),
         (f"{TEXT}[streams.s]\nstall_after = {HEX}\n", "an integer of 20000 bits"),
@@ -118,13 +117,13 @@ DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
         (f"{TEXT}[streams.s]\nmax_dead_letter_ratio = {HEX}\n", "an integer of 20000 bits"),
         (f"{TEXT}[streams.s]\nstall_after = '{DIGITS}s'\n", "stall_after"),
         (TEXT.replace("wh", r"w\u0000h"), r"warehouse is .w\\x00h"),
-        (TEXT.replace('"wh"', '"~nobody-of-this-name/wh"'), "is not the path of a folder"),
+        (TEXT.replace('"wh"', '"~nobody-of-this-name/wh"'), "is not a folder that can be used"),
         (f'{TEXT}"ssl.ca.location" = "a\\u0000b"\n', "ssl.ca.location is"),
         (f'{TEXT}[registry]\nurl = "http://h/\\u0000"\n', "registry.url is"),
         (f'{TEXT}[registry]\nurl = "http://h"\nca_location = "\\u0000"\n', "ca_location is"),
     ],
 )
-def test_a_hostile_file_is_an_error_that_names_its_place(
+def test_a_hostile_file_is_an_error_that_names_the_setting(
     file: Path, text: str, problem: str
 ) -> None:
     """OPS-1."""
@@ -138,13 +137,7 @@ def test_a_path_that_no_file_can_have_is_an_error(path: str) -> None:
     """OPS-1."""
     with pytest.raises(ConfigError) as caught:
         load_config(path, {})
-    assert caught.value.code in (ErrorCode.CONFIG_UNREADABLE, ErrorCode.CONFIG_MISSING)
-
-
-@pytest.mark.parametrize("path", [5, b"connector.toml", True, {}])
-def test_a_path_is_a_text_or_a_path(path: Any) -> None:
-    with pytest.raises(ConfigError, match="The argument path is"):
-        load_config(path, {})
+    assert caught.value.code in ("CONFIG_UNREADABLE", "CONFIG_MISSING")
 
 
 @pytest.mark.parametrize("value", ["a\0b", "a\ud800b"])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.config.settings import IncompleteTransactions, StreamConfig
 from connector.reports.stream_status import stream_status
 from connector.state.incomplete_transactions import (
     CHECK_EVERY_US,
@@ -25,6 +26,18 @@ from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import Frontier
 
 WAIT = 10_000_000
+
+
+def waiting(wait_s: int | None) -> StreamConfig:
+    """A stream whose tables wait so long for an incomplete transaction, or not at all."""
+    if wait_s is None:
+        return StreamConfig(name="s", topic="s")
+    return StreamConfig(
+        name="s",
+        topic="s",
+        incomplete_transactions=IncompleteTransactions.WAIT,
+        incomplete_after_s=wait_s,
+    )
 
 
 def release(id_: str, number: int = 1, at: int | None = None) -> ReleaseTransaction:
@@ -228,7 +241,7 @@ def test_the_status_names_the_oldest_and_what_tables_do() -> None:
         (1 + WAIT, 10, "tables no longer wait for it, and are no consistent cut"),
         (2, None, "look for dead letters, or ask the producer"),
     ):
-        status = stream_status("s", progress, now, stall_after_s=300, wait_s=wait_s)
+        status = stream_status(waiting(wait_s), progress, now)
         hint = next(one for one in status.hints if one.startswith("transaction a of"))
         assert "lacks 1 record, and 1 other lack some: " + effect in hint
     shown = status.to_json()["transactions"]
@@ -237,5 +250,5 @@ def test_the_status_names_the_oldest_and_what_tables_do() -> None:
         ("b", 2),
     ]
     released = replace(progress, transactions=check.released([release("a"), release("b", 2)]))
-    status = stream_status("s", released, 1 + WAIT, stall_after_s=300, wait_s=10)
+    status = stream_status(waiting(10), released, 1 + WAIT)
     assert not any(one.startswith("transaction") for one in status.hints)

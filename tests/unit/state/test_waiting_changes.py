@@ -15,7 +15,7 @@ from connector.config.settings import ConnectorConfig
 from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
 from connector.services.events import Event
-from connector.services.run import tell_what_waits
+from connector.services.run import report_waiting_changes
 from connector.state.changelog_slots import table_slot
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
@@ -100,18 +100,18 @@ def test_the_end_of_a_run_says_what_waits_and_for_whom(
     config: ConnectorConfig, tmp_path: Path
 ) -> None:
     log(tmp_path)
-    told: list[Event] = []
-    tell_what_waits(config, told.append)
-    assert [(one.level, one.code, dict(one.fields)) for one in told] == [
+    events: list[Event] = []
+    report_waiting_changes(config, events.append)
+    assert [(one.level, one.code, dict(one.fields)) for one in events] == [
         ("warning", "CHANGES_WAIT", {"table": "t", "stream_partition": "p0"})
     ]
-    assert told[0].text.startswith(
+    assert events[0].text.startswith(
         "table t: 2 changes wait for a heartbeat of stream partition p0: call producer.reached"
     )
     log_table(tmp_path, "t", replace(APPLIED, apply_watermark=60, complete_to_batch=2))
-    told.clear()
-    tell_what_waits(config, told.append)
-    assert told == []
+    events.clear()
+    report_waiting_changes(config, events.append)
+    assert events == []
 
 
 @pytest.mark.parametrize(("ago_s", "is_said"), [(0, False), (20, True)])

@@ -44,7 +44,7 @@ def certain(record: RejectedRecord) -> list[bool]:
     return [letter.is_certain for letter in rejected_letters([record], "t", b"a")]
 
 
-def test_a_record_that_says_its_row_is_of_that_row_whatever_its_kafka_key() -> None:
+def test_the_row_key_in_a_record_counts_and_not_its_kafka_key() -> None:
     mine = framed(change(row_key=b"a"))
     assert certain(rejected(mine, key=b"wrong")) == [True]
     assert certain(rejected(framed(change(row_key=b"b")), key=b"a")) == []

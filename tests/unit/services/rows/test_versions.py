@@ -36,7 +36,7 @@ def test_without_a_watermark_a_version_has_whole_batches() -> None:
     assert not is_applied(TableState(to_batch=5, complete_to_batch=4), logged(5, 1))
 
 
-def test_a_change_behind_a_dead_letter_waits() -> None:
+def test_a_change_waits_for_an_earlier_dead_letter_of_its_row() -> None:
     """DLQ-3: later changes of the same row, also below the cut."""
     dead = BlockingLetter(b"a", 2, (0, 7), 2, (0, 7), table_letter=False, since=1)
     state = TableState(to_batch=5, complete_to_batch=5, blocked_rows=(dead,))

@@ -44,12 +44,13 @@ from connector.dead_letters.replay import (
     decide,
     ledger_write,
 )
-from connector.errors import ConnectorError, ErrorCode, TableError, TopicError, check_note
+from connector.errors import TableError, TopicError, check_note
+from connector.errors.dead_letters import dead_letter_missing
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Rejection
-from connector.services.dead_letters.effects import Effects
 from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.letter_effects import Effects
 from connector.services.load_config import who
 from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
@@ -65,17 +66,12 @@ if TYPE_CHECKING:
 class LetterReport:
     """One dead letter in detail.
 
-    Attributes:
-        letter: The rejected record with its original bytes, and the reason.
-        status: Its state, and how often it was replayed.
-        history: Each thing that was done about it, the oldest first.
-        rows: Its row as readers see it now, by table; None where there is no row. Empty if the
-            warehouse cannot be read.
-        decision: The verdict of a replay.
-        effects: The effect of a replay on the row, by table.
-        new_change: A new change with the effect that the change of the letter would have on its row
-            now. Publish it if the letter is too late. Or a sentence that says why there is no such
-            change.
+    - `history` has each action on it, the oldest first.
+    - `rows` has its row as readers see it now, by table; None if there is no row. It is empty if
+      the warehouse cannot be read.
+    - `decision` and `effects` are the verdict of a replay, and its effect on the row by table.
+    - `new_change` is a change with the effect that the change of the letter would have on its row
+      now. Publish it if the letter is too late. Or it is a sentence why there is no such change.
     """
 
     letter: DeadLetter
@@ -155,17 +151,12 @@ class DeadLetters:
         `ConnectorError` if no letter has this id.
         """
         ledger = self.ledger()
-        named = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
-        for letter, status in self.list(named, ledger):
+        by_id = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
+        for letter, status in self.list(by_id, ledger):
             return letter, status, ledger.history(letter_id)
-        raise ConnectorError(
-            ErrorCode.DEAD_LETTER_MISSING,
-            f"There is no dead letter {letter_id}",
-            f"{dead_letter_topic(self.topic, self.group)} has no dead letter with this id",
-            "List all dead letters to find its id",
-            stream=self._stream.name,
-            group=self.group,
-        )
+        topic = dead_letter_topic(self.topic, self.group)
+        name = f"the dead letter {letter_id}"
+        raise dead_letter_missing(topic, name, self._stream.name, self.group)
 
     def show(self, letter_id: str) -> LetterReport:
         """Return one letter in detail. Raises as `find` does."""
@@ -175,7 +166,7 @@ class DeadLetters:
         self, letter: DeadLetter, status: LetterStatus, history: tuple[LedgerEntry, ...]
     ) -> LetterReport:
         """Return the details of a letter that `find` returned."""
-        decision = decide(letter, status, self._target(), self.schemas, now=now_us())
+        decision = self._decider()(letter, status, now_us())
         record = decode(letter.value, self.schemas)
         change = record.record if isinstance(record, ChangeRecord) else None
         effects = self._effects()
@@ -202,19 +193,8 @@ class DeadLetters:
         `steps` repair each letter first, for example `Step.parse("unset key")`. A letter is parked
         after `max_attempts`.
         """
-        effects, target = self._effects(), self._target()
-        decisions = (
-            decide(
-                letter,
-                status,
-                target,
-                self.schemas,
-                now=now_us(),
-                steps=steps,
-                max_attempts=max_attempts,
-            )
-            for letter, status in self.list(which)
-        )
+        effects, decided = self._effects(), self._decider(steps, max_attempts)
+        decisions = (decided(letter, status, now_us()) for letter, status in self.list(which))
         if effects is None:
             return ((decision, {}) for decision in decisions)
         return effects.of_each(decisions, self.schemas)
@@ -248,36 +228,25 @@ class DeadLetters:
             The number of letters by verdict.
 
         Raises:
-            ConfigError: `why` is not a text, or an empty one. Or `max_changes_per_s` is not
-                allowed.
+            ConfigError: `why` cannot be stored, or `max_changes_per_s` is not allowed.
             WriterConflictError: Another process acts on the dead letters.
             DeliveryError: A transaction failed, or its outcome is unknown. Run this again.
         """
         check_note("why", why)
         check_rate(max_changes_per_s)
-        tally, target, selection = Tally(), self._target(), str(which)
+        tally, decided = Tally(), self._decider(steps, max_attempts)
 
         def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
             for letter, status, is_selected in self._letters(which, ledger):
-                if not is_selected:
-                    remaining.add_unchanged(letter, status)
-                    continue
                 now = now_us()
-                decision = decide(
-                    letter,
-                    status,
-                    target,
-                    self.schemas,
-                    now=now,
-                    steps=steps,
-                    max_attempts=max_attempts,
-                )
-                if decision.verdict is Verdict.REFUSE:
-                    tally.add(decision)
+                decision = decided(letter, status, now) if is_selected else None
+                if decision is None or decision.verdict is Verdict.REFUSE:
+                    if decision is not None:
+                        tally.add(decision)
                     remaining.add_unchanged(letter, status)
                     continue
                 remaining.add(letter, stays=decision.verdict is Verdict.PARK)
-                yield ledger_write(decision, at=now, by=self._by, why=why, selection=selection)
+                yield ledger_write(decision, at=now, by=self._by, why=why, selection=str(which))
 
         def on_commit(batch: Sequence[LedgerWrite], read: int) -> None:
             tally.verdicts.update(
@@ -315,34 +284,31 @@ class DeadLetters:
         since `since` (µs) was rejected again. Not for letters of a group, which no table has.
         """
         assert self.group is None, "replays of a group are read by its own programs"
-        began, selection = now_us() if since is None else since, truncate_utf8(str(which))
+        started_at, selection = now_us() if since is None else since, truncate_utf8(str(which))
         return wait_for_replays(
-            self._config,
-            self._stream,
-            lambda: self._are_rejected_again(began, selection),
+            *(self._config, self._stream),
+            lambda: self._are_rejected_again(started_at, selection),
             self._on_event,
         )
 
-    def _are_rejected_again(self, began: int, selection: str) -> bool:
-        """Return whether a replay since `began`, or of that selection, is a letter again, in ingest
-        or in a table. Then an event says how many.
+    def _are_rejected_again(self, since: int, selection: str) -> bool:
+        """Return whether a replay since a time, or of a selection, is a letter again, in ingest or
+        in a table. Then an event has their number.
         """
-        ledger, again = self.ledger(), Counter[str]()
+        ledger, rejected = self.ledger(), Counter[str]()
         for letter, _ in self.list(None, ledger):
             claim = replay_claim(letter.headers)
             if claim is not None and any(
-                entry.at >= began or entry.selection == selection
+                entry.at >= since or entry.selection == selection
                 for entry in ledger.history(claim[0])
             ):
-                again[letter.reason] += 1
-        if again:
-            reasons = ", ".join(f"{count:,} {reason}" for reason, count in again.most_common())
-            text = (
-                f"{counted(again.total(), 'replay')} rejected again: {reasons}; list the dead"
-                " letters to see why"
-            )
+                rejected[letter.reason] += 1
+        if rejected:
+            reasons = ", ".join(f"{count:,} {reason}" for reason, count in rejected.most_common())
+            replays = counted(rejected.total(), "replay")
+            text = f"{replays} rejected again: {reasons}; list the dead letters to see why"
             self._on_event(info("REJECTED_AGAIN", text))
-        return bool(again)
+        return bool(rejected)
 
     def _letters(
         self, which: LetterFilter, ledger: Ledger
@@ -407,15 +373,24 @@ class DeadLetters:
         at_most = MAX_WRITES if limit is None else min(MAX_WRITES, limit.at_once)
         stopped, remaining, done = stop or threading.Event(), Remaining(), 0
         with LedgerWriter(self._config.kafka, self.topic, group=self.group) as writer:
-            began = now_us()
+            started_at = now_us()
             for batch in in_transactions(writes(writer.ledger, remaining), at_most):
                 if stopped.wait(limit.wait_s(time.monotonic(), len(batch)) if limit else 0):
                     return done
                 writer.commit(batch)
                 done += len(batch)
                 on_commit(batch, remaining.read)
-            writer.write_totals(remaining.since or began)
+            writer.write_totals(remaining.since or started_at)
         return done
+
+    def _decider(
+        self, steps: Sequence[Step] = (), max_attempts: int = MAX_ATTEMPTS
+    ) -> Callable[[DeadLetter, LetterStatus, int], Decision]:
+        """Decides whether a letter with a status can be replayed at a time (µs)."""
+        target = self._target()
+        return lambda letter, status, now: decide(
+            *(letter, status, target, self.schemas), now=now, steps=steps, max_attempts=max_attempts
+        )
 
     def _target(self) -> ReplayTarget:
         from connector.kafka import topics
@@ -423,11 +398,7 @@ class DeadLetters:
 
         facts = topics.describe(self._config.kafka, self.topic)
         target = replay_target(self._config.kafka, facts, self.group)
-        tables = {
-            name: table
-            for name, table in self._config.tables.items()
-            if table.stream == self._stream.name
-        }
+        tables = self._config.tables_of(self._stream.name)
         # A group may read tables that are not declared.
         rejects_others = self._stream.unknown_tables == "reject" and self.group is None
         declared = frozenset(table.source for table in tables.values()) if rejects_others else None
@@ -444,12 +415,8 @@ class DeadLetters:
             )
 
         return ReplayTarget(
-            target.topic,
-            target.kafka_partitions,
-            target.max_message_bytes,
-            validated,
-            tables,
-            self.group,
+            *(target.topic, target.kafka_partitions, target.max_message_bytes),
+            *(validated, tables, self.group),
         )
 
     @cached_property
@@ -472,8 +439,8 @@ class DeadLetters:
             return None
 
     def _effects(self) -> Effects | None:
-        """The rows of the stream's tables as they are now; None, with a warning, if the warehouse
-        cannot be read. None for letters of a group, too.
+        """The rows of the tables as they are now. None for letters of a group, and, with a warning,
+        if the warehouse cannot be read.
         """
         if self.group is not None:
             return None
@@ -529,20 +496,20 @@ class _RegistrySchemas(Mapping[int, str | None]):
 
     def __init__(self, registry: RegistryConfig | None) -> None:
         self._registry = registry
-        self._known: dict[int, str | None] = {}
+        self._cache: dict[int, str | None] = {}
 
     def __getitem__(self, schema_id: int) -> str | None:
         if self._registry is None:
             raise KeyError(schema_id)
-        if schema_id not in self._known:
+        if schema_id not in self._cache:
             from connector.kafka.schema_registry import RegistryClient
 
             with RegistryClient(self._registry) as registry:
-                self._known[schema_id] = registry.schema(schema_id)
-        return self._known[schema_id]
+                self._cache[schema_id] = registry.schema(schema_id)
+        return self._cache[schema_id]
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._known)
+        return iter(self._cache)
 
     def __len__(self) -> int:
-        return len(self._known)
+        return len(self._cache)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ErrorCode, WriterConflictError
-from connector.services.in_use import only_use
+from connector.errors import WriterConflictError
+from connector.services.warehouses import only_use
 
 Use = tuple[str, list[str], str | None]
 
@@ -18,11 +18,11 @@ Use = tuple[str, list[str], str | None]
 @pytest.mark.parametrize(
     ("first", "second", "refusal"),
     [
-        (("w", ["s"], None), ("w", ["s", "other"], None), "Stream s cannot run twice"),
-        (("w", ["s"], None), ("w/../w", ["s"], None), "Stream s cannot run twice"),
-        (("w", ["s"], None), ("w", ["s"], "t"), "Table t cannot be rebuilt"),
-        (("w", ["s"], "t"), ("w", ["s"], None), "Stream s cannot run"),
-        (("w", ["s"], "t"), ("w", ["s"], "t"), "Table t cannot be rebuilt"),
+        (("w", ["s"], None), ("w", ["s", "other"], None), "Ingest of stream s cannot start"),
+        (("w", ["s"], None), ("w/../w", ["s"], None), "Ingest of stream s cannot start"),
+        (("w", ["s"], None), ("w", ["s"], "t"), "A rebuild of t cannot start"),
+        (("w", ["s"], "t"), ("w", ["s"], None), "Ingest of stream s cannot start"),
+        (("w", ["s"], "t"), ("w", ["s"], "t"), "A rebuild of t cannot start"),
         (("w", ["s"], "t"), ("w", ["s"], "u"), ""),
         (("w", ["s"], None), ("w", ["other"], None), ""),
         (("w", ["s"], None), ("another", ["s"], None), ""),
@@ -42,7 +42,7 @@ def test_a_stream_runs_alone_and_a_table_is_rebuilt_alone(
             pass
         if refusal:
             assert caught is not None
-            assert caught.value.code == ErrorCode.ALREADY_RUNNING
+            assert caught.value.code == "ALREADY_RUNNING"
             assert caught.value.problem == refusal
     with only_use(replace(config(second[0]), tables={}), *second[1:]):
         pass

@@ -41,51 +41,46 @@ class Effects:
         self, warehouse: str, tables: Mapping[str, TableDefinition], low_watermark: int | None
     ) -> None:
         self._warehouse, self._tables, self._low_watermark = warehouse, tables, low_watermark
-        self._stored: dict[str, RowStates] = {}
-        self._known: dict[tuple[str, bytes], RowState] = {}
+        self._opened: dict[str, RowStates] = {}
+        self._rows: dict[tuple[str, bytes], RowState] = {}
 
     @staticmethod
     def of(
         config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent = log_event
     ) -> Effects | None:
-        """None, and a warning, where the warehouse cannot be read from here."""
+        """Open the tables of a stream. None, and a warning, if the warehouse cannot be read."""
         try:
             from connector.lake.state_reader import progress_of
 
-            tables = {
-                name: table for name, table in config.tables.items() if table.stream == stream.name
-            }
-            found = Effects(
-                warehouse_of(config),
-                tables,
-                progress_of(warehouse_of(config), stream.name, with_frontier=True).low_watermark,
-            )
+            tables = config.tables_of(stream.name)
+            progress = progress_of(warehouse_of(config), stream.name, with_frontier=True)
+            effects = Effects(warehouse_of(config), tables, progress.low_watermark)
             for name in tables:
-                found._states(name)
+                effects._states(name)
         except (ModuleNotFoundError, TableError) as error:
             on_event(warning("EFFECTS_UNKNOWN", f"the effect on the rows is unknown ({error})"))
             return None
-        return found
+        return effects
 
     def of_each(
         self, decisions: Iterable[Decision], schemas: Schemas
     ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """The effect of each of them, by table; empty if it is not replayed, or is no change of a
+        """The effect of each decision, by table; empty if it is not replayed, or is no change of a
         declared table.
         """
-        for some in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
-            changes = {id(decision): _change_in(decision, schemas) for decision in some}
-            self._known.clear()
-            self._look([change for change in changes.values() if change is not None])
-            for decision in some:
+        for batch in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
+            changes = {id(decision): _change_in(decision, schemas) for decision in batch}
+            self._rows.clear()
+            self._read([change for change in changes.values() if change is not None])
+            for decision in batch:
                 change = changes[id(decision)]
                 yield decision, {} if change is None else self._effects(decision, change)
 
     def rows_of(self, change: DataChange) -> dict[str, dict[str, object] | None]:
         """The row of a change by table, as readers see it now; None: the table has no such row."""
-        self._look([change])
+        self._read([change])
         return {
-            name: row_of(table, change.row_key, visible(self._known[name, change.row_key]))
+            name: row_of(table, change.row_key, visible(self._rows[name, change.row_key]))
             for name, table in self._readable_in(change)
         }
 
@@ -95,10 +90,10 @@ class Effects:
         """
         if self._low_watermark is None:
             return "the low watermark is not known"
-        self._look([change])
+        self._read([change])
         position = self._position(letter, letter.attempt + 1)
         entries = {
-            name: difference(table, self._known[name, change.row_key], change, position)
+            name: difference(table, self._rows[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
         }
         if not entries:
@@ -115,7 +110,7 @@ class Effects:
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
         position = self._position(decision.letter, decision.attempt)
         return {
-            name: effect(table, self._known[name, change.row_key], change, position)
+            name: effect(table, self._rows[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
         }
 
@@ -131,19 +126,19 @@ class Effects:
             if table.source == change.table and read_change(definition, change) is None:
                 yield name, definition
 
-    def _look(self, changes: list[DataChange]) -> None:
+    def _read(self, changes: list[DataChange]) -> None:
         for name, table in self._tables.items():
             keys = {change.row_key for change in changes if change.table == table.source}
             if keys:
-                found = self._states(name).of(keys)
-                self._known |= {(name, key): found.get(key, EMPTY) for key in keys}
+                states = self._states(name).of(keys)
+                self._rows |= {(name, key): states.get(key, EMPTY) for key in keys}
 
     def _states(self, name: str) -> RowStates:
         from connector.lake.row_states import RowStates
 
-        if name not in self._stored:
-            self._stored[name] = RowStates(self._warehouse, self._tables[name])
-        return self._stored[name]
+        if name not in self._opened:
+            self._opened[name] = RowStates(self._warehouse, self._tables[name])
+        return self._opened[name]
 
 
 def _size(decision: Decision) -> int:
@@ -153,9 +148,6 @@ def _size(decision: Decision) -> int:
 def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:
     if decision.content is None:
         return None
-    found = decode(decision.content.value, schemas)
-    return (
-        found.record
-        if isinstance(found, ChangeRecord) and isinstance(found.record, DataChange)
-        else None
-    )
+    decoded = decode(decision.content.value, schemas)
+    record = decoded.record if isinstance(decoded, ChangeRecord) else None
+    return record if isinstance(record, DataChange) else None

@@ -13,7 +13,7 @@ from connector.records.codec import framed
 from connector.records.json_view import from_json, to_json
 from connector.records.model import DataChange, WriteStreamOffset
 from connector.records.rejection import Position, Reason
-from connector.services.dead_letters.effects import Effects
+from connector.services.letter_effects import Effects
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
@@ -60,7 +60,7 @@ def test_the_new_change_has_the_effect_of_the_late_one_now(place: str, tmp_path:
     assert from_json(to_json(new, None)).record == new
 
 
-def test_why_there_is_no_new_change_is_said(tmp_path: Path) -> None:
+def test_the_reason_why_there_is_no_new_change_is_returned(tmp_path: Path) -> None:
     """DLQ-13."""
     late = change(put("7"), at=5)
 

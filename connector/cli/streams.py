@@ -1,0 +1,162 @@
+"""`connector partitions` and `connector transactions`: what delays a stream and its tables, and how
+to end that (WMK-8, WMK-12, ING-2).
+
+Names, ids and keys come from outside: they are escaped before they reach the terminal.
+"""
+
+from __future__ import annotations
+
+import click
+
+from connector.cli.parameters import MOMENT, config_of, json_option, why_option
+from connector.cli.terminal import console, err, escaped, out, shown_bytes, table
+from connector.records.json_view import to_line
+from connector.records.views import view, view_of_time
+from connector.reports.stream_status import PartitionStatus
+from connector.services.requests import (
+    close_partition,
+    incomplete_transactions,
+    release_transaction,
+)
+from connector.services.requests import partitions as partitions_of
+from connector.text import counted, duration
+from connector.watermarks.stream_partition import KeyRange
+
+
+@click.group()
+def partitions() -> None:
+    """List the stream partitions of a stream; close one that does not end by itself."""
+
+
+@partitions.command("list")
+@click.argument("stream", required=False)
+@json_option("Print one JSON object per line for each stream partition.")
+@click.pass_context
+def list_partitions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
+    """Show the active stream partitions of STREAM: the low watermark of each, its last move, and
+    the partitions that it waits for.
+    """
+    listed = partitions_of(config_of(ctx), stream)
+    if as_json:
+        for status in listed.partitions:
+            out(to_line(status.to_json()))
+    elif listed.partitions:
+        _print_partitions(listed.partitions, listed.now)
+    low = listed.low_watermark
+    complete = "no low watermark yet" if low is None else f"complete below {view_of_time(low)}"
+    err(
+        f"{counted(len(listed.partitions), 'stream partition')} of {listed.stream}, {complete}, by"
+        f" ingest batch {listed.ingest_batch}"
+    )
+
+
+def _print_partitions(statuses: list[PartitionStatus], now: int) -> None:
+    shown = table(
+        "stream partition", "low watermark", "delayed by", "since", "roots", "row keys", "waits for"
+    )
+    for status in statuses:
+        since = duration(max(0, now - status.advanced_at) / 1_000_000)
+        shown.add_row(
+            escaped(status.name),
+            "" if status.low_watermark is None else str(view_of_time(status.low_watermark)),
+            str(status.lagging_partition),
+            f"{since}, stalled" if status.is_stalled else since,
+            escaped(", ".join(status.roots)) or "undeclared",
+            _range(status.key_range),
+            "ended" if status.is_over else escaped(", ".join(status.waits_for)),
+        )
+    console().print(shown)
+
+
+def _range(keys: KeyRange | None) -> str:
+    if keys is None:
+        return ""
+    return (
+        f"{shown_bytes(keys.start, 20) or 'first'} to"
+        f" {'last' if keys.end is None else shown_bytes(keys.end, 20)}"
+    )
+
+
+@partitions.command()
+@click.argument("stream")
+@click.argument("name", metavar="NAME")
+@why_option
+@click.pass_context
+def close(ctx: click.Context, stream: str, name: str, why: str) -> None:
+    """Close stream partition NAME of STREAM: it no longer delays the low watermark. A closed
+    partition cannot come back.
+
+    Ingest closes it with its next batch, within ten seconds (90 in an object store) if there is
+    nothing to read, or when it runs again. Records that the partition still sends are late, and
+    are applied.
+    """
+    request, is_new = close_partition(config_of(ctx), stream, name, why=why)
+    if is_new:
+        err(
+            f"{name} of {request.stream} closes with the next batch; to check it: connector"
+            f" partitions list {request.stream}"
+        )
+    else:
+        err(
+            f"{request.made_by} requested this at {view_of_time(request.made_at)}"
+            f" ({request.reason or 'without a reason'}); ingest has not closed it yet"
+        )
+
+
+@click.group()
+def transactions() -> None:
+    """List the transactions that lack records; release one that tables wait for."""
+
+
+@transactions.command("list")
+@click.argument("stream", required=False)
+@json_option("Print one JSON object per line for each transaction.")
+@click.pass_context
+def list_transactions(ctx: click.Context, stream: str | None, *, as_json: bool) -> None:
+    """Show the transactions of STREAM that lack records, the oldest first.
+
+    Ingest looks for them once a minute, below the low watermark of the stream.
+    """
+    incomplete = incomplete_transactions(config_of(ctx), stream)
+    if as_json:
+        for transaction in incomplete:
+            out(to_line(view(transaction)))
+    elif incomplete:
+        shown = table("transaction", "commit timestamp", "missing", "found", "released")
+        for transaction in incomplete:
+            shown.add_row(
+                escaped(transaction.server_transaction_id),
+                str(view_of_time(transaction.commit_timestamp)),
+                f"{transaction.missing:,}",
+                str(view_of_time(transaction.found_at)),
+                "yes" if transaction.is_released else "",
+            )
+        console().print(shown)
+    err(counted(len(incomplete), "incomplete transaction"))
+
+
+@transactions.command()
+@click.argument("stream")
+@click.argument("transaction", metavar="ID")
+@click.option(
+    "--commit-timestamp",
+    type=MOMENT,
+    help="That of the transaction, if several incomplete ones have this ID.",
+)
+@why_option
+@click.pass_context
+def release(
+    ctx: click.Context, stream: str, transaction: str, commit_timestamp: int | None, why: str
+) -> None:
+    """Have no table wait for transaction ID of STREAM any more. Tables then show the records that
+    are there.
+
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again.
+    """
+    release_transaction(
+        config_of(ctx), stream, transaction, commit_timestamp=commit_timestamp, why=why
+    )
+    err(
+        f"{escaped(transaction)} is released with the next check; to check it: connector"
+        f" transactions list {stream}"
+    )

@@ -1,1 +1,0 @@
-"""Dead letters of a stream, with what the warehouse and Kafka know of them."""

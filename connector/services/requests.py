@@ -1,0 +1,200 @@
+"""List what delays a stream: stream partitions and incomplete transactions. Request the end of one
+(WMK-8, WMK-12, ING-2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from connector.clock import now_us
+from connector.config.settings import find_stream
+from connector.errors.settings import (
+    stream_partition_unknown,
+    transaction_ambiguous,
+    transaction_unknown,
+)
+from connector.records.views import view_of_time
+from connector.reports.stream_status import PartitionStatus, partition_statuses
+from connector.services.load_config import author
+from connector.services.warehouses import warehouse_of
+from connector.state.incomplete_transactions import IncompleteTransaction, ReleaseTransaction
+from connector.state.overrides import ClosePartition
+from connector.text import nearest, one_of
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
+    from connector.state.stream_progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionList:
+    """The stream partitions of a stream that have not ended. `partitions` documents the fields."""
+
+    stream: str
+    now: int
+    low_watermark: int | None
+    ingest_batch: int
+    partitions: list[PartitionStatus]
+
+
+def partitions(config: ConnectorConfig, stream: str | None = None) -> PartitionList:
+    """List the stream partitions that have not ended. Without `stream`: those of the only stream of
+    the configuration.
+
+    For example: `[one.name for one in partitions(config, "orders").partitions if one.is_stalled]`.
+
+    Returns:
+        The report of ingest batch `ingest_batch` at the time `now` (µs). The stream is complete
+        below `low_watermark` (µs; None: unknown). `partitions` has a status for each stream
+        partition; those that delay the low watermark come first.
+
+    Raises:
+        ConfigError: There is no such stream.
+        TableError: The warehouse cannot be read.
+    """
+    from connector.lake.state_reader import progress_of
+
+    source, now = find_stream(config, stream), now_us()
+    progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
+    statuses = partition_statuses(progress.frontier, now, source.stall_after_s)
+    return PartitionList(source.name, now, progress.low_watermark, progress.ingest_batch, statuses)
+
+
+def close_partition(
+    config: ConnectorConfig, stream: str, name: str, *, why: str, by: str | None = None
+) -> tuple[ClosePartition, bool]:
+    """Close a stream partition: it no longer delays the low watermark. A closed partition cannot
+    come back.
+
+    Ingest closes it with its next batch, within ten seconds (90 in an object store) if there is
+    nothing to read, or when it runs again. Records that the partition still sends are late, and
+    are applied. For example:
+    `close_partition(config, "orders", "p7", why="the shard was deleted")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        name: The stream partition.
+        why: The reason. It is stored with the request.
+        by: The person or program that asks. None: the user and the host of this process.
+
+    Returns:
+        The request, and True. Or the earlier request that ingest has not taken yet, and False.
+
+    Raises:
+        ConfigError: There is no such stream, or no such partition that has not ended, or `why` or
+            `by` cannot be stored.
+        TableError: The warehouse cannot be read or written.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import progress_of
+
+    by = author(by, why)
+    source, overrides = find_stream(config, stream), Overrides(warehouse_of(config))
+    progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
+    _check_active({*progress.frontier.partitions, *source.partitions}, progress, source.name, name)
+    for request in overrides.ends(source.name, above=progress.closed_to):
+        if request.stream_partition == name:
+            return request, False
+    request = ClosePartition(progress.closed_to + 1, source.name, name, why, now_us(), by)
+    overrides.add_closed(request)
+    return request, True
+
+
+def incomplete_transactions(
+    config: ConnectorConfig, stream: str | None = None
+) -> list[IncompleteTransaction]:
+    """The transactions that lack records, the oldest first, as the last check of ingest found them:
+    at most 100. Without `stream`: those of the only stream of the configuration.
+
+    For example: `[one.server_transaction_id for one in incomplete_transactions(config, "orders")]`.
+    Raises `ConfigError` if there is no such stream, `TableError` if the warehouse cannot be read.
+    """
+    from connector.lake.state_reader import progress_of
+
+    name = find_stream(config, stream).name
+    return list(progress_of(warehouse_of(config), name).transactions.incomplete)
+
+
+def release_transaction(
+    config: ConnectorConfig,
+    stream: str,
+    server_transaction_id: str,
+    *,
+    commit_timestamp: int | None = None,
+    why: str,
+    by: str | None = None,
+) -> ReleaseTransaction:
+    """Have no table wait for an incomplete transaction any more. The tables then show the records
+    that are there.
+
+    Ingest takes the request within ten seconds (90 in an object store), or when it runs again. For
+    example:
+    `release_transaction(config, "orders", "tx-7", why="the record is lost at the source")`.
+
+    Args:
+        config: It has the stream.
+        stream: The name or topic of the stream.
+        server_transaction_id: The id of an incomplete transaction.
+        commit_timestamp: Its commit timestamp, in microseconds. None: only one incomplete
+            transaction has this id.
+        why: The reason. It is stored with the request.
+        by: The person or program that asks. None: the user and the host of this process.
+
+    Returns:
+        The request.
+
+    Raises:
+        ConfigError: There is no such stream, or not exactly one such incomplete transaction
+            (`TRANSACTION_UNKNOWN`), or `why` or `by` cannot be stored.
+        TableError: The warehouse cannot be read or written.
+    """
+    from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import progress_of
+
+    by = author(by, why)
+    source = find_stream(config, stream)
+    check = progress_of(warehouse_of(config), source.name).transactions
+    transaction = _incomplete(
+        check.incomplete, source.name, server_transaction_id, commit_timestamp
+    )
+    request = ReleaseTransaction(
+        *(check.released_to + 1, source.name, server_transaction_id, why, now_us(), by),
+        commit_timestamp=transaction.commit_timestamp,
+    )
+    Overrides(warehouse_of(config)).add_release(request)
+    return request
+
+
+def _check_active(declared: set[str], progress: Progress, stream: str, name: str) -> None:
+    """Raise `ConfigError` if a stream partition has ended, or does not exist."""
+    ended = progress.frontier.ended
+    active = declared - ended.keys()
+    if name not in active:
+        cause = f"It ended at {view_of_time(ended[name].at)}" if name in ended else ""
+        remedy = nearest(name, active) or "List the stream partitions to see the active ones"
+        raise stream_partition_unknown(stream, name, cause, remedy)
+
+
+def _incomplete(
+    transactions: Sequence[IncompleteTransaction],
+    stream: str,
+    server_transaction_id: str,
+    commit_timestamp: int | None,
+) -> IncompleteTransaction:
+    selected = [
+        transaction
+        for transaction in transactions
+        if transaction.server_transaction_id == server_transaction_id
+        and commit_timestamp in (None, transaction.commit_timestamp)
+    ]
+    if len(selected) > 1:
+        times = {str(view_of_time(transaction.commit_timestamp)) for transaction in selected}
+        raise transaction_ambiguous(stream, server_transaction_id, one_of(times))
+    if not selected:
+        ids = {transaction.server_transaction_id for transaction in transactions}
+        remedy = nearest(server_transaction_id, ids) or "List the incomplete transactions"
+        raise transaction_unknown(stream, server_transaction_id, remedy)
+    return selected[0]
