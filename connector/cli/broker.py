@@ -37,7 +37,7 @@ def command() -> None:
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    help=f"Default: the last port of the folder, or {KAFKAS_PORT}. 0 chooses a free port.",
+    help=f"Default: the last port of the folder, or {KAFKAS_PORT}. 0 has_conditions a free port.",
 )
 def start(folder: Path, port: int | None) -> None:
     """Start the broker of a folder if it does not run, and print its address."""

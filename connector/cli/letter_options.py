@@ -117,9 +117,9 @@ def filter_of(
 
 def check_chosen(which: LetterFilter, everything: bool) -> None:
     """Acting on all letters there are must be asked for. Raises a wrong call."""
-    if not which.chooses and not everything:
+    if not which.has_conditions and not everything:
         raise click.UsageError("give ids, a filter such as --reason, or --all")
-    if which.chooses and everything:
+    if which.has_conditions and everything:
         raise click.UsageError(
             "--all means all dead letters: use it without ids, and with no filter but --state"
         )

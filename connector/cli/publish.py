@@ -21,7 +21,7 @@ from connector.errors import (
     InvalidChangeError,
     JsonViewError,
 )
-from connector.state.rate import RateLimit
+from connector.state.pace import RateLimit
 from connector.text import counted
 
 if TYPE_CHECKING:

@@ -49,11 +49,10 @@ from connector.dead_letters.repair import Content, Step, Unrepairable, content_o
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.model import DataChange
 from connector.records.rejection import Headers, Reason, Rejection
-from connector.records.sizes import size_of
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
 from connector.text import is_header_name
-from connector.validation import KafkaRecord
+from connector.validation import KafkaRecord, size_of
 
 MAX_ATTEMPTS: Final = 3
 """The default number of attempts. A record that failed three times needs to be examined (DLQ-14).

@@ -1,4 +1,4 @@
-"""Downloads the jars of a lock into a folder, once."""
+"""Finds Java, reads the lock files, and downloads the jars of a lock into a folder, once."""
 
 from __future__ import annotations
 
@@ -7,26 +7,32 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 from xml.sax.saxutils import quoteattr
 
 from connector.errors import ErrorCode, JarError
-from connector.jars.java import find_java
-from connector.jars.lock import Lock, LockedJar, lock_text, parse_lock
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
+"""Gets a line of progress."""
 
 OWN_JAR: Final = "lowmark.jar"
 """What the Java files beside this one compile to. It is part of the package, because a machine that
 runs Spark may have no Java compiler.
 """
+OLDEST_JAVA: Final = 17
+"""The oldest version that Kafka 4 and Spark 4 support."""
+
+_REMEDY: Final = f"Install Java {OLDEST_JAVA} or 21, or set JAVA_HOME to its folder"
 IVY_SETTINGS_VARIABLE: Final = "CONNECTOR_IVY_SETTINGS"
 
 _NETWORK_SIGNS: Final = (
@@ -42,6 +48,54 @@ _NETWORK_SIGNS: Final = (
 )
 _SPACE_SIGNS: Final = ("No space left on device", "Disk quota exceeded")
 _LINES_KEPT: Final = 4000
+Lock = Literal["broker", "s3", "spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJar:
+    """One line of a lock file."""
+
+    organisation: str
+    artifact: str
+    version: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.organisation}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.organisation}__{self.artifact}-{self.version}.jar"
+
+
+def lock_text(lock: Lock) -> str:
+    """The lock file in the package."""
+    return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
+
+
+def read_lock(lock: Lock) -> tuple[LockedJar, ...]:
+    """The jars of a lock, in the order of its lines."""
+    return parse_lock(lock_text(lock))
+
+
+def parse_lock(text: str) -> tuple[LockedJar, ...]:
+    """Read lines of the form `organisation:artifact:version size sha256`.
+
+    Raises `ValueError` or `AssertionError` if a line has another form or a lock pins two versions
+    of one artifact. Then lowmark has a bug.
+    """
+    jars = []
+    for line in text.splitlines():
+        coordinate, size, sha256 = line.split(" ")
+        organisation, artifact, version = coordinate.split(":")
+        jars.append(LockedJar(organisation, artifact, version, int(size), sha256))
+    artifacts = [(jar.organisation, jar.artifact) for jar in jars]
+    assert len(set(artifacts)) == len(artifacts), (
+        "a lock pins two versions of one artifact; Ivy would drop one of them"
+    )
+    return tuple(jars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +116,33 @@ class JarStore:
         home = Path(environment.get("HOME") or Path.home())
         cache = environment.get("XDG_CACHE_HOME", "")
         settings = environment.get(IVY_SETTINGS_VARIABLE, "")
-        # The XDG rules say that a relative path is not valid and must be ignored.
+        # The XDG rules on_progress that a relative path is not valid and must be ignored.
         folder = (
             (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
         )
         return cls(folder, environment, Path(settings) if settings else None)
 
 
-def fetch(lock: Lock, store: JarStore, say: Say = lambda _: None) -> list[Path]:
+def fetch(lock: Lock, store: JarStore, on_progress: OnProgress = lambda _: None) -> list[Path]:
     """The jars of a lock as files, in the order of the lock. Missing jars are downloaded and
     checked.
 
     After all jars were checked once, a call compares only file sizes and starts no JVM. Several
-    processes may call it at once: the second waits for the first. `say` gets a line of progress
-    during a download. Raises `JarError`: no pyspark (Ivy is part of it), no Java, no network, a jar
-    that differs from the lock, a full disk, a folder that cannot be written. A failed call leaves
-    no incomplete jar, and keeps the complete ones. The jars of "spark" have lowmark's own one at
-    their end.
+    processes may call it at once: the second waits for the first. A failed call leaves no
+    incomplete jar, and keeps the complete ones. The jars of "spark" have lowmark's own one at their
+    end.
+
+    Raises:
+        JarError: There is no pyspark (Ivy is part of it), no Java or no network, a jar differs from
+            the lock, or the folder cannot be written.
     """
     own = [Path(__file__).with_name(OWN_JAR)] if lock == "spark" else []
-    return [*fetch_listed(lock, lock_text(lock), store, say), *own]
+    return [*fetch_listed(lock, lock_text(lock), store, on_progress), *own]
 
 
-def fetch_listed(name: str, listed: str, store: JarStore, say: Say = lambda _: None) -> list[Path]:
+def fetch_listed(
+    name: str, listed: str, store: JarStore, on_progress: OnProgress = lambda _: None
+) -> list[Path]:
     """`fetch` for the text of a lock. The file that marks the lock as checked contains `name`."""
     jars = parse_lock(listed)
     digest = hashlib.sha256(listed.encode()).hexdigest()
@@ -94,28 +152,28 @@ def fetch_listed(name: str, listed: str, store: JarStore, say: Say = lambda _: N
         return paths
     try:
         store.folder.mkdir(parents=True, exist_ok=True)
-        with _only_one(store.folder, say):
+        with _only_one(store.folder, on_progress):
             missing = [jar for jar in jars if not _is_right(store.folder / jar.file_name, jar)]
             if missing:
-                _fetch_missing(missing, store, say)
+                _fetch_missing(missing, store, on_progress)
             stamp.touch()
     except OSError as error:
         _explain(error, store.folder)
     return paths
 
 
-def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None:
+def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, on_progress: OnProgress) -> None:
     ivy = _find_ivy()
     java = find_java(store.environment)
     megabytes = sum(jar.size_bytes for jar in jars) / 1e6
-    say(
+    on_progress(
         f"fetching {len(jars)} jars, {megabytes:.0f} MB, into {store.folder} (once for this"
         " machine)"
     )
     # In the same folder, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=store.folder) as temporary:
         work = Path(temporary)
-        code, lines = _run_ivy(java, ivy, jars, work, store, say)
+        code, lines = _run_ivy(java, ivy, jars, work, store, on_progress)
         wrong = None
         for jar in jars:
             fetched = work / "jars" / jar.file_name
@@ -159,7 +217,12 @@ def _find_ivy() -> Path:
 
 
 def _run_ivy(
-    java: Path, ivy: Path, jars: Sequence[LockedJar], work: Path, store: JarStore, say: Say
+    java: Path,
+    ivy: Path,
+    jars: Sequence[LockedJar],
+    work: Path,
+    store: JarStore,
+    on_progress: OnProgress,
 ) -> tuple[int, list[str]]:
     module = work / "ivy.xml"
     module.write_text(_ivy_module(jars), "utf-8")
@@ -205,7 +268,7 @@ def _run_ivy(
                 if "[SUCCESSFUL ]" in line:
                     done += 1
                     if done % 10 == 0 or done == len(jars):
-                        say(f"fetched {done} of {len(jars)} jars")
+                        on_progress(f"fetched {done} of {len(jars)} jars")
         except BaseException:
             ivy_process.kill()
             raise
@@ -229,7 +292,7 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 
 @contextmanager
-def _only_one(folder: Path, say: Say) -> Iterator[None]:
+def _only_one(folder: Path, on_progress: OnProgress) -> Iterator[None]:
     """Hold the lock of the folder. The system releases it when the process ends, also after a
     crash.
     """
@@ -237,7 +300,7 @@ def _only_one(folder: Path, say: Say) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting: another process is fetching jars")
+            on_progress("waiting: another process is fetching jars")
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
@@ -311,3 +374,58 @@ def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -
         f"Check that the repository has these versions, or set {IVY_SETTINGS_VARIABLE} to an"
         " Ivy settings file with another repository",
     )
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """The `java` that `JAVA_HOME` names, else the first one on `PATH`.
+
+    Raises `JarError` if there is no Java, if it does not start, or if it is older than 17. It
+    starts a JVM for a short time.
+    """
+    java = _look_up(environment)
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JarError(
+            ErrorCode.JAVA_UNUSABLE, f"{java} does not start", str(error), _REMEDY
+        ) from error
+    said = answer.stderr + answer.stdout
+    found = re.search(r'version "(\d+)', said)
+    if answer.returncode != 0 or found is None:
+        raise JarError(
+            ErrorCode.JAVA_UNUSABLE,
+            f"{java} does not report its version",
+            said.strip()[-300:],
+            _REMEDY,
+        )
+    if int(found[1]) < OLDEST_JAVA:
+        raise JarError(
+            ErrorCode.JAVA_TOO_OLD,
+            f"Java {found[1]} at {java} is too old",
+            f"Kafka and Spark need Java {OLDEST_JAVA} or newer",
+            _REMEDY,
+        )
+    return java
+
+
+def _look_up(environment: Mapping[str, str]) -> Path:
+    home = environment.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").is_file():
+        return Path(home) / "bin" / "java"
+    # An empty PATH has no folder. Without the "or", the PATH of this process would be searched.
+    found = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
+    if found is None:
+        raise JarError(
+            ErrorCode.JAVA_MISSING,
+            "No Java was found",
+            "Neither JAVA_HOME nor PATH has a Java program",
+            _REMEDY,
+        )
+    return Path(found)

@@ -37,7 +37,7 @@ from connector.records.datum import build, to_datum
 from connector.records.field_types import check_types
 from connector.records.model import Record, Rule
 from connector.records.rejection import Reason, Rejection
-from connector.records.units import unit_hint
+from connector.records.views import unit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from connector.dead_letters.envelope import DeadLetter
     from connector.lake.overrides import Overrides
     from connector.spark.ingest.ingest import IngestPorts
-    from connector.state.open_transactions import OpenTransaction
+    from connector.state.stream_progress import OpenTransaction
 
 
 _TURN_S: Final = 0.0005

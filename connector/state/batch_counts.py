@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from connector.records.model import Release
-from connector.state.source_checks import BatchFindings, Placed, SchemaFields, ignored_claims
+from connector.state.source_checks import BatchFindings, SampledChange, SchemaFields, ignored_claims
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.watermarks.frontier import BatchClaims, Frontier, LineageRecord
 from connector.watermarks.producer_epoch import (
@@ -70,7 +70,7 @@ class RowCounts:
     streams: set[str] = field(default_factory=set)
     row_images: Counter[str] = field(default_factory=Counter)
     schemas: Counter[int] = field(default_factory=Counter)
-    sample: list[Placed] = field(default_factory=list)
+    sample: list[SampledChange] = field(default_factory=list)
 
     def claim(self, stream_partition: str, kafka_partition: int, claim: int) -> None:
         """Count a claim. It is 0 if there were records, but no claim."""
@@ -101,13 +101,13 @@ def counts_of(
         name: {k: list(of_one.values()) for k, of_one in by_place.items()}
         for name, by_place in rows.epochs.items()
     }
-    heard = BatchClaims(
+    claims = BatchClaims(
         max(kafka_partitions, rows.kafka_partitions),
         rows.claims,
         tuple(rows.lineage),
         {name: newest_epochs(of_one) for name, of_one in runs.items()},
     )
-    ignored = ignored_claims(rows.in_future, heard, before.frontier)
+    ignored = ignored_claims(rows.in_future, claims, before.frontier)
     return BatchCounts(
         changes=rows.changes,
         control=rows.control,
@@ -119,7 +119,7 @@ def counts_of(
         declared=rows.declared,
         ignored_claims=sum(sum(counts.values()) for counts in ignored.values()),
         rejected=rows.rejected,
-        heard=heard,
+        claims=claims,
         read_at=rows.read_at,
         findings=BatchFindings(
             ignored=ignored,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector.state.damage import log_damaged
+from connector.state.damage import log_damaged, reading
 from connector.state.log_damage import (
     IS_EMPTY,
     IS_MISSING,
@@ -24,7 +24,6 @@ from connector.state.log_damage import (
     commit_file,
 )
 from connector.state.maintenance_schedule import CommitCount
-from connector.state.reading import reading
 
 _RESTORE: Final = "RESTORE"
 _NEVER: Final = 2**63

@@ -27,7 +27,7 @@ STORE_EVERY_US: Final = 600_000_000
 commit. A new process checks again what was not stored.
 """
 MOST_LISTED: Final = 100
-MOST_FOUND: Final = 1_000
+MAX_GAPS: Final = 1_000
 """The most transactions that one check may find."""
 MAX_ID_LENGTH: Final = 200
 """In characters. A longer id is listed as its first `ID_PREFIX` characters, "...", and its SHA-256.
@@ -36,7 +36,7 @@ Every commit of the changelog has the list.
 ID_PREFIX: Final = 100
 
 
-class Found(NamedTuple):
+class TransactionGap(NamedTuple):
     """An incomplete transaction that a check found, and how many of its records are missing."""
 
     commit_timestamp: int
@@ -80,7 +80,7 @@ class TransactionCheck:
       the changelog. 0: there was no check yet.
     - `checked_at` is the time of the last check.
     - `found` counts the incomplete transactions of all checks, also those that are complete now. Of
-      one check, it counts at most `MOST_FOUND`.
+      one check, it counts at most `MAX_GAPS`.
     - `incomplete` are those that are not complete, in the order of commit timestamp and id. There
       are at most `MOST_LISTED`.
     - `released_to` is the greatest number of a release that was taken.
@@ -147,7 +147,7 @@ class TransactionCheck:
     def after(
         self,
         checked_to: int,
-        found: Sequence[Found],
+        found: Sequence[TransactionGap],
         now: int,
         *,
         wait_us: int = 0,

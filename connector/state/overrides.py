@@ -15,9 +15,8 @@ from typing import Any
 
 from connector.errors import ConfigError, ErrorCode, TableError, argument_invalid
 from connector.records.model import MAX_INT
-from connector.state.damage import or_move_away
+from connector.state.damage import or_move_away, reading
 from connector.state.pace import pace_s
-from connector.state.reading import reading
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 

@@ -2,7 +2,7 @@
 ING-3, ING-4, ING-7).
 
 A finding rejects nothing. It is counted with the progress of the stream, and `status` shows it.
-Each kind of finding has at most `MAX_KEPT` names, so that the stored form stays small.
+Each kind of finding has at most `MAX_NAMES` names, so that the stored form stays small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connector.records.views import Hidden, Listed, Named, Shown, Time, TimeOrNu
 from connector.watermarks.frontier import BatchClaims, Frontier
 from connector.watermarks.producer_epoch import OlderProducer
 
-MAX_KEPT: Final = 50
+MAX_NAMES: Final = 50
 MAX_FIELDS: Final = 10
 MAX_FIELD_LENGTH: Final = 100
 MAX_SHOWN_KEY_BYTES: Final = 64
@@ -79,7 +79,7 @@ class SchemaFields:
     records: int
 
 
-class Placed(NamedTuple):
+class SampledChange(NamedTuple):
     """A change of a sample: its key, its Kafka partition and offset, and the number of Kafka
     partitions that it names.
     """
@@ -119,7 +119,7 @@ class KeyPlacement:
         return now - self.sampled_at >= SAMPLE_EVERY_S * 1_000_000
 
     def after(
-        self, sample: Iterable[Placed], partition_of: Callable[[bytes, int], int], now: int
+        self, sample: Iterable[SampledChange], partition_of: Callable[[bytes, int], int], now: int
     ) -> KeyPlacement:
         """Compare the changes of a sample with the Kafka partitions of their keys (ING-1).
 
@@ -241,7 +241,7 @@ NOTHING_FOUND: Final = SourceChecks()
 
 
 def ignored_claims(
-    in_future: Mapping[str, int], heard: BatchClaims, before: Frontier
+    in_future: Mapping[str, int], claims: BatchClaims, before: Frontier
 ) -> dict[str, dict[Ignored, int]]:
     """Count the claims of a batch without effect, by stream partition and reason (ING-4).
 
@@ -257,9 +257,9 @@ def ignored_claims(
     def add(name: str, reason: Ignored) -> None:
         found.setdefault(name, Counter())[reason] += 1
 
-    for name, claims in heard.claims.items():
+    for name, by_kafka_partition in claims.claims.items():
         known = before.partitions.get(name)
-        for k, claim in claims.items():
+        for k, claim in by_kafka_partition.items():
             if name in before.ended and claim:
                 add(name, Ignored.ENDED)
             elif known is not None and 0 < claim < known.claims.get(k, 0):
@@ -270,8 +270,8 @@ def ignored_claims(
         for k in one.read_in
     }
     known_starts = {name: one.start for name, one in before.partitions.items() if one.start}
-    starts = _starts_of_children(heard, known_starts)
-    for lineage in heard.lineage:
+    starts = _starts_of_children(claims, known_starts)
+    for lineage in claims.lineage:
         record = lineage.record
         place = record.stream_partition, lineage.kafka_partition
         if any(child.parent_partition_tokens for child in record.children):
@@ -286,10 +286,10 @@ def ignored_claims(
     return {name: dict(counts) for name, counts in sorted(found.items())}
 
 
-def _starts_of_children(heard: BatchClaims, known: Mapping[str, int]) -> dict[str, int]:
+def _starts_of_children(claims: BatchClaims, known: Mapping[str, int]) -> dict[str, int]:
     """Return the least start timestamp of each child that the ends of a batch name."""
     starts = dict(known)
-    for lineage in heard.lineage:
+    for lineage in claims.lineage:
         for child in lineage.record.children:
             if child.parent_partition_tokens:
                 at = lineage.record.start_timestamp
@@ -303,7 +303,7 @@ def _sum(one: Mapping[_Key, int], other: Mapping[_Key, int]) -> dict[_Key, int]:
 
 def _kept(found: Mapping[_Name, _Found], weight: Callable[[_Found], int]) -> dict[_Name, _Found]:
     """Keep the names with the greatest weights."""
-    if len(found) <= MAX_KEPT:
+    if len(found) <= MAX_NAMES:
         return dict(found)
     ordered = sorted(found, key=lambda name: (-weight(found[name]), name))
-    return {name: found[name] for name in sorted(ordered[:MAX_KEPT])}
+    return {name: found[name] for name in sorted(ordered[:MAX_NAMES])}

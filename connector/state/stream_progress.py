@@ -9,23 +9,65 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors import ErrorCode, StaleTableError
 from connector.records.model import Release
-from connector.records.views import view_of_time
+from connector.records.views import Time, view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
-from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
+from connector.text import counted, duration
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
+
+NORMAL_US: Final = 60_000_000
+"""A transaction that is open for less is no problem."""
+
+
+class OpenTransaction(NamedTuple):
+    """The oldest open transaction of a Kafka partition.
+
+    `first_offset` is that of its first record, which arrived at `since` (µs) and is of the
+    `stream_partition`. Empty: it is no record of a known schema. `hidden` is the number of offsets
+    from there to the end.
+    """
+
+    kafka_partition: int
+    first_offset: int
+    hidden: int
+    since: Time
+    stream_partition: str = ""
+
+    def describe(self, now: int) -> str:
+        """Return what is known of it, and what you can do, as one sentence."""
+        of = (
+            f"of stream partition {self.stream_partition}"
+            if self.stream_partition
+            else "not a record of a known schema"
+        )
+        return (
+            f"an open transaction hides {counted(self.hidden, 'offset')} of Kafka partition"
+            f" {self.kafka_partition}: its first record, at offset {self.first_offset}, arrived"
+            f" {duration(max(0, now - self.since) / 1_000_000)} ago"
+            f" ({view_of_time(self.since)}), and is {of}. End or restart its producer, or wait for"
+            " its transaction.timeout.ms"
+        )
+
+
+def still_hiding(
+    known: Iterable[OpenTransaction], ends: Mapping[int, int]
+) -> tuple[OpenTransaction, ...]:
+    """Return those that hold reading up, if it has reached `ends`. One that reading has passed has
+    ended, and one that reading has not reached hides nothing yet.
+    """
+    return tuple(one for one in known if ends.get(one.kafka_partition, 0) == one.first_offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +100,7 @@ class BatchCounts:
     late: int = 0
     ignored_claims: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
-    heard: BatchClaims = field(default_factory=lambda: BatchClaims(0))
+    claims: BatchClaims = field(default_factory=lambda: BatchClaims(0))
     read_at: int = 0
     findings: BatchFindings = field(default_factory=BatchFindings)
     declared: int = 0
@@ -200,7 +242,7 @@ class Progress:
         # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(
-            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
+            self.frontier, counts.claims, now=read_at, horizon=self.horizon, roots=roots, ends=ended
         )
         transactions = self.transactions.counted(
             counts.declared, self.low_watermark, waits=wait_s is not None
@@ -235,7 +277,7 @@ class Progress:
             staged=self.staged + counts.staged,
             releases=releases,
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
-            open_transactions=not_passed(self.open_transactions, ends),
+            open_transactions=still_hiding(self.open_transactions, ends),
             frontier=frontier,
         )
 
@@ -321,7 +363,7 @@ class Progress:
             as_of=as_of,
         )
 
-    def renewed(
+    def refreshed(
         self,
         ends: Mapping[int, int],
         asked: EndOffsets,
@@ -408,7 +450,9 @@ def _checksum(content: str) -> str:
     return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -> Progress:
+def with_freshness_file(
+    progress: Progress, stored: Mapping[str, Any], text: str | None
+) -> Progress:
     """Return a progress with the freshness of the file, if the file is newer.
 
     Args:
@@ -425,4 +469,4 @@ def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -
         return progress
     read_to = from_stored(dict[int, int], stored["end_offsets"])
     asked = EndOffsets(known.at, known.ends)
-    return progress.renewed(read_to, asked, progress.open_transactions)
+    return progress.refreshed(read_to, asked, progress.open_transactions)

@@ -69,7 +69,7 @@ def test_no_letter_is_sent_twice_and_nothing_circles(
     letters, sent, in_row = [FIRST], [], {FIRST.id: 0}
     for what, which in attempts_since_reopen:
         letter = letters[which % len(letters)]
-        standing = ledger.standing(letter)
+        standing = ledger.status(letter)
         if what == "replay":
             found = decide(letter, standing, DOOR, Schemas(), now=1, max_attempts=max_attempts)
             if found.verdict is Verdict.REFUSE:

@@ -296,7 +296,7 @@ def test_a_check_with_more_than_it_may_find(
     """cut_is_consistent: what it may have left out holds the cut, also where a record without a
     number completes one that it found. A stream that counts goes on.
     """
-    monkeypatch.setattr(completeness, "MOST_FOUND", 2)
+    monkeypatch.setattr(completeness, "MAX_GAPS", 2)
     stream = begun(spark, tmp_path, WAITS if wait else STREAM)
     stream.topic.send(of("a", 1, 10), of("a", 2, 10, declared=0), of("b", 1, 20), of("c", 1, 30))
     stream.topic.send_everywhere(Heartbeat("p", 40))

@@ -23,7 +23,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.records.units import YEAR_2000
+from connector.records.views import YEAR_2000
 from connector.validation import (
     KafkaRecord,
     Limits,

@@ -43,7 +43,7 @@ from connector.services.rows.load_report import (
 )
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.services.wait import wait_for_load
-from connector.state.rate import RateLimit
+from connector.state.pace import RateLimit
 from connector.text import counted
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,

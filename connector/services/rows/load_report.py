@@ -9,7 +9,7 @@ from typing import Any
 from connector.errors import argument_invalid
 from connector.records.views import Hidden
 from connector.services.rows.files import FileFormat
-from connector.state.rate import check_rate
+from connector.state.pace import check_rate
 from connector.text import one_of
 from connector.write_streams.model import check_name
 

@@ -41,8 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),
         LineageRecord(0, 1, merged),
     )
-    heard = BatchClaims(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
-    counts = BatchCounts(changes=1, heard=heard, read_at=7)
+    claims = BatchClaims(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
+    counts = BatchCounts(changes=1, claims=claims, read_at=7)
     log_progress(
         tmp_path / "w",
         "s",
@@ -108,7 +108,7 @@ def test_the_end_is_kept_for_ingest_with_who_when_and_why(
 
 
 def test_nobody_ends_by_a_slip_of_the_pen(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """WMK-8, WMK-9: a name has one life, so one that nobody has heard of is not ended in
+    """WMK-8, WMK-9: a name has one life, so one that nobody has claims of is not ended in
     advance.
     """
     assert cli.invoke(["partitions", "close", "s", "rihgt", "--why", "gone"]) == 1
@@ -129,7 +129,7 @@ def test_one_that_has_ended_is_not_ended_again(
         "s",
         before.after(
             2,
-            BatchCounts(heard=BatchClaims(1)),
+            BatchCounts(claims=BatchClaims(1)),
             {0: 7},
             EndOffsets(9, {0: 7}),
             StreamRules(),

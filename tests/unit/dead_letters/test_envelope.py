@@ -23,10 +23,9 @@ from connector.dead_letters.envelope import (
 )
 from connector.errors import ConfigError
 from connector.records.rejection import Position, Reason, Rejection
-from connector.records.sizes import size_of
 from connector.reports.audit import digest
 from connector.text import MAX_DETAIL_BYTES, is_header_name, truncate_utf8
-from connector.validation import KafkaRecord
+from connector.validation import KafkaRecord, size_of
 
 POSITION = Position("orders", "MkU3OEVBNTcwNTJENDM2Qg", 3, 17)
 

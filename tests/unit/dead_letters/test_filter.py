@@ -62,25 +62,25 @@ def test_each_part_of_a_filter_bounds_what_it_names(
     meant: dict[str, object], not_meant: dict[str, object]
 ) -> None:
     """DLQ-8: reason, table, key prefix, time, Kafka partition and offset range, attempt, state."""
-    assert LetterFilter(**meant).means(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
-    assert not LetterFilter(**not_meant).means(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
-    assert not LetterFilter(**meant | {"reasons": frozenset({Reason.TOO_LARGE})}).means(
+    assert LetterFilter(**meant).matches(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
+    assert not LetterFilter(**not_meant).matches(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
+    assert not LetterFilter(**meant | {"reasons": frozenset({Reason.TOO_LARGE})}).matches(
         SUBJECT, OPEN, Schemas()
     )  # type: ignore[arg-type]
 
 
 def test_only_open_letters_are_meant_unless_others_are_asked_for() -> None:
-    assert LetterFilter().means(SUBJECT, OPEN, Schemas())
-    assert not LetterFilter().means(SUBJECT, LetterStatus(LetterState.DISCARDED, 0, 0), Schemas())
+    assert LetterFilter().matches(SUBJECT, OPEN, Schemas())
+    assert not LetterFilter().matches(SUBJECT, LetterStatus(LetterState.DISCARDED, 0, 0), Schemas())
 
 
 def test_a_filter_that_leaves_nothing_out_says_so() -> None:
-    assert (LetterFilter().chooses, str(LetterFilter())) == (False, "all")
-    assert not LetterFilter(states=frozenset({LetterState.PARKED})).chooses
+    assert (LetterFilter().has_conditions, str(LetterFilter())) == (False, "all")
+    assert not LetterFilter(states=frozenset({LetterState.PARKED})).has_conditions
     said = LetterFilter(
         reasons=frozenset({Reason.INVALID}), table="t", key_prefix=b"\x1b", since=0, offsets=(1, 2)
     )
-    assert said.chooses
+    assert said.has_conditions
     assert (
         str(said)
         == "reason=INVALID table=t key-prefix=base64:Gw== since=1970-01-01T00:00:00.000000Z"

@@ -43,12 +43,12 @@ def entry(
 
 def ledger(*history: LedgerEntry) -> Ledger:
     kept = Ledger()
-    kept.keep(letter().id, history)
+    kept.set_history(letter().id, history)
     return kept
 
 
 def test_a_letter_without_a_story_is_open() -> None:
-    assert Ledger().standing(letter(attempt=0)) == LetterStatus(LetterState.OPEN, 0, 0)
+    assert Ledger().status(letter(attempt=0)) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(
 ) -> None:
     """DLQ-11: a letter that was replayed is not replayed again."""
     kept = Ledger() if action is None else ledger(entry(Action.PARKED), entry(action, 2, 1))
-    standing = kept.standing(letter())
+    standing = kept.status(letter())
     assert standing.state is state
     assert {done for done in Action if standing.allows(done)} == allowed
 
@@ -74,7 +74,7 @@ def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(
 def test_a_replay_that_nobody_made_is_no_try() -> None:
     """DLQ-14: a header that anybody can write parks no letter."""
     claims = letter(attempt=9, headers=(replay_header("nonsense", 9),))
-    assert Ledger().standing(claims) == LetterStatus(LetterState.OPEN, 9, 0)
+    assert Ledger().status(claims) == LetterStatus(LetterState.OPEN, 9, 0)
 
 
 def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_first() -> None:
@@ -83,7 +83,7 @@ def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_f
     again = letter(
         position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),)
     )
-    assert kept.standing(again) == LetterStatus(LetterState.OPEN, 4, 1)
+    assert kept.status(again) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
 def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
@@ -91,13 +91,13 @@ def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
     order.
     """
     kept = Ledger()
-    kept.keep(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
-    assert kept.standing(letter(table="b", attempt=0)) == LetterStatus(LetterState.OPEN, 3, 0)
+    kept.set_history(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
+    assert kept.status(letter(table="b", attempt=0)) == LetterStatus(LetterState.OPEN, 3, 0)
     for other in (
         letter(table=None, attempt=0),
         letter(table="b", attempt=0, position=Position("orders", "T", 0, 99)),
     ):
-        assert kept.standing(other) == LetterStatus(LetterState.OPEN, 0, 0)
+        assert kept.status(other) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str,
     """DLQ-10: anybody can write such a header."""
     kept = ledger(entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(claim,))
-    assert kept.standing(again) == LetterStatus(LetterState.OPEN, 0, 0)
+    assert kept.status(again) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 def test_a_story_comes_back_as_it_was_written() -> None:
@@ -290,7 +290,7 @@ def test_an_error_about_a_record_of_others_stays_short() -> None:
 def test_a_story_stays_small_enough_for_a_record() -> None:
     kept = Ledger()
     for number in range(MAX_ENTRIES + 5):
-        kept.keep(
+        kept.set_history(
             "id",
             kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)),
         )
@@ -308,7 +308,7 @@ def test_letters_are_counted_by_how_they_stand() -> None:
         ("c", Action.REPLAYED),
         ("d", Action.REOPENED),
     ):
-        kept.keep(name, (entry(action),))
+        kept.set_history(name, (entry(action),))
     assert (len(kept), kept.states()) == (
         4,
         {LetterState.PARKED: 1, LetterState.REPLAYED: 2, LetterState.OPEN: 1},
@@ -348,7 +348,7 @@ def test_closed_letters_are_counted_by_topic_and_table_as_their_ids_have_them(
     """
     kept = Ledger()
     assert kept.totals({letter_id: (entry(Action.DISCARDED),)}).closed == {family: 1}
-    kept.keep(letter_id, (entry(Action.DISCARDED),))
+    kept.set_history(letter_id, (entry(Action.DISCARDED),))
     assert kept.totals().closed == {family: 1}
 
 
@@ -364,13 +364,13 @@ def test_a_letter_counts_as_closed_while_it_is_replayed_or_discarded() -> None:
     ):
         history = (*history, entry(action))
         assert kept.totals({letter().id: history}).closed == closed
-        kept.keep(letter().id, history)
+        kept.set_history(letter().id, history)
         assert (kept.totals().closed, kept.totals({letter().id: history}).closed) == (
             closed,
             closed,
         )
     for length, closed in ((2, of_us), (1, {}), (4, of_us), (3, {})):
-        kept.keep(letter().id, history[:length])
+        kept.set_history(letter().id, history[:length])
         assert kept.totals().closed == closed
 
 
@@ -387,10 +387,8 @@ def test_only_a_replay_in_the_story_makes_a_claim_true() -> None:
     again = letter(
         position=Position("orders", "T", 0, 99), attempt=0, headers=(replay_header(letter().id, 4),)
     )
-    assert ledger(entry(Action.PARKED, 4, 1)).standing(again) == LetterStatus(
-        LetterState.OPEN, 0, 0
-    )
-    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).standing(
+    assert ledger(entry(Action.PARKED, 4, 1)).status(again) == LetterStatus(LetterState.OPEN, 0, 0)
+    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).status(
         again
     ) == LetterStatus(LetterState.OPEN, 4, 1)
 
@@ -401,8 +399,8 @@ def test_a_letter_with_a_story_of_its_own_stands_by_that() -> None:
         position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),)
     )
     kept = ledger(entry(Action.REPLAYED, 4, 1))
-    kept.keep(again.id, (entry(Action.PARKED, 4, 3),))
-    assert kept.standing(again) == LetterStatus(LetterState.PARKED, 4, 3)
+    kept.set_history(again.id, (entry(Action.PARKED, 4, 3),))
+    assert kept.status(again) == LetterStatus(LetterState.PARKED, 4, 3)
     assert (
         kept.ids(LetterState.PARKED),
         kept.ids(LetterState.REPLAYED),
@@ -418,10 +416,10 @@ def test_the_greatest_attempt_of_the_tables_of_a_change_counts() -> None:
     """MRG-4, DLQ-10."""
     kept = Ledger()
     for table, attempt in (("a", 2), ("b", 5), ("c", 3)):
-        kept.keep(letter(table=table).id, (entry(Action.REPLAYED, attempt, 1),))
-    kept.keep(
+        kept.set_history(letter(table=table).id, (entry(Action.REPLAYED, attempt, 1),))
+    kept.set_history(
         letter().id, (entry(Action.REPLAYED, 9, 9),)
     )  # of the record, which no table letter is of
-    assert kept.standing(letter(table="d", attempt=1)) == LetterStatus(LetterState.OPEN, 5, 0)
-    assert kept.standing(letter(table="a", attempt=1)) == LetterStatus(LetterState.REPLAYED, 5, 1)
-    assert kept.standing(letter(table="d", attempt=7)) == LetterStatus(LetterState.OPEN, 7, 0)
+    assert kept.status(letter(table="d", attempt=1)) == LetterStatus(LetterState.OPEN, 5, 0)
+    assert kept.status(letter(table="a", attempt=1)) == LetterStatus(LetterState.REPLAYED, 5, 1)
+    assert kept.status(letter(table="d", attempt=7)) == LetterStatus(LetterState.OPEN, 7, 0)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.records.arrival import EARLIEST_ARRIVAL, MAX_AHEAD_US, arrival
 from connector.records.model import MAX_TIMESTAMP
+from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, arrival
 
 READ_AT = 1_795_653_500_413_362
 LONG = st.integers(-(2**63), 2**63 - 1)

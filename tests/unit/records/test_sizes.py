@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from connector.records.sizes import size_of
+from connector.validation import size_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from connector.records.model import MAX_TIMESTAMP
-from connector.records.units import YEAR_2000, YEAR_2100, fitting_unit, unit_hint
+from connector.records.views import YEAR_2000, YEAR_2100, fitting_unit, unit_hint
 
 NOW = 1_714_475_984_123_456
 

@@ -76,7 +76,7 @@ def announced(
 
 
 def progress(
-    heard: BatchClaims,
+    claims: BatchClaims,
     *,
     at: int = 0,
     ends: int = 3,
@@ -84,7 +84,7 @@ def progress(
     roots: frozenset[str] = frozenset(),
     **counts: object,
 ) -> Progress:
-    counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
+    counted = BatchCounts(claims=claims, read_at=at, **counts)  # type: ignore[arg-type]
     return Progress().after(
         1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), StreamRules(roots=roots)
     )
@@ -103,9 +103,9 @@ def test_who_holds_the_low_watermark_is_the_one_that_claims_least() -> None:
 
 def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
-    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
+    claims = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
     stands = progress(
-        heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
+        claims, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
     )
     status = stream_status(
         "s", stands, NOW, stall_after_s=400, dead_letters=OpenLetters(6, is_known=False)
@@ -129,8 +129,8 @@ def test_a_stream_says_how_far_it_is_and_what_stops_it() -> None:
 
 def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -> None:
     """PUB-2: not one that sends heartbeats and lags, and not while ingest may be the cause."""
-    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
-    stands = progress(heard, at=600 * S)
+    claims = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
+    stands = progress(claims, at=600 * S)
     for stall_after_s, is_verified in ((300, True), (301, False)):
         status = stream_status("s", stands, NOW, stall_after_s=stall_after_s)
         found = [hint for hint in status.hints if "neither a heartbeat nor an estimated" in hint]
@@ -214,10 +214,10 @@ def test_who_is_behind_a_stall_is_said() -> None:
 
 def test_a_hole_in_the_key_space_is_shown() -> None:
     """WMK-9"""
-    heard = BatchClaims(
+    claims = BatchClaims(
         2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None)))
     )
-    status = stream_status("s", progress(heard), NOW, stall_after_s=400)
+    status = stream_status("s", progress(claims), NOW, stall_after_s=400)
     assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
     assert status.to_json()["uncovered"] == {
         "root": "root",
@@ -230,8 +230,8 @@ def test_a_hole_in_the_key_space_is_shown() -> None:
 def test_an_empty_end_key_leaves_no_hole() -> None:
     """ING-5, WMK-9: it is the end of the key space, as in Bigtable."""
     for ranges in (((b"", b"g"), (b"g", b"")), ((None, b"g"), (b"g", b""))):
-        heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
-        assert stream_status("s", progress(heard), NOW, stall_after_s=400).uncovered is None
+        claims = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
+        assert stream_status("s", progress(claims), NOW, stall_after_s=400).uncovered is None
     whole = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", ranges=((b"", b""),)))
     assert stream_status("s", progress(whole), NOW, stall_after_s=400).uncovered is None
 
@@ -293,8 +293,8 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
         )
         for root, live in said.items()
     )
-    heard = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
-    status = stream_status("s", progress(heard), NOW, stall_after_s=9999)
+    claims = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
+    status = stream_status("s", progress(claims), NOW, stall_after_s=9999)
     assert status.uncovered == (None if hole is None else ("root", hole))
     assert status.without_key_range == may_fill
     assert status.to_json()["without_key_range"] == list(may_fill)
@@ -542,12 +542,12 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
         "d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None), ChildPartition("e", ("d",)))
     )
     lineage = (*announced("d", "c", "b"), LineageRecord(0, 2, merged), LineageRecord(1, 2, merged))
-    heard = BatchClaims(
+    claims = BatchClaims(
         2,
         {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}},
         lineage,
     )
-    frontier = advance(UNKNOWN, heard, now=7 * S)
+    frontier = advance(UNKNOWN, claims, now=7 * S)
     listed = partition_statuses(frontier, 67 * S, stall_after_s=60)
     shown = [
         (one.name, one.low_watermark, one.lagging_partition, one.waits_for, one.is_over)

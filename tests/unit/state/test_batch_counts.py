@@ -19,7 +19,7 @@ BEFORE = Progress(frontier=Frontier(2, {"p": StreamPartition(claims={0: 50}, epo
 
 def test_the_counts_of_no_rows_are_those_of_an_empty_batch() -> None:
     found = counts_of(RowCounts(), Progress(), 2, {})
-    assert (found.records, found.heard) == (0, BatchClaims(2))
+    assert (found.records, found.claims) == (0, BatchClaims(2))
 
 
 def test_claims_without_effect_are_found_in_what_was_read_before() -> None:
@@ -28,7 +28,7 @@ def test_claims_without_effect_are_found_in_what_was_read_before() -> None:
     rows.claim("p", 0, 40)
     rows.claim("p", 0, 30)
     found = counts_of(rows, BEFORE, 2, {})
-    assert found.heard.claims == {"p": {0: 40}}
+    assert found.claims.claims == {"p": {0: 40}}
     assert found.findings.ignored == {"p": {Ignored.BACKWARDS: 1, Ignored.IN_FUTURE: 3}}
     assert found.ignored_claims == 4
 
@@ -39,7 +39,7 @@ def test_an_older_producer_is_found_in_the_batch_and_behind_the_batches_before()
     for kafka_partition, epoch, offset in ((0, 3, 1), (0, 4, 2), (0, 3, 5), (1, 8, 7)):
         rows.epoch("p", kafka_partition, epoch, offset)
     found = counts_of(rows, BEFORE, 2, {})
-    assert found.heard.epochs == {"p": {0: 4, 1: 8}}
+    assert found.claims.epochs == {"p": {0: 4, 1: 8}}
     assert found.findings.older_producers == {"p": OlderProducer(1, 8, 9)}
     assert counts_of(rows, Progress(), 2, {}).findings.older_producers == {
         "p": OlderProducer(0, 3, 4)
@@ -60,4 +60,4 @@ def test_a_record_may_name_more_kafka_partitions_than_the_topic_has(
     record = ChildPartitions("p", 5, 0, (ChildPartition("p"),))
     lineage = LineageRecord(0, 2, record)
     found = counts_of(RowCounts(kafka_partitions=named, lineage={lineage: None}), Progress(), 2, {})
-    assert (found.heard.kafka_partitions, found.heard.lineage) == (expected, (lineage,))
+    assert (found.claims.kafka_partitions, found.claims.lineage) == (expected, (lineage,))

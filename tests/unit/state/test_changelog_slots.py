@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.state.changelog_slots import TABLE_SLOTS, bucket_of, table_slot
+from connector.warehouse import TABLE_SLOTS, bucket_of, table_slot
 
 
 def test_the_hash_is_that_of_spark() -> None:

@@ -18,8 +18,8 @@ from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
 from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.damage import reading
 from connector.state.overrides import PaceOverride
-from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from tests.unit.warehouses import commit, log_table

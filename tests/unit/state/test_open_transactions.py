@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.reports.stream_status import stream_status
-from connector.state.open_transactions import OpenTransaction, not_passed
-from connector.state.stream_progress import Progress
+from connector.state.stream_progress import OpenTransaction, Progress, still_hiding
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 
@@ -18,7 +17,7 @@ OPEN = OpenTransaction(0, 7, 3, AT, "p")
 
 def test_the_status_names_its_age_and_its_stream_partition() -> None:
     """OPS-5: and the offsets that it hides are the lag. One of a moment ago is no problem."""
-    progress = Progress(ingest_batch=1).renewed({0: 7}, EndOffsets(AT, {0: 10}), [OPEN])
+    progress = Progress(ingest_batch=1).refreshed({0: 7}, EndOffsets(AT, {0: 10}), [OPEN])
     assert Progress.from_json(progress.to_json(), UNKNOWN) == progress
     assert not any(
         "transaction" in hint
@@ -40,5 +39,5 @@ def test_without_one_nothing_is_stored() -> None:
 @given(st.integers(0, 20), st.integers(0, 20))
 def test_one_that_reading_has_passed_or_not_reached_hides_nothing(first: int, end: int) -> None:
     """OPS-5: reading stands exactly at the first record of a transaction that hides something."""
-    found = not_passed([OPEN._replace(first_offset=first)], {0: end})
+    found = still_hiding([OPEN._replace(first_offset=first)], {0: end})
     assert bool(found) == (first == end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.rate import SMOOTH_S, RateLimit
+from connector.state.pace import SMOOTH_S, RateLimit
 
 RATES = st.floats(0.5, 5000)
 PAUSES = st.lists(st.floats(0, 3) | st.just(0.0), min_size=1, max_size=300)

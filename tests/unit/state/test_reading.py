@@ -9,7 +9,7 @@ import pytest
 from connector import warehouse
 from connector.errors import TableError
 from connector.lake.state_reader import progress_of
-from connector.state.reading import reading
+from connector.state.damage import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from tests.unit.warehouses import commit

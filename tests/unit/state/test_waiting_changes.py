@@ -16,9 +16,9 @@ from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
 from connector.services.events import Event
 from connector.services.run import tell_what_waits
-from connector.state.changelog_slots import table_slot
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
+from connector.warehouse import table_slot
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims
 from tests.unit.warehouses import commit, log_table
@@ -67,8 +67,8 @@ ROWS = [
 def log(warehouse: Path, *, ago_s: int = 0, unknown_tables: int = 0) -> None:
     """A changelog of two batches in which the low watermark is 50, read so long ago."""
     now = time.time_ns() // 1000 - ago_s * 1_000_000
-    heard = BatchClaims(1, {"p0": {0: WATERMARK}})
-    counts = BatchCounts(changes=3, heard=heard, read_at=now, unknown_tables=unknown_tables)
+    claims = BatchClaims(1, {"p0": {0: WATERMARK}})
+    counts = BatchCounts(changes=3, claims=claims, read_at=now, unknown_tables=unknown_tables)
     progress, roots = Progress(), frozenset({"p0"})
     for batch in (1, 2):
         asked = EndOffsets(now, {0: batch})
