@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode, argument_invalid
+from connector.errors.settings import name_invalid
 from connector.records.codec import schema_id as schema_of
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Headers, Position, Reason
@@ -132,16 +132,13 @@ def check_group(group: str) -> str:
     have its name.
     """
     # The topics of a group "a.ledger" would be those of the group "a".
-    if not isinstance(group, str):
-        raise argument_invalid("group", group, "the name of a group")
     if _GROUP.fullmatch(group) and not group.endswith((_LEDGER, _REPLAYS)):
         return group
-    raise ConfigError(
-        ErrorCode.NAME_INVALID,
-        f"The group {truncate_utf8(group)!r} cannot have dead letters",
-        "The name is a part of the names of topics. It must have 1 to 64 characters of a-z A-Z 0-9"
-        f" . - _ and must not end with {_LEDGER} or {_REPLAYS}",
-        "Use another group",
+    raise name_invalid(
+        "A group with dead letters",
+        truncate_utf8(group),
+        f"1 to 64 characters of a-z A-Z 0-9 . - _, without {_LEDGER} or {_REPLAYS} at its end,"
+        " because it is a part of the names of topics",
     )
 
 

@@ -570,7 +570,7 @@ def shown_value(value: object) -> str:
 def argument_invalid(name: str, value: object, allowed: str) -> ConfigError:
     """The error for an argument of a function. `allowed` completes "It must be"."""
     return ConfigError(
-        ErrorCode.ARGUMENT_INVALID,
+        "ARGUMENT_INVALID",
         f"The argument {name} is {shown_value(value)}",
         f"It must be {allowed}",
         "Give such a value. Nothing was changed",

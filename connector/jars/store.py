@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Final, Literal, NoReturn
 from xml.sax.saxutils import quoteattr
 
-from connector.errors import ErrorCode, JarError
+from connector.errors.spark import (
+    ivy_missing,
+    ivy_settings_missing,
+    jar_different,
+    jar_folder_full,
+    jar_folder_unusable,
+    jars_missing,
+    java_missing,
+    java_too_old,
+    java_unusable,
+)
 
 OnProgress = Callable[[str], None]
 """Gets a line of progress."""
@@ -32,7 +42,6 @@ runs Spark may have no Java compiler.
 OLDEST_JAVA: Final = 17
 """The oldest version that Kafka 4 and Spark 4 support."""
 
-_REMEDY: Final = f"Install Java {OLDEST_JAVA} or 21, or set JAVA_HOME to its folder"
 IVY_SETTINGS_VARIABLE: Final = "CONNECTOR_IVY_SETTINGS"
 
 _NETWORK_SIGNS: Final = (
@@ -158,7 +167,9 @@ def fetch_listed(
                 _fetch_missing(missing, store, on_progress)
             stamp.touch()
     except OSError as error:
-        _explain(error, store.folder)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise jar_folder_full(str(store.folder)) from error
+        raise jar_folder_unusable(str(store.folder), str(error)) from error
     return paths
 
 
@@ -182,9 +193,13 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, on_progress: OnPr
             if _is_right(fetched, jar):
                 os.replace(fetched, store.folder / jar.file_name)
             elif wrong is None:
-                wrong = (jar, fetched.stat().st_size, _sha256(fetched))
+                wrong = jar_different(
+                    jar.coordinate,
+                    f"{fetched.stat().st_size} bytes and SHA-256 {_sha256(fetched)}",
+                    f"{jar.size_bytes} bytes and {jar.sha256}",
+                )
     if wrong is not None:
-        _refuse(*wrong)
+        raise wrong
     absent = [jar.coordinate for jar in jars if not (store.folder / jar.file_name).is_file()]
     if code != 0 or absent:
         _explain_ivy(absent, lines, store)
@@ -192,28 +207,14 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, on_progress: OnPr
 
 def _find_ivy() -> Path:
     """Ivy's jar inside pyspark, found without an import of pyspark."""
-    remedy = "Install it: pip install 'lowmark[spark]'"
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise JarError(
-            ErrorCode.PYSPARK_MISSING,
-            "Jars cannot be fetched: pyspark is not installed",
-            "Ivy, which fetches the jars, is a part of pyspark",
-            remedy,
-        )
-    found = sorted(
-        path
-        for place in spec.submodule_search_locations
-        for path in Path(place).glob("jars/ivy-*.jar")
-    )
-    if not found:
-        raise JarError(
-            ErrorCode.IVY_MISSING,
-            "Jars cannot be fetched: this pyspark has no Ivy",
-            f"There is no jars/ivy-*.jar in {spec.submodule_search_locations[0]}",
-            remedy,
-        )
-    return found[-1]
+        raise ivy_missing("pyspark, of which Ivy is a part, is not installed")
+    folders = spec.submodule_search_locations
+    jars = sorted(jar for folder in folders for jar in Path(folder).glob("jars/ivy-*.jar"))
+    if not jars:
+        raise ivy_missing(f"There is no jars/ivy-*.jar in {folders[0]}")
+    return jars[-1]
 
 
 def _run_ivy(
@@ -242,12 +243,7 @@ def _run_ivy(
     command += ["-retrieve", f"{work}/jars/[organisation]__[artifact]-[revision].[ext]"]
     if store.ivy_settings is not None:
         if not store.ivy_settings.is_file():
-            raise JarError(
-                ErrorCode.IVY_SETTINGS_MISSING,
-                f"The Ivy settings file {store.ivy_settings} does not exist",
-                "",
-                f"Correct or unset {IVY_SETTINGS_VARIABLE}",
-            )
+            raise ivy_settings_missing(str(store.ivy_settings))
         command += ["-settings", str(store.ivy_settings)]
     lines: deque[str] = deque(maxlen=_LINES_KEPT)
     done = 0
@@ -321,59 +317,16 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _refuse(jar: LockedJar, size_bytes: int, sha256: str) -> NoReturn:
-    raise JarError(
-        ErrorCode.JAR_DIFFERENT,
-        f"The fetched jar {jar.coordinate} differs from the lock file and was deleted",
-        f"It has {size_bytes} bytes and SHA-256 {sha256}. The lock file has {jar.size_bytes}"
-        f" bytes and {jar.sha256}",
-        "Try again. If the error stays, a mirror or proxy replaces files: ask its operator",
-    )
-
-
-def _explain(error: OSError, folder: Path) -> NoReturn:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        _explain_full_disk(folder, error)
-    raise JarError(
-        ErrorCode.JAR_FOLDER_UNUSABLE,
-        f"The jar folder {folder} cannot be used",
-        str(error),
-        "Make it writable, or set XDG_CACHE_HOME to another folder",
-        folder=folder,
-    ) from error
-
-
-def _explain_full_disk(folder: Path, error: OSError | None = None) -> NoReturn:
-    raise JarError(
-        ErrorCode.JAR_DISK_FULL,
-        "The disk is full: jars cannot be stored",
-        f"There is no space left at {folder}",
-        "Free 100 MB, or set XDG_CACHE_HOME to a folder on another disk",
-        folder=folder,
-    ) from error
-
-
 def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -> NoReturn:
-    said = "\n".join(lines)
+    output = "\n".join(lines)
     some = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
-    if any(sign in said for sign in _SPACE_SIGNS):
-        _explain_full_disk(store.folder)
-    telling = [line.strip() for line in lines if any(sign in line for sign in _NETWORK_SIGNS)]
-    if telling:
-        raise JarError(
-            ErrorCode.JAR_REPOSITORY_UNREACHABLE,
-            f"The jar repository cannot be reached, so these jars were not fetched: {some}",
-            telling[0][:300],
-            f"Check the network, or set {IVY_SETTINGS_VARIABLE} to an Ivy settings file with a"
-            " mirror",
-        )
-    raise JarError(
-        ErrorCode.JAR_MISSING,
-        f"Jars could not be fetched: {some}" if absent else "Jars could not be fetched",
-        "Ivy reported: " + " | ".join(line.strip() for line in lines[-15:] if line.strip())[-800:],
-        f"Check that the repository has these versions, or set {IVY_SETTINGS_VARIABLE} to an"
-        " Ivy settings file with another repository",
-    )
+    if any(sign in output for sign in _SPACE_SIGNS):
+        raise jar_folder_full(str(store.folder))
+    network = [line.strip() for line in lines if any(sign in line for sign in _NETWORK_SIGNS)]
+    if network:
+        raise jars_missing(some, f"The repository cannot be reached: {network[0][:300]}")
+    last = " | ".join(line.strip() for line in lines[-15:] if line.strip())
+    raise jars_missing(some, f"Ivy reported: {last[-800:]}")
 
 
 def find_java(environment: Mapping[str, str]) -> Path:
@@ -393,25 +346,13 @@ def find_java(environment: Mapping[str, str]) -> Path:
             timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise JarError(
-            ErrorCode.JAVA_UNUSABLE, f"{java} does not start", str(error), _REMEDY
-        ) from error
-    said = answer.stderr + answer.stdout
-    found = re.search(r'version "(\d+)', said)
-    if answer.returncode != 0 or found is None:
-        raise JarError(
-            ErrorCode.JAVA_UNUSABLE,
-            f"{java} does not report its version",
-            said.strip()[-300:],
-            _REMEDY,
-        )
-    if int(found[1]) < OLDEST_JAVA:
-        raise JarError(
-            ErrorCode.JAVA_TOO_OLD,
-            f"Java {found[1]} at {java} is too old",
-            f"Kafka and Spark need Java {OLDEST_JAVA} or newer",
-            _REMEDY,
-        )
+        raise java_unusable(str(java), str(error)) from error
+    output = answer.stderr + answer.stdout
+    version = re.search(r'version "(\d+)', output)
+    if answer.returncode != 0 or version is None:
+        raise java_unusable(str(java), output.strip()[-300:])
+    if int(version[1]) < OLDEST_JAVA:
+        raise java_too_old(str(java), version[1], OLDEST_JAVA)
     return java
 
 
@@ -420,12 +361,7 @@ def _look_up(environment: Mapping[str, str]) -> Path:
     if home and (Path(home) / "bin" / "java").is_file():
         return Path(home) / "bin" / "java"
     # An empty PATH has no folder. Without the "or", the PATH of this process would be searched.
-    found = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
-    if found is None:
-        raise JarError(
-            ErrorCode.JAVA_MISSING,
-            "No Java was found",
-            "Neither JAVA_HOME nor PATH has a Java program",
-            _REMEDY,
-        )
-    return Path(found)
+    java = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
+    if java is None:
+        raise java_missing()
+    return Path(java)

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
+from connector.errors.tables import tombstones_unusable
 from connector.lake.changelog_changes import (
     CHANGE_COLUMNS,
     bytes_literal,
@@ -24,7 +25,7 @@ from connector.lake.changelog_changes import (
 from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.rejection import Rejection
-from connector.state.damage import check_owner, reading, tombstones_unusable
+from connector.state.damage import check_owner, reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE

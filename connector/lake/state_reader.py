@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from connector import warehouse as places
+from connector.errors.changelog import frontier_missing
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
-from connector.state.damage import check_owner, frontier_missing, reading
+from connector.state.damage import check_owner, reading
 from connector.state.stream_progress import Progress, with_freshness_file
 from connector.state.table_state import TableState
 from connector.stored import from_stored

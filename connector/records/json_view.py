@@ -39,7 +39,16 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, NoReturn, get_args, get_origin
 
-from connector.errors import ErrorCode, InvalidChangeError, JsonViewError
+from connector.errors import InvalidChangeError
+from connector.errors.records import (
+    change_invalid,
+    field_invalid,
+    field_missing,
+    field_repeated,
+    field_unknown,
+    json_invalid,
+    record_kind_invalid,
+)
 from connector.records.model import (
     MAX_INT,
     ChangeType,
@@ -170,23 +179,13 @@ def from_json(line: str) -> JsonRecord:
     try:
         document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
-        raise JsonViewError(
-            ErrorCode.JSON_INVALID,
-            "This line is not JSON",
-            str(error),
-            "Write one JSON object per line",
-        ) from None
-    _check_names(document, "", ("stream_partition", "kafka_partitions", *_BRANCHES), "")
+        raise json_invalid(str(error)) from None
+    _check_names(document, "", ("stream_partition", "kafka_partitions", *_BRANCHES), "a line")
     branches = [name for name in _BRANCHES if document.get(name) is not None]
     if len(branches) != 1:
-        given = (
-            f"this one has {' and '.join(branches)}" if branches else "this one has none of them"
-        )
-        raise JsonViewError(
-            ErrorCode.RECORD_KIND_INVALID,
-            f"A record has exactly one of {', '.join(_BRANCHES)}; {given}",
-            field=branches[1] if branches else "data_change",
-        )
+        given = f"This one has {' and '.join(branches) or 'none of them'}"
+        field = branches[1] if branches else "data_change"
+        raise record_kind_invalid(f"{', '.join(_BRANCHES)}. {given}", field)
     stream_partition = _field(document, "", "stream_partition", _read_text)
     kafka_partitions = _field(document, "", "kafka_partitions", _read_positive_int, None)
     (branch,) = branches
@@ -261,7 +260,7 @@ def _field(values: Json, path: str, name: str, read: _Read, default: object = MI
     if values.get(name) is not None:
         return read(values[name], at)
     if default is MISSING:
-        raise JsonViewError(ErrorCode.FIELD_MISSING, f"{at} is missing", field=at)
+        raise field_missing(at)
     return default
 
 
@@ -271,28 +270,20 @@ def _build(of: type, path: str, arguments: Mapping[str, object]) -> Any:
     except InvalidChangeError as error:
         name = error.field.partition(",")[0]
         if name == "stream_partition":  # the only argument outside of the branch
-            raise JsonViewError(ErrorCode.CHANGE_INVALID, str(error), field=name) from error
-        raise JsonViewError(
-            ErrorCode.CHANGE_INVALID, f"In {path}: {error}", field=_path(path, name)
-        ) from error
+            raise change_invalid(name, str(error)) from error
+        raise change_invalid(_path(path, name), f"In {path}: {error}") from error
 
 
-def _check_names(value: Any, path: str, known: Iterable[str], of: str) -> None:
+def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> None:
     """Refuse a value that is not an object, and an unknown field."""
     if not isinstance(value, dict):
         _refuse(path, value, "an object")
-    known = tuple(known)
+    fields = tuple(fields)
     for name in value:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(known)}"
-            at = _path(path, name)
-            raise JsonViewError(
-                ErrorCode.FIELD_UNKNOWN,
-                f"{at} is not a field{f' of {of}' if of else ''}",
-                remedy=remedy,
-                field=at,
-            )
+        if name not in fields:
+            near = get_close_matches(name, fields, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(fields)}"
+            raise field_unknown(_path(path, name), owner, remedy)
 
 
 def _path(path: str, name: str) -> str:
@@ -307,25 +298,15 @@ def _refuse(path: str, value: object, wanted: str) -> NoReturn:
         shown += piece
         if len(shown) > 80:
             break
-    raise JsonViewError(
-        ErrorCode.FIELD_INVALID,
-        f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be"
-        f" {wanted}",
-        field=path,
-    )
+    raise field_invalid(path, shown if len(shown) <= 80 else f"{shown[:77]}...", wanted)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise JsonViewError(
-            ErrorCode.FIELD_REPEATED,
-            f"{json.dumps(twice)} occurs twice in one object",
-            field=twice,
-        )
-    return found
+        raise field_repeated(next(name for name in names if names.count(name) > 1))
+    return fields
 
 
 def _read_text(value: object, path: str) -> str:
@@ -357,9 +338,7 @@ def _read_bytes(value: object, path: str) -> bytes:
         ):
             return base64.b64decode(value["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise JsonViewError(
-            ErrorCode.BYTES_INVALID, f"{path} cannot be read as bytes", str(error), field=path
-        ) from None
+        _refuse(path, value, f"bytes ({error})")
     _refuse(path, value, 'text, or {"base64": "..."}')
 
 

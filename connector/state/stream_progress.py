@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
-from connector.errors import ErrorCode, StaleTableError
+from connector.errors.tables import table_stale, table_stale_blocked
 from connector.records.model import Release
 from connector.records.views import Time, view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
@@ -332,21 +332,10 @@ class Progress:
         if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
             return
         age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
-        problem = (
-            f"Table {table} is {age}, even with all ingested changes, but the bound is"
-            f" {max_staleness_s:g} s"
-        )
+        bound = f"{max_staleness_s:g}"
         if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
-            raise StaleTableError(
-                ErrorCode.TABLE_STALE_BLOCKED,
-                problem,
-                "Rows of the table wait for dead letters (block_rows). The oldest one waits since"
-                f" {view_of_time(min(dead.since for dead in blocked_rows))}",
-                "Repair and replay the dead letters, or discard them, or read the table as it is"
-                " (allow_stale)",
-                table=table,
-                as_of=as_of,
-            )
+            since = view_of_time(min(letter.since for letter in blocked_rows))
+            raise table_stale_blocked(table, age, bound, str(since), as_of)
         asked = self.freshness.newest
         last = (
             "Ingest has never run"
@@ -354,14 +343,7 @@ class Progress:
             else f"Ingest last asked Kafka at {view_of_time(asked)}"
         )
         lag = f", and was {self.freshness.behind} offsets behind" if self.freshness.behind else ""
-        raise StaleTableError(
-            ErrorCode.TABLE_STALE,
-            problem,
-            f"{last}{lag}",
-            "Check that ingest runs and keeps up, or read the table as it is (allow_stale)",
-            table=table,
-            as_of=as_of,
-        )
+        raise table_stale(table, age, bound, f"{last}{lag}", as_of)
 
     def refreshed(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors.settings import setting_invalid
 from connector.records.model import DataChange, Release
 
 
@@ -30,11 +30,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.delete_retention_s <= 0:
-            cause = "lowmark must remember deletes for some time"
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"delete_retention is {self.delete_retention_s} s",
-                cause,
+            raise setting_invalid(
+                "delete_retention",
+                f"{self.delete_retention_s} s",
+                "a duration of at least 1 s",
                 "Set it to 2d, for example",
             )
 

@@ -15,12 +15,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as places
+from connector.errors.changelog import frontier_missing
 from connector.spark.storage.changelog_columns import ENTRIES
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list
 from connector.spark.storage.hadoop import read_text
 from connector.spark.storage.logged_batch import LoggedBatch
-from connector.state.damage import check_owner, frontier_missing, reading
+from connector.state.damage import check_owner, reading
 from connector.state.stream_progress import Progress, with_freshness_file
 from connector.stored import from_stored
 from connector.warehouse import (

@@ -338,5 +338,5 @@ def test_the_topics_of_a_group() -> None:
 )
 def test_a_group_whose_topics_cannot_have_its_name_is_refused(name: str) -> None:
     """SUB-4: also one whose topics would be those of another group."""
-    with pytest.raises(ConfigError, match="cannot have dead letters"):
+    with pytest.raises(ConfigError, match="A group with dead letters has the name"):
         check_group(name)

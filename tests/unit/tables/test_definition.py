@@ -189,7 +189,7 @@ REFUSED = {
     "one name twice": (lambda: table(column("a", b"1"), column("a", b"2")), "the names a and a"),
     "names apart by case": (
         lambda: table(column("Mode"), column("mode")),
-        "the names Mode and mode. Spark does not distinguish upper and lower case",
+        "the names Mode and mode. Each name can be used once. Spark does not distinguish upper",
     ),
     "a column named as the key": (lambda: table(column("ID")), "the names id and ID"),
     "key columns apart by case": (
