@@ -34,7 +34,7 @@ from typing import Annotated, Final
 
 from connector.errors import InvalidChangeError
 from connector.records.codec import ChangeRecord, Schemas, decode, plan_of, schema_id
-from connector.records.field_types import Between, check_arguments
+from connector.records.field_types import Between, check_ranges
 from connector.records.model import (
     MAX_TIMESTAMP,
     DataChange,
@@ -93,7 +93,7 @@ class Limits:
     row_images: RowImages = RowImages.COUNT
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)

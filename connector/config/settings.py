@@ -22,7 +22,7 @@ from connector.errors.settings import (
     table_unknown,
     warehouse_invalid,
 )
-from connector.records.field_types import Between, check_arguments
+from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition
 from connector.text import is_secret, nearest, one_of, without_credentials
@@ -82,9 +82,6 @@ class KafkaConfig:
     bootstrap_servers: Annotated[str, _SERVERS]
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.settings.items()}
         return f"KafkaConfig(bootstrap_servers={self.bootstrap_servers!r}, settings={shown!r})"
@@ -105,7 +102,7 @@ class RegistryConfig:
     auto_register: bool = False
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
         object.__setattr__(self, "url", self.url.rstrip("/"))
 
     def subject(self, topic: str) -> str:
@@ -168,7 +165,7 @@ class StreamConfig:
     incomplete_after_s: Annotated[int, _SECOND] | None = None
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
 
     @property
     def wait_s(self) -> int | None:
@@ -213,7 +210,6 @@ class ConnectorConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         if allowed := warehouse_fault(self.warehouse):
             raise warehouse_invalid(shown_value(without_credentials(self.warehouse)), allowed)
         # With another spelling, Spark would use other settings and other checks.

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 from connector.config.settings_reader import Form
 from connector.config.storage import is_local
 from connector.errors.settings import warehouse_not_shared
-from connector.records.field_types import Between, check_arguments
+from connector.records.field_types import Between, check_ranges
 from connector.text import is_secret
 
 LOCAL_MASTER: Final = "local[*]"
@@ -81,7 +81,7 @@ class SparkConfig:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
 
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.conf.items()}

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from connector.config.settings_reader import Form
-from connector.records.field_types import check_arguments
 
 DEFAULT_REGION: Final = "us-east-1"
 """Stores other than Amazon's have no regions, but their clients want the name of one."""
@@ -76,7 +75,6 @@ class StorageConfig:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         object.__setattr__(self, "endpoint", self.endpoint.rstrip("/"))
 
     @property

@@ -69,15 +69,6 @@ def column_encoding_invalid(column: str, type_: str) -> ConfigError:
     )
 
 
-def type_unknown(type_: str, types: str) -> ConfigError:
-    return ConfigError(
-        "COLUMN_TYPE_INVALID",
-        f"The type {type_!r} is unknown",
-        f"The types are {types}",
-        "Use one of these types",
-    )
-
-
 def columns_too_many(table: str, count: int, limit: int) -> ConfigError:
     return ConfigError(
         "COLUMNS_INVALID",

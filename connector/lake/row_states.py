@@ -33,7 +33,7 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, join
 from connector.tables.row import canonical, read_change, state_of
 from connector.tables.stored_definition import from_properties
-from connector.tables.stored_state import read_state
+from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -133,7 +133,7 @@ class RowStates:
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
         plain = [_plain(one.type, value) for one, value in zip(columns, values, strict=False)]
-        return canonical(self.definition, read_state(self.definition, stored, plain))
+        return canonical(self.definition, StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes that may not be applied yet. If a change is applied

@@ -17,15 +17,9 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
-import fastavro
-from fastavro.schema import (
-    fingerprint,
-    parse_schema,
-    to_parsing_canonical_form,
-)
+from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
 from connector.errors import InvalidChangeError
 from connector.records import avro_plan
@@ -33,7 +27,7 @@ from connector.records.avro_decoder import DamagedError
 from connector.records.avro_encoder import encode_body
 from connector.records.avro_plan import Plan, UnreadableSchemaError, compile_plan
 from connector.records.body_decoder import decode_body
-from connector.records.datum import build, to_datum
+from connector.records.datum import build
 from connector.records.field_types import check_types
 from connector.records.model import Record, Rule
 from connector.records.rejection import Reason, Rejection
@@ -205,13 +199,6 @@ def encode(record: Record, kafka_partitions: int) -> bytes:
 def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:
     """Encode a record and put the framing before it."""
     return frame(encode(record, kafka_partitions), schema_id)
-
-
-def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
-    """Encode with fastavro. A test compares the bytes of `encode` with it (REC-20)."""
-    body = BytesIO()
-    fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
-    return body.getvalue()
 
 
 def decode(

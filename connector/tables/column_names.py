@@ -48,17 +48,6 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
         )
 
 
-def unmapped_cell(name: str) -> tuple[str, bytes]:
-    """The inverse of `unmapped_name`. Raises `ValueError` for any other text."""
-    family, colon, rest = name.partition(":")
-    qualifier = re.sub(
-        rb"%([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), rest.encode()
-    )
-    if not colon or unmapped_name(family, qualifier) != name:
-        raise ValueError(f"{name!r} is not the name of a cell")
-    return family, qualifier
-
-
 def name_fault(what: str, name: str) -> ConfigError | None:
     """Return what is wrong with the name of a column."""
     if name.startswith("_"):

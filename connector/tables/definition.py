@@ -24,10 +24,9 @@ from connector.errors.definitions import (
     columns_too_many,
     definition_different,
     source_table_invalid,
-    type_unknown,
 )
 from connector.errors.settings import name_invalid, setting_invalid
-from connector.records.field_types import check_arguments
+from connector.records.field_types import check_ranges
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import (
@@ -77,7 +76,6 @@ class Column:
     encoding: Encoding = Encoding.TEXT
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         for fault in column_faults(
             self.name, self.family, self.qualifier, self.type, self.encoding
         ):
@@ -126,7 +124,7 @@ class TableDefinition:
     buckets: int = 1
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
         for fault in setting_faults(
             self.name,
             self.stream,
@@ -179,32 +177,27 @@ def setting_faults(
             )
     if not _is_table_name(source):
         yield source_table_invalid(table, source)
-    for setting, value, is_allowed, allowed, remedy in (
-        (
-            "max_staleness",
+    if max_staleness_s is not None and max_staleness_s < 0:
+        yield setting_invalid(
+            f"tables.{table}.max_staleness",
             f"{max_staleness_s} s",
-            max_staleness_s is None or max_staleness_s >= 0,
             "a duration of at least 0 s",
-            "set it to 10m, for example",
-        ),
-        (
-            "apply_every",
+            "Remove the setting, or set it to 10m, for example",
+        )
+    if apply_every_s is not None and apply_every_s < 1:
+        yield setting_invalid(
+            f"tables.{table}.apply_every",
             f"{apply_every_s} s",
-            apply_every_s is None or apply_every_s >= 1,
             "a duration of at least 1 s",
-            "set it to 1h, for example",
-        ),
-        (
-            "buckets",
-            f"{buckets}",
-            1 <= buckets <= MAX_BUCKETS and buckets.bit_count() == 1,
+            "Remove the setting, or set it to 1h, for example",
+        )
+    if not 1 <= buckets <= MAX_BUCKETS or buckets.bit_count() != 1:
+        yield setting_invalid(
+            f"tables.{table}.buckets",
+            str(buckets),
             f"a power of two from 1 to {MAX_BUCKETS}",
-            "for a table of a few gigabytes, set it to 16",
-        ),
-    ):
-        if not is_allowed:
-            name = f"tables.{table}.{setting}"
-            yield setting_invalid(name, value, allowed, f"Remove the setting, or {remedy}")
+            "Remove the setting for a table below 256 MB. 16 buckets fit a few gigabytes",
+        )
 
 
 def columns_faults(
@@ -234,16 +227,6 @@ def columns_faults(
         if (other := shown_by.get((family, qualifier))) is not None:
             yield cell_repeated(table, name, other, unmapped_name(family, qualifier))
         shown_by[family, qualifier] = name
-
-
-def column_type(text: str) -> DataType:
-    """Return the type with this name, in upper or lower case. Raises `ConfigError` for an unknown
-    name (TBL-8).
-    """
-    try:
-        return DataType(text.upper())
-    except ValueError:
-        raise type_unknown(text, ", ".join(DataType)) from None
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:

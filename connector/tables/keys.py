@@ -19,7 +19,7 @@ from connector.errors.definitions import (
     key_type_invalid,
     row_key_invalid,
 )
-from connector.records.field_types import check_arguments
+from connector.records.field_types import check_ranges
 from connector.records.model import MAX_ROW_KEY_BYTES, Rule
 from connector.tables.column_names import name_fault, repeated_names
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
@@ -74,7 +74,6 @@ class KeyPart:
     type: DataType
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         if fault := name_fault("key column", self.name):
             raise fault
 
@@ -98,7 +97,7 @@ class Key:
     delimiter: str = DEFAULT_DELIMITER
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
         types = [(part.name, part.type) for part in self.parts]
         for fault in key_faults(types, self.form, self.delimiter):
             raise fault

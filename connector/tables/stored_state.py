@@ -41,7 +41,13 @@ class StateForm:
         self._families = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
 
     def read(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
-        """Return the state of a row: `read_state`."""
+        """Return the state of a row. `values` are those of the columns, as `tables.values` has
+        them. They are empty if all versions are kept.
+
+        The cells of columns have the canonical bytes of their values. A cell has a timestamp, also
+        if a deletion hid its value. A write without a value and a timestamp is the deletion of its
+        column.
+        """
         order_by = self._definition.order
         # The order is null if no column and no family of the row was written by it.
         orders = [order and read_order(order_by, order) for order in stored["orders"] or ()]
@@ -75,7 +81,9 @@ class StateForm:
         return RowState(cells, tombstones)
 
     def write(self, state: RowState) -> dict[str, Any]:
-        """Return the value of `_state`: `write_state`."""
+        """Return the value of `_state` for a normal state, without the values of the columns. The
+        table keeps the latest version of a cell.
+        """
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
         registers = [
@@ -93,25 +101,6 @@ class StateForm:
         if cells or tombstones:
             residual = list(_residual(self._definition, cells, tombstones)) or None
         return {"orders": orders.stored, **stored, "residual": residual}
-
-
-def read_state(
-    definition: TableDefinition, stored: Mapping[str, Any], values: Iterable[Any]
-) -> RowState:
-    """Return the state of a row. `values` are those of the columns, as `tables.values` has them.
-    They are empty if all versions are kept.
-
-    The cells of columns have the canonical bytes of their values. A cell has a timestamp, also if a
-    deletion hid its value. A write without a value and a timestamp is the deletion of its column.
-    """
-    return StateForm(definition).read(stored, values)
-
-
-def write_state(definition: TableDefinition, state: RowState) -> dict[str, Any]:
-    """Return the value of `_state` for a normal state, without the values of the columns. The table
-    keeps the latest version of a cell.
-    """
-    return StateForm(definition).write(state)
 
 
 def _read_element(

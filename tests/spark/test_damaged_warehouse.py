@@ -69,7 +69,7 @@ def test_overrides_without_their_log_or_of_another_program_are_not_none(
     Overrides(warehouse).set(StalenessOverride("accounts", 600, 1, "ann"))
     row = as_arrow([{"made_by": "x"}], {"made_by": "string"})
     write_deltalake(path, row, mode="append", schema_mode="merge")
-    with pytest.raises(TableError, match="was not made by lowmark") as caught:
+    with pytest.raises(TableError, match="does not belong to lowmark") as caught:
         read_table(spark, warehouse, "accounts")
     assert caught.value.code == ErrorCode.COMMIT_FOREIGN
     shutil.rmtree(path / "_delta_log")

@@ -10,7 +10,6 @@ import fastavro
 import pytest
 
 from connector.records.codec import ChangeRecord, Schemas, decode, frame
-from connector.records.datum import to_datum
 from connector.records.model import (
     CONTROL_KEY,
     MAX_LONG,
@@ -31,6 +30,7 @@ from connector.records.model import (
     WriteStreamOffset,
 )
 from connector.records.rejection import Reason, Rejection
+from tests.fastavro_encoder import to_datum
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 
 CHANGE = DataChange(

@@ -11,7 +11,7 @@ from connector.errors import ConfigError, InvalidChangeError, TableError
 from connector.records.model import DeleteFamily, SetCell
 from connector.records.ordering import OrderBy
 from connector.records.rejection import Reason, Rejection
-from connector.tables.column_names import unmapped_cell, unmapped_name
+from connector.tables.column_names import unmapped_name
 from connector.tables.definition import (
     Column,
     TableDefinition,
@@ -19,7 +19,6 @@ from connector.tables.definition import (
     check_columns,
     check_compatible,
     column_names,
-    column_type,
     compatible,
 )
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -32,7 +31,7 @@ from connector.tables.stored_definition import (
     to_properties,
 )
 from connector.tables.values import DataType, Encoding, Unreadable
-from tests.changes import change
+from tests.changes import change, unmapped_cell
 
 INT64, STRING, BYTES = DataType.INT64, DataType.STRING, DataType.BYTES
 
@@ -196,10 +195,6 @@ REFUSED = {
         lambda: Key((KeyPart("a", STRING), KeyPart("A", STRING)), KeyForm.DELIMITED),
         "the names a and A",
     ),
-    "an unknown type": (
-        lambda: column_type("INTEGER"),
-        "'INTEGER' is unknown. The types are STRING, BYTES, BOOL",
-    ),
     "no name": (lambda: column(""), "has the name ''"),
     "a name of several words": (lambda: column("a b"), "has the name 'a b'"),
     "a name that is SQL": (lambda: column("a`; DROP"), "has the name"),
@@ -277,10 +272,6 @@ def test_the_widest_table_that_can_be() -> None:
     """TBL-8: 16 key columns, 2,000 columns."""
     wide = table(*(column(f"c{number}") for number in range(1984)), key=delimited(*[INT64] * 16))
     assert len(column_names(wide)) == 2003
-
-
-def test_types_are_known_by_name_in_either_case() -> None:
-    assert column_type("int64") is column_type("INT64") is INT64
 
 
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────
