@@ -318,8 +318,10 @@ def _column(section: Section) -> _Column:
     family = section.text("family", None, _FAMILY)
     qualifier = _qualifier(section, name)
     type_, spelt = section.spelt("type", DataType), section.spelt("encoding", Encoding)
-    types = [one for one in DataType if spelt is not Encoding.BINARY or one not in TEXT_ONLY]
-    encodings = [one for one in Encoding if one is Encoding.TEXT or type_ not in TEXT_ONLY]
+    types = [type_ for type_ in DataType if spelt is not Encoding.BINARY or type_ not in TEXT_ONLY]
+    encodings = [
+        encoding for encoding in Encoding if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+    ]
     section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
     encoding = section.choice("encoding", Encoding, Encoding.TEXT, offered=encodings)
     if not section.has("type"):

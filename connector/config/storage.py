@@ -157,8 +157,8 @@ def warehouse_fault(warehouse: str) -> str:
     )
 
 
-def _without(found: re.Match[str] | None) -> str:
-    if found is None:
+def _without(match: re.Match[str] | None) -> str:
+    if match is None:
         return ""
-    text = found[0] if found[0].isprintable() else f"the character U+{ord(found[0]):04X}"
+    text = match[0] if match[0].isprintable() else f"the character U+{ord(match[0]):04X}"
     return f"a path without {text}, because Spark and deltalake would use different folders"

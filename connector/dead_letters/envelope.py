@@ -310,9 +310,9 @@ def from_record(
 
 def _block_start(headers: Headers) -> int | None:
     """Return the index of the first header of the block, or None."""
-    for place in range(len(headers) - 1, -1, -1):
-        if headers[place][0] == _TOPIC:
-            return place
+    for index in range(len(headers) - 1, -1, -1):
+        if headers[index][0] == _TOPIC:
+            return index
     return None
 
 
@@ -419,17 +419,17 @@ def describe_failure(headers: Headers) -> str | None:
     by_name = dict(headers)
     for tool, prefix, original, names in _TOOLS:
         what = [text for name in names if (text := _text(by_name.get(prefix + name)))]
-        place = {
+        position = {
             name: by_name.get(f"{prefix}{original}{name}")
             for name in ("topic", "partition", "offset")
         }
-        if what or (prefix != _SPRING and any(place.values())):
+        if what or (prefix != _SPRING and any(position.values())):
             partition, offset = (
-                _spring_number(place[name]) if prefix == _SPRING else _text(place[name])
+                _spring_number(position[name]) if prefix == _SPRING else _text(position[name])
                 for name in ("partition", "offset")
             )
             parts = (
-                _text(place["topic"]),
+                _text(position["topic"]),
                 partition and f"Kafka partition {partition}",
                 offset and f"offset {offset}",
             )

@@ -404,16 +404,16 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
     try:
         return tuple(
             LedgerEntry(
-                one.action,
-                _time(one.at),
-                one.by,
-                one.why,
-                one.selection,
-                one.attempt,
-                one.attempts_since_reopen,
-                one.repair or None,
+                entry.action,
+                _time(entry.at),
+                entry.by,
+                entry.why,
+                entry.selection,
+                entry.attempt,
+                entry.attempts_since_reopen,
+                entry.repair or None,
             )
-            for one in from_text(_History, value.decode()).entries
+            for entry in from_text(_History, value.decode()).entries
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(

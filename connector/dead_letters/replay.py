@@ -263,7 +263,7 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
     Headers about a failure or an earlier replay are removed, and the header of this replay is
     added.
     """
-    kept = (
+    original = (
         header
         for header in headers
         if not (
@@ -272,7 +272,7 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
             or is_error_header(header[0])
         )
     )
-    return (*kept, replay_header(letter_id, attempt))
+    return (*original, replay_header(letter_id, attempt))
 
 
 def _size_on_wire(content: Content) -> int:

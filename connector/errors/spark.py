@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from connector.errors import JarError
+from connector.errors import ConnectorError
 
 _JAVA: Final = "Install Java 17 or 21, or set JAVA_HOME to its folder"
 
 
-def java_missing() -> JarError:
-    return JarError(
+def java_missing() -> ConnectorError:
+    return ConnectorError(
         "JAVA_UNUSABLE",
         "No Java was found",
         "Neither JAVA_HOME nor PATH has a Java program",
@@ -18,12 +18,12 @@ def java_missing() -> JarError:
     )
 
 
-def java_unusable(java: str, cause: str) -> JarError:
-    return JarError("JAVA_UNUSABLE", f"{java} does not report its version", cause, _JAVA)
+def java_unusable(java: str, cause: str) -> ConnectorError:
+    return ConnectorError("JAVA_UNUSABLE", f"{java} does not report its version", cause, _JAVA)
 
 
-def java_too_old(java: str, version: str, oldest: int) -> JarError:
-    return JarError(
+def java_too_old(java: str, version: str, oldest: int) -> ConnectorError:
+    return ConnectorError(
         "JAVA_UNUSABLE",
         f"Java {version} at {java} is too old",
         f"Kafka and Spark need Java {oldest} or newer",
@@ -31,8 +31,8 @@ def java_too_old(java: str, version: str, oldest: int) -> JarError:
     )
 
 
-def ivy_missing(cause: str) -> JarError:
-    return JarError(
+def ivy_missing(cause: str) -> ConnectorError:
+    return ConnectorError(
         "EXTRA_MISSING",
         "Jars cannot be fetched: there is no pyspark with Ivy",
         cause,
@@ -40,8 +40,8 @@ def ivy_missing(cause: str) -> JarError:
     )
 
 
-def jar_different(jar: str, received: str, locked: str) -> JarError:
-    return JarError(
+def jar_different(jar: str, received: str, locked: str) -> ConnectorError:
+    return ConnectorError(
         "JAR_DIFFERENT",
         f"The fetched jar {jar} differs from the lock file and was deleted",
         f"It has {received}. The lock file has {locked}",
@@ -49,8 +49,8 @@ def jar_different(jar: str, received: str, locked: str) -> JarError:
     )
 
 
-def jar_folder_unusable(folder: str, cause: str) -> JarError:
-    return JarError(
+def jar_folder_unusable(folder: str, cause: str) -> ConnectorError:
+    return ConnectorError(
         "JAR_FOLDER_UNUSABLE",
         f"The jar folder {folder} cannot be used",
         cause,
@@ -59,8 +59,8 @@ def jar_folder_unusable(folder: str, cause: str) -> JarError:
     )
 
 
-def jar_folder_full(folder: str) -> JarError:
-    return JarError(
+def jar_folder_full(folder: str) -> ConnectorError:
+    return ConnectorError(
         "JAR_FOLDER_UNUSABLE",
         "The disk is full: jars cannot be stored",
         f"There is no space left at {folder}",
@@ -69,8 +69,8 @@ def jar_folder_full(folder: str) -> JarError:
     )
 
 
-def jars_missing(jars: str, cause: str) -> JarError:
-    return JarError(
+def jars_missing(jars: str, cause: str) -> ConnectorError:
+    return ConnectorError(
         "JAR_MISSING",
         f"Jars could not be fetched: {jars}",
         cause,
@@ -79,8 +79,8 @@ def jars_missing(jars: str, cause: str) -> JarError:
     )
 
 
-def ivy_settings_missing(file: str) -> JarError:
-    return JarError(
+def ivy_settings_missing(file: str) -> ConnectorError:
+    return ConnectorError(
         "JAR_MISSING",
         f"The Ivy settings file {file} does not exist",
         "",

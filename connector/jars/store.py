@@ -142,8 +142,8 @@ def fetch(lock: Lock, store: JarStore, on_progress: OnProgress = lambda _: None)
     end.
 
     Raises:
-        JarError: There is no pyspark (Ivy is part of it), no Java or no network, a jar differs from
-            the lock, or the folder cannot be written.
+        ConnectorError: There is no pyspark (Ivy is part of it), no Java or no network, a jar
+            differs from the lock, or the folder cannot be written.
     """
     own = [Path(__file__).with_name(OWN_JAR)] if lock == "spark" else []
     return [*fetch_listed(lock, lock_text(lock), store, on_progress), *own]
@@ -332,7 +332,7 @@ def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -
 def find_java(environment: Mapping[str, str]) -> Path:
     """The `java` that `JAVA_HOME` names, else the first one on `PATH`.
 
-    Raises `JarError` if there is no Java, if it does not start, or if it is older than 17. It
+    Raises `ConnectorError` if there is no Java, if it does not start, or if it is older than 17. It
     starts a JVM for a short time.
     """
     java = _look_up(environment)

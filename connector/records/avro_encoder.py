@@ -104,7 +104,9 @@ def _append_write_stream(pieces: list[bytes], stream: str, offset: int) -> None:
 
 
 def _release(release: Release) -> bytes:
-    ranges = [_text(one.stream) + _long(one.first) + _long(one.upto) for one in release.ranges]
+    ranges = [
+        _text(range_.stream) + _long(range_.first) + _long(range_.upto) for range_ in release.ranges
+    ]
     return _long(release.commit_timestamp) + _array(ranges)
 
 

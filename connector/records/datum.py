@@ -117,7 +117,7 @@ def _heartbeat(stream_partition: str, heartbeat: Datum) -> Heartbeat:
 
 def release_of(stream_partition: str, release: Datum) -> Release:
     """Return the release with these fields. Raises `InvalidChangeError` if they break a rule."""
-    ranges = tuple(OffsetRange(**one) for one in release["ranges"])
+    ranges = tuple(OffsetRange(**range_) for range_ in release["ranges"])
     return Release(stream_partition, release["commit_timestamp"], ranges)
 
 

@@ -87,15 +87,15 @@ _KINDS: Final[Mapping[str, type[Entry]]] = {
     "DELETE_CELLS": DeleteCells,
     "DELETE_FAMILY": DeleteFamily,
 }
-_KIND_OF: Final = {of: kind for kind, of in _KINDS.items()}
-_ENTRY_FIELDS: Final = {kind: ("kind", *shown_fields(of)) for kind, of in _KINDS.items()}
+_KIND_OF: Final = {class_: kind for kind, class_ in _KINDS.items()}
+_ENTRY_FIELDS: Final = {kind: ("kind", *shown_fields(class_)) for kind, class_ in _KINDS.items()}
 _ANY_ENTRY_FIELDS: Final = tuple(
     dict.fromkeys(field for names in _ENTRY_FIELDS.values() for field in names)
 )
 _TIMES: Final = frozenset(
     name
-    for of in (*_BRANCHES.values(), *_KINDS.values(), OldCell)
-    for name, hint in shown_fields(of).items()
+    for class_ in (*_BRANCHES.values(), *_KINDS.values(), OldCell)
+    for name, hint in shown_fields(class_).items()
     if Mark.TIME in marks_of(hint)[1]
 )
 _Read = Callable[[Any, str], Any]
@@ -125,7 +125,7 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
         shown["entries"] = [view_of_entry(entry) for entry in record.entries]
         if record.is_staged:
             shown["commit_timestamp"] = 0
-    branch = next(name for name, of in _BRANCHES.items() if isinstance(record, of))
+    branch = next(name for name, class_ in _BRANCHES.items() if isinstance(record, class_))
     return to_line({**line, branch: shown})
 
 
@@ -197,27 +197,27 @@ def from_json(line: str) -> JsonRecord:
     )
 
 
-def read_value(of: Any, value: object, path: str) -> Any:
+def read_value(class_: Any, value: object, path: str) -> Any:
     """Read a value of a type of the model, of a dataclass, or of a tuple of these. Raises
     `JsonViewError` with the path.
     """
-    return _reader(of)(value, path)
+    return _reader(class_)(value, path)
 
 
-def _read_object(of: type, value: Any, path: str, **given: object) -> Any:
+def _read_object(class_: type, value: Any, path: str, **given: object) -> Any:
     """Build a value of the model. Its constructor checks the limits of REC-14.
 
     Unknown fields are refused before missing ones. `given` are arguments that are not fields of
     the object.
     """
-    readers = {name: read for name, read in _readers(of).items() if name not in given}
-    _check_names(value, path, readers, of.__name__)
-    defaults = {one.name: one.default for one in fields(of)}
-    if of is DataChange and value.get("change_type") == ChangeType.GARBAGE_COLLECTION:
+    readers = {name: read for name, read in _readers(class_).items() if name not in given}
+    _check_names(value, path, readers, class_.__name__)
+    defaults = {field.name: field.default for field in fields(class_)}
+    if class_ is DataChange and value.get("change_type") == ChangeType.GARBAGE_COLLECTION:
         defaults["source_cluster_id"] = ""
     for name, read in readers.items():
         given[name] = _field(value, path, name, read, defaults[name])
-    return _build(of, path, given)
+    return _build(class_, path, given)
 
 
 def _read_entry(value: Any, path: str) -> Entry:
@@ -230,8 +230,8 @@ def _read_entry(value: Any, path: str) -> Entry:
 
 
 @cache
-def _readers(of: type) -> dict[str, _Read]:
-    return {name: _reader(hint) for name, hint in shown_fields(of).items()}
+def _readers(class_: type) -> dict[str, _Read]:
+    return {name: _reader(hint) for name, hint in shown_fields(class_).items()}
 
 
 def _reader(hint: Any) -> _Read:
@@ -244,7 +244,7 @@ def _reader(hint: Any) -> _Read:
     if kind in _SCALARS:
         return _SCALARS[kind]
     if NoneType in get_args(kind):
-        (other,) = (one for one in get_args(kind) if one is not NoneType)
+        (other,) = (part for part in get_args(kind) if part is not NoneType)
         return _reader(other)
     if get_origin(kind) is tuple:
         return _list_of(_reader(get_args(kind)[0]), is_of_names=get_args(kind)[0] is str)
@@ -264,9 +264,9 @@ def _field(values: Json, path: str, name: str, read: _Read, default: object = MI
     return default
 
 
-def _build(of: type, path: str, arguments: Mapping[str, object]) -> Any:
+def _build(class_: type, path: str, arguments: Mapping[str, object]) -> Any:
     try:
-        return of(**arguments)
+        return class_(**arguments)
     except InvalidChangeError as error:
         name = error.field.partition(",")[0]
         if name == "stream_partition":  # the only argument outside of the branch

@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Annotated, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import AuditError, ErrorCode
+from connector.errors import ConnectorError, ErrorCode
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
 from connector.state.incomplete_transactions import IncompleteTransaction
@@ -267,7 +267,7 @@ class StreamAudit(Viewed):
         """Whether every offset is accounted for, and every dead letter was found."""
         return self.fault() is None and not self.unverified
 
-    def fault(self) -> AuditError | None:
+    def fault(self) -> ConnectorError | None:
         """Return which promise is broken and how, or None. Unverified offsets break none."""
         faults = [
             self._places(
@@ -286,7 +286,7 @@ class StreamAudit(Viewed):
         tables = f"nothing_invented: {'; '.join(self.faulty_tables.values())}"
         if not broken and not self.faulty_tables:
             return None
-        return AuditError(
+        return ConnectorError(
             ErrorCode.AUDIT_FAILED,
             f"Stream {self.stream} breaks "
             + "; ".join(filter(None, (broken, tables if self.faulty_tables else ""))),

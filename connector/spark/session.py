@@ -175,7 +175,7 @@ def configure_session(
         The same builder.
 
     Raises:
-        JarError: A jar cannot be downloaded, or its hash differs from the locked one.
+        ConnectorError: A jar cannot be downloaded, or its hash differs from the locked one.
     """
     folder = Path(tempfile.mkdtemp(prefix="lowmark-spark-")) if scratch is None else scratch
     if jars is None:

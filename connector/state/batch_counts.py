@@ -80,8 +80,8 @@ class RowCounts:
     def epoch(self, stream_partition: str, kafka_partition: int, epoch: int, offset: int) -> None:
         """Count the epoch of a control record."""
         runs = self.epochs.setdefault(stream_partition, {}).setdefault(kafka_partition, {})
-        known = runs.get(epoch, EpochRun(epoch, offset, offset))
-        runs[epoch] = EpochRun(epoch, min(known.first, offset), max(known.last, offset))
+        run = runs.get(epoch, EpochRun(epoch, offset, offset))
+        runs[epoch] = EpochRun(epoch, min(run.first, offset), max(run.last, offset))
 
 
 CountRows = Callable[[BatchRows], RowCounts]
@@ -136,13 +136,16 @@ def counts_of(
 def _older_producers(
     runs: Mapping[str, Mapping[int, list[EpochRun]]], before: Frontier
 ) -> dict[str, OlderProducer]:
-    found = {}
-    for name, by_place in runs.items():
-        known = before.partitions[name].epochs if name in before.partitions else {}
-        older = (older_producer(k, of_one, known.get(k, 0)) for k, of_one in by_place.items())
+    older_producers = {}
+    for name, by_partition in runs.items():
+        newest_epochs_before = before.partitions[name].epochs if name in before.partitions else {}
+        older = (
+            older_producer(k, runs_of_partition, newest_epochs_before.get(k, 0))
+            for k, runs_of_partition in by_partition.items()
+        )
         signs = [sign for sign in older if sign is not None]
         if signs:
-            found[name] = max(
+            older_producers[name] = max(
                 signs, key=lambda sign: (sign.newer, sign.older, sign.kafka_partition)
             )
-    return found
+    return older_producers

@@ -141,9 +141,9 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
         if files[number].size < SMALL_BYTES and number not in set(marked)
     ]
     before, joined = 0, 0
-    for place, number in enumerate(small):
+    for index, number in enumerate(small):
         if files[number].size <= TIER * before:
-            joined = place + 1
+            joined = index + 1
         before += files[number].size
     groups: list[list[int]] = []
     size = LARGEST_BYTES
@@ -267,21 +267,21 @@ def removable_log_files(names: Iterable[str], first_needed: int | None, newest: 
     commit and all later ones. Of the checksums, only the newest ones stay. All other kinds of files
     stay.
     """
-    found = [match for name in names if (match := _LOG_FILE.fullmatch(name))]
+    matches = [match for name in names if (match := _LOG_FILE.fullmatch(name))]
     parts: dict[tuple[int, int], int] = {}
-    for match in found:
-        version, _, _, whole, part, of = match.groups()
+    for match in matches:
+        version, _, _, whole, part, parts_count = match.groups()
         if whole or part:
-            key = (int(version), int(of or 1))
+            key = (int(version), int(parts_count or 1))
             parts[key] = parts.get(key, 0) + 1
-    complete = [version for (version, of), count in parts.items() if count == of]
+    complete = [version for (version, parts_count), count in parts.items() if count == parts_count]
     base = max(
         (version for version in complete if first_needed is not None and version <= first_needed),
         default=0,
     )
     going = [
         match
-        for match in found
+        for match in matches
         if int(match[1]) < base or (match[3] and int(match[1]) <= newest - CHECKSUMS_KEPT)
     ]
     return [match[0] for match in sorted(going, key=lambda match: int(match[1]))]

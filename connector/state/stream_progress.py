@@ -18,7 +18,13 @@ from connector.records.model import Release
 from connector.records.views import Time, view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.overrides import ClosePartition
-from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
+from connector.state.source_checks import (
+    NOTHING_FOUND,
+    BatchFindings,
+    KeyPlacement,
+    SourceChecks,
+    sum_counts,
+)
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
@@ -47,7 +53,7 @@ class OpenTransaction(NamedTuple):
 
     def describe(self, now: int) -> str:
         """Return what is known of it, and what you can do, as one sentence."""
-        of = (
+        origin = (
             f"of stream partition {self.stream_partition}"
             if self.stream_partition
             else "not a record of a known schema"
@@ -56,18 +62,22 @@ class OpenTransaction(NamedTuple):
             f"an open transaction hides {counted(self.hidden, 'offset')} of Kafka partition"
             f" {self.kafka_partition}: its first record, at offset {self.first_offset}, arrived"
             f" {duration(max(0, now - self.since) / 1_000_000)} ago"
-            f" ({view_of_time(self.since)}), and is {of}. End or restart its producer, or wait for"
-            " its transaction.timeout.ms"
+            f" ({view_of_time(self.since)}), and is {origin}. End or restart its producer, or"
+            " wait for its transaction.timeout.ms"
         )
 
 
 def still_hiding(
-    known: Iterable[OpenTransaction], ends: Mapping[int, int]
+    transactions: Iterable[OpenTransaction], ends: Mapping[int, int]
 ) -> tuple[OpenTransaction, ...]:
     """Return those that hold reading up, if it has reached `ends`. One that reading has passed has
     ended, and one that reading has not reached hides nothing yet.
     """
-    return tuple(one for one in known if ends.get(one.kafka_partition, 0) == one.first_offset)
+    return tuple(
+        transaction
+        for transaction in transactions
+        if ends.get(transaction.kafka_partition, 0) == transaction.first_offset
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +244,19 @@ class Progress:
         that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
         as before.
         """
-        retention, roots, wait_s = rules.retention, rules.roots, rules.wait_s
+        wait_s = rules.wait_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
-        reasons = sorted({*self.rejected, *counts.rejected})
         taken = tuple(override for override in overrides if override.number > self.closed_to)
         ended = [override.stream_partition for override in taken]
         # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(
-            self.frontier, counts.claims, now=read_at, horizon=self.horizon, roots=roots, ends=ended
+            self.frontier,
+            counts.claims,
+            now=read_at,
+            horizon=self.horizon,
+            roots=rules.roots,
+            ends=ended,
         )
         transactions = self.transactions.counted(
             counts.declared, self.low_watermark, waits=wait_s is not None
@@ -251,8 +265,8 @@ class Progress:
         complete_to = frontier.low_watermark
         if complete_to is not None:
             complete_to = releases.waits_below(complete_to)
-        if wait_s is not None and complete_to is not None:
-            complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)
+            if wait_s is not None:
+                complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)
         return replace(
             self,
             ingest_batch=ingest_batch,
@@ -261,13 +275,10 @@ class Progress:
             unknown_tables=self.unknown_tables + counts.unknown_tables,
             late=self.late + counts.late,
             ignored_claims=self.ignored_claims + counts.ignored_claims,
-            rejected={
-                reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0)
-                for reason in reasons
-            },
+            rejected=sum_counts(self.rejected, counts.rejected),
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
-            horizon=retention.horizon(self.horizon, complete_to),
-            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
+            horizon=rules.retention.horizon(self.horizon, complete_to),
+            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, rules.retention),
             freshness=self.freshness.after(
                 ingest_batch, ends, asked, is_whole=not releases.is_waiting
             ),
@@ -388,14 +399,14 @@ class Progress:
             del stored["releases"]
             if not self.staged:
                 del stored["staged"]
-        horizons = stored["batch_horizons"]["kept"]
+        horizons = stored["batch_horizons"]["horizons"]
         return {**stored, "batch_horizons": horizons, "low_watermark": self.low_watermark}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        horizons = {"kept": stored["batch_horizons"]}
-        known = from_stored(Progress, {**stored, "batch_horizons": horizons})
-        return replace(known, frontier=frontier)
+        horizons = {"horizons": stored["batch_horizons"]}
+        progress = from_stored(Progress, {**stored, "batch_horizons": horizons})
+        return replace(progress, frontier=frontier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,11 +455,11 @@ def with_freshness_file(
     """
     if text is None or stored["ingest_batch"] != progress.ingest_batch:
         return progress
-    known = FreshnessFile.from_text(text)
-    if known is None or known.topic_id != stored["topic_id"]:
+    file = FreshnessFile.from_text(text)
+    if file is None or file.topic_id != stored["topic_id"]:
         return progress
-    if known.at <= (progress.freshness.newest or 0):
+    if file.at <= (progress.freshness.newest or 0):
         return progress
     read_to = from_stored(dict[int, int], stored["end_offsets"])
-    asked = EndOffsets(known.at, known.ends)
+    asked = EndOffsets(file.at, file.ends)
     return progress.refreshed(read_to, asked, progress.open_transactions)

@@ -88,7 +88,9 @@ class TableState:
         A blocked row needs the batch of its dead letter, because a replay is matched with the
         change that became a table letter.
         """
-        return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.blocked_rows)])
+        return min(
+            [self.complete_to_batch, *(letter.newest_batch - 1 for letter in self.blocked_rows)]
+        )
 
     def covers(self, ingest_batch: int, commit_timestamp: int) -> bool:
         """Return whether the applies covered a change of this batch. If its row is blocked, the

@@ -172,23 +172,23 @@ def explain(
         (write for delivery in once.values() for write in _writes(delivery, definition)),
         key=lambda write: write.order,
     )
-    known = _tombstones(state, writes)
+    tombstones = _tombstones(state, writes)
     winning = {(name.family, name.qualifier): (name, cell) for name, cell in winners(state).items()}
-    found: dict[Column, list[SetEntry]] = {column: [] for column in winning}
-    hides: dict[Tombstone, int] = dict.fromkeys(known, 0)
+    entries_by_column: dict[Column, list[SetEntry]] = {column: [] for column in winning}
+    hides: dict[Tombstone, int] = dict.fromkeys(tombstones, 0)
     for order, entry, alone in writes:
         if not isinstance(entry, SetCell):
             continue
         ((name, cell),) = alone.cells.items()
         column = (name.family, name.qualifier)
-        covering = _covering(known, name, cell)
+        covering = _covering(tombstones, name, cell)
         for tombstone in covering:
             hides[tombstone] += 1
         outcome, lost_to = _outcome(state, winning.get(column), name, order)
         if outcome is Outcome.DELETED:
-            lost_to = max((known[tombstone] for tombstone in covering), default=None)
+            lost_to = max((tombstones[tombstone] for tombstone in covering), default=None)
             outcome = Outcome.REMOVED if lost_to is None else outcome
-        found.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
+        entries_by_column.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
     names = {column.cell: column.name for column in definition.columns}
     columns = tuple(
         ColumnHistory(
@@ -197,9 +197,11 @@ def explain(
             winning[column][1] if column in winning else None,
             tuple(entries),
         )
-        for column, entries in sorted(found.items())
+        for column, entries in sorted(entries_by_column.items())
     )
-    deletions = (Deletion(order, tombstone, hides[tombstone]) for tombstone, order in known.items())
+    deletions = (
+        Deletion(order, tombstone, hides[tombstone]) for tombstone, order in tombstones.items()
+    )
     return Explanation(columns, tuple(sorted(deletions, key=lambda deletion: deletion.order)))
 
 
@@ -239,10 +241,10 @@ def _tombstones(state: RowState, writes: Iterable[_Write]) -> dict[Tombstone, Ch
     """The deletions of a state, and those of entries that a state without superfluous deletions
     does not have.
     """
-    known = state
+    joined = state
     for write in writes:
-        known = join(known, RowState({}, write.state.tombstones))
-    return dict(known.tombstones)
+        joined = join(joined, RowState({}, write.state.tombstones))
+    return dict(joined.tombstones)
 
 
 def _writes(delivery: Delivery, definition: TableDefinition) -> Iterable[_Write]:

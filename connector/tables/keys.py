@@ -187,16 +187,16 @@ def key_faults(
     for name, type_ in columns:
         if type_ is not None and type_ not in KEY_TYPES:
             yield key_type_invalid(name, type_, f"{', '.join(types[:-1])} or {types[-1]}")
-    known = [(name, type_) for name, type_ in columns if type_ in KEY_TYPES]
-    is_row_key = len(columns) == 1 and all(type_ in ROW_KEY_TYPES for _, type_ in known)
+    typed = [(name, type_) for name, type_ in columns if type_ in KEY_TYPES]
+    is_row_key = len(columns) == 1 and all(type_ in ROW_KEY_TYPES for _, type_ in typed)
     if form is KeyForm.ROW_KEY and columns and not is_row_key:
         declared = ", ".join(f"{name} {type_ or '(unknown)'}" for name, type_ in columns)
-        yield row_key_invalid(declared, _forms_for(known, delimiter))
+        yield row_key_invalid(declared, _forms_for(typed, delimiter))
     if form is not KeyForm.DELIMITED and delimiter != DEFAULT_DELIMITER:
-        is_delimiter = _delimiter_fault(known, delimiter) is None
+        is_delimiter = _delimiter_fault(typed, delimiter) is None
         remedy = "Remove the delimiter" + (', or set form = "delimited"' if is_delimiter else "")
         yield delimiter_invalid(delimiter, f"The form {form} has no delimiter", remedy)
-    if form is KeyForm.DELIMITED and (fault := _delimiter_fault(known, delimiter)):
+    if form is KeyForm.DELIMITED and (fault := _delimiter_fault(typed, delimiter)):
         yield fault
 
 

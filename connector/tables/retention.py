@@ -68,22 +68,22 @@ class BatchHorizons:
     table remembers deletes longer, by about a sixteenth of the retention, and never shorter.
     """
 
-    kept: tuple[BatchHorizon, ...] = ()
+    horizons: tuple[BatchHorizon, ...] = ()
 
     def after(self, ingest_batch: int, at: int, retention: Retention) -> BatchHorizons:
         """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs). A
         horizon is never below an earlier one.
         """
         retention_us = retention.delete_retention_s * 1_000_000
-        last = self.kept[-1] if self.kept else BatchHorizon(0, 0, 0)
+        last = self.horizons[-1] if self.horizons else BatchHorizon(0, 0, 0)
         # The clock may have been set back. Times of batches never decrease.
         at = max(at, last.at)
-        if self.kept and at - last.at < retention_us // _KEPT_PER_RETENTION:
+        if self.horizons and at - last.at < retention_us // _PER_RETENTION:
             return self
-        passed = (batch.ingest_batch + 1 for batch in self.kept if batch.at < at - retention_us)
+        passed = (batch.ingest_batch + 1 for batch in self.horizons if batch.at < at - retention_us)
         horizon = max(last.horizon, *passed, 0)
         return BatchHorizons(
-            (*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :]
+            (*self.horizons, BatchHorizon(ingest_batch, at, horizon))[-2 * _PER_RETENTION :]
         )
 
     def of(self, complete_to_batch: int) -> int | None:
@@ -94,13 +94,13 @@ class BatchHorizons:
         return next(
             (
                 batch.horizon
-                for batch in reversed(self.kept)
+                for batch in reversed(self.horizons)
                 if batch.ingest_batch <= complete_to_batch
             ),
             None,
         )
 
 
-_KEPT_PER_RETENTION: Final = 32
+_PER_RETENTION: Final = 32
 NONE_READ: Final = BatchHorizons()
 """No batch was read."""

@@ -48,11 +48,13 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     new = [name for name in names if name not in existing.by_name]
     given = {
         **existing.by_name,
-        **{name: existing.next_id + place for place, name in enumerate(new)},
+        **{name: existing.next_id + index for index, name in enumerate(new)},
     }
     since = {**existing.since, **dict.fromkeys(new, batch)}
-    known = {name: since[name] for name in names if since.get(name)}
-    return ColumnIds({name: given[name] for name in names}, existing.next_id + len(new), known)
+    since_existing = {name: since[name] for name in names if since.get(name)}
+    return ColumnIds(
+        {name: given[name] for name in names}, existing.next_id + len(new), since_existing
+    )
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
