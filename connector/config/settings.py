@@ -15,7 +15,7 @@ from typing import Annotated, Final
 from connector.config.settings_reader import Form
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, spelled, warehouse_fault
-from connector.errors import shown_value
+from connector.errors import argument_invalid, shown_value
 from connector.errors.settings import (
     stream_not_named,
     stream_unknown,
@@ -224,6 +224,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
         raise stream_not_named(len(config.streams), one_of(config.streams))
+    if not isinstance(name, str):
+        raise argument_invalid("stream", name, "the name or topic of a stream")
     by_topic = {stream.topic: stream for stream in config.streams.values()}
     if (stream := config.streams.get(name) or by_topic.get(name)) is not None:
         return stream
@@ -234,6 +236,8 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
 
 def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
     """The table of that name. Raises `ConfigError`."""
+    if not isinstance(name, str):
+        raise argument_invalid("table", name, "the name of a table")
     if (table := config.tables.get(name)) is not None:
         return table
     remedy = nearest(name, config.tables)

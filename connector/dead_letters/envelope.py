@@ -132,11 +132,15 @@ def check_group(group: str) -> str:
     have its name.
     """
     # The topics of a group "a.ledger" would be those of the group "a".
-    if _GROUP.fullmatch(group) and not group.endswith((_LEDGER, _REPLAYS)):
+    if (
+        isinstance(group, str)
+        and _GROUP.fullmatch(group)
+        and not group.endswith((_LEDGER, _REPLAYS))
+    ):
         return group
     raise name_invalid(
         "A group with dead letters",
-        truncate_utf8(group),
+        truncate_utf8(str(group)),
         f"1 to 64 characters of a-z A-Z 0-9 . - _, without {_LEDGER} or {_REPLAYS} at its end,"
         " because it is a part of the names of topics",
     )

@@ -210,13 +210,10 @@ def decode(
     are damaged, `detail` names the byte, counted from the start of the value. `kafka_partitions` is
     the number of Kafka partitions of the topic. With None, this limit of REC-14 is not checked.
     """
-    schema = schemas.writer(value)
-    if isinstance(schema, Rejection):
-        return schema
+    plan = _plan(value, schemas)
+    if isinstance(plan, Rejection):
+        return plan
     assert value is not None
-    plan = plan_of(schema)
-    if isinstance(plan, str):
-        return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
     decoded = None
     if plan.is_ours and not plan.factors and not plan.inconvertible:
         decoded = decode_body(value, _body_start(value))
@@ -248,14 +245,22 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
     """Decode a framed value to a dict with the Avro field names, in the newest schema. It is not
     validated. A number whose logical type cannot be converted stays as it is.
     """
+    plan = _plan(value, schemas)
+    if isinstance(plan, Rejection):
+        return plan
+    assert value is not None
+    return _datum(value, plan)
+
+
+def _plan(value: bytes | None, schemas: Schemas) -> Plan | Rejection:
+    """Return how a framed value is read, or the reason why it cannot be decoded."""
     schema = schemas.writer(value)
     if isinstance(schema, Rejection):
         return schema
-    assert value is not None
     plan = plan_of(schema)
     if isinstance(plan, str):
         return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
-    return _datum(value, plan)
+    return plan
 
 
 def _datum(value: bytes, plan: Plan) -> dict[str, Any] | Rejection:

@@ -1,5 +1,5 @@
 """The schedule of applies: each table has its own pace, and tables of a stream have common cuts
-(JOB-2, TBL-10).
+(JOB-2, TBL-10). And a limit for actions in a second, without bursts (PUB-7).
 
 Theory. The pace of a table is the time from the start of one apply to the start of the next one. So
 it includes the duration of the apply. A table is due when this time has passed and there is
@@ -149,14 +149,8 @@ class RateLimit:
         return at - now if at - now >= SMOOTH_S else 0.0
 
 
-def check_rate(per_second: object) -> None:
+def check_rate(per_second: float | None) -> None:
     """Raise `ConfigError` if the argument `max_changes_per_s` is not allowed. None is no limit."""
-    if per_second is None:
-        return
-    is_number = isinstance(per_second, int | float) and not isinstance(per_second, bool)
-    if not is_number or not LEAST_RATE <= per_second <= MOST_RATE:  # type: ignore[operator]
-        raise argument_invalid(
-            "max_changes_per_s",
-            per_second,
-            f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None",
-        )
+    if per_second is not None and not LEAST_RATE <= per_second <= MOST_RATE:
+        allowed = f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None"
+        raise argument_invalid("max_changes_per_s", per_second, allowed)

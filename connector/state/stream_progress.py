@@ -262,11 +262,7 @@ class Progress:
             counts.declared, self.low_watermark, waits=wait_s is not None
         )
         releases = self.releases if releases is None else releases
-        complete_to = frontier.low_watermark
-        if complete_to is not None:
-            complete_to = releases.waits_below(complete_to)
-            if wait_s is not None:
-                complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)
+        complete_to = _complete_to(frontier, releases, transactions, read_at, wait_s)
         return replace(
             self,
             ingest_batch=ingest_batch,
@@ -437,6 +433,20 @@ class FreshnessFile:
             return from_text(FreshnessFile, content)
         except (RecursionError, ValueError):
             return None
+
+
+def _complete_to(
+    frontier: Frontier,
+    releases: ReleaseProgress,
+    transactions: TransactionCheck,
+    now: int,
+    wait_s: int | None,
+) -> int | None:
+    """The time below which nothing is waited for. The horizon is counted back from it."""
+    if frontier.low_watermark is None:
+        return None
+    low = releases.waits_below(frontier.low_watermark)
+    return low if wait_s is None else transactions.waits_to(low, now, wait_s * 1_000_000)
 
 
 def _checksum(content: str) -> str:

@@ -53,13 +53,9 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetEntry:
-    """An entry that sets a cell.
+    """An entry that sets a cell. `order` is unique within the row.
 
-    Attributes:
-        order: The order of the entry. It is unique within the row.
-        entry: The entry.
-        outcome: Its fate.
-        lost_to: The order of the entry that it lost to. None: it won, or that entry is not known.
+    `lost_to` is the order of the entry that it lost to. None: it won, or that entry is not known.
     """
 
     order: Annotated[AsText[ChangeOrder], Named("entry")]
@@ -80,16 +76,11 @@ class SetEntry:
 
 @dataclass(frozen=True, slots=True)
 class ColumnHistory:
-    """The entries that set the cells of one column.
+    """The entries that set the cells of one column, the oldest first.
 
-    Attributes:
-        column: The name of the column. None: the table has no column for these cells.
-        family: The family of the column.
-        qualifier: The qualifier of the column.
-        winner: The cell that gives the column its value, with its order. None: the column has no
-            value.
-        entries: All entries that set it, the oldest first. The change of the winner may be
-            missing: it may have left the changelog.
+    - `column` is its name. None: the table has no column for these cells.
+    - `winner` is the cell that gives the column its value. None: the column has no value. The
+      change of the winner may not be in `entries`: it may have left the changelog.
     """
 
     column: str | None
@@ -111,12 +102,8 @@ class ColumnHistory:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A deletion in the history of the row.
-
-    Attributes:
-        order: The order of the newest entry with this deletion.
-        tombstone: The cells that it covers.
-        hides: How many of the older entries it covers.
+    """A deletion in the history of the row. `order` is that of the newest entry with it, and
+    `hides` is the number of older entries that it covers.
     """
 
     order: Annotated[AsText[ChangeOrder], Named("entry")]
@@ -134,11 +121,8 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a row is as it is.
-
-    Attributes:
-        columns: The columns that an entry set or that have a value, by family and qualifier.
-        deletions: The deletions, the oldest first.
+    """Why a row is as it is: the columns that an entry set or that have a value, by family and
+    qualifier, and the deletions, the oldest first.
     """
 
     columns: tuple[ColumnHistory, ...]
