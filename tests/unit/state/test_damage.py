@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from connector import warehouse
 from connector import warehouse as places
 from connector.cli.remedies import command_for
 from connector.errors import StorageError, TableError
@@ -23,13 +24,15 @@ from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.small_tables import as_arrow
-from connector.state.damage import explained
+from connector.lake.state_reader import progress_of
+from connector.state.damage import explained, reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride
+from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.write_streams.releases import ReleaseRows
-from tests.unit.warehouses import log_table
+from tests.unit.warehouses import commit, log_table
 
 SMALL = (
     *("overrides", "closed_partitions", "released_transactions", "released_rows"),
@@ -272,3 +275,37 @@ def test_damaged_overrides_say_that_their_folder_can_be_moved_away(tmp_path: Pat
             assert f"Or move the folder {path} away" in caught.value.remedy
     shutil.rmtree(path)
     assert overrides.bounds() == {}
+
+
+STORED = TableState(apply_number=3, to_batch=2).to_json("accounts")
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, None, []])
+def test_a_wrong_type_is_named_with_its_place(value: object) -> None:
+    with pytest.raises(TableError, match="/w/t cannot be read") as caught, reading("/w/t"):
+        TableState.from_json({**STORED, "apply_number": value})
+    assert "apply_number" in str(caught.value)
+    assert caught.value.fields == {"path": "/w/t"}
+
+
+def test_a_missing_key_is_named() -> None:
+    stored: dict[str, object] = {}
+    with pytest.raises(TableError, match="The key 'progress' is missing"), reading("/w/t"):
+        TableState.from_json(stored["progress"])  # type: ignore[arg-type]
+
+
+def test_a_form_that_can_be_read_is_left_alone() -> None:
+    with reading("/w/t"):
+        assert TableState.from_json(STORED).apply_number == 3
+
+
+def test_a_frontier_that_is_missing_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    """TBL-14: other progress can still be read."""
+    stored = {"stream": "s", "progress": Progress(ingest_batch=3).to_json()}
+    row = {"ingest_batch": 3, "slot": -1}
+    path = Path(warehouse.changelog(str(tmp_path), "s"))
+    commit(path, [row], {"ingest_batch": "int64", "slot": "int64", "frontier": "string"}, stored)
+    assert progress_of(str(tmp_path), "s").ingest_batch == 3
+    with pytest.raises(TableError, match="has no frontier of batch 3") as caught:
+        progress_of(str(tmp_path), "s", with_frontier=True)
+    assert caught.value.fields == {"stream": "s", "path": str(path)}
