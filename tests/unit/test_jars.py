@@ -139,7 +139,7 @@ def test_a_jar_that_was_cut_short_is_fetched_again(machine: Machine) -> None:
     assert machine.runs == 2
 
 
-def test_another_lock_checks_what_lies_there(machine: Machine) -> None:
+def test_another_lock_checks_the_existing_jars(machine: Machine) -> None:
     first = machine.fetch()[0]
     first.write_bytes(b"X" * first.stat().st_size)
     fetch_listed("other", machine.lock, machine.store)
@@ -187,7 +187,7 @@ def test_each_failure_of_ivy_has_its_own_words(
     assert not machine.kept()
 
 
-def test_no_java_is_said_with_a_remedy(machine: Machine) -> None:
+def test_missing_java_is_an_error_with_a_remedy(machine: Machine) -> None:
     store = JarStore(machine.store.folder, {"PATH": ""})
     with pytest.raises(ConnectorError, match="No Java was found") as caught:
         fetch_listed("test", machine.lock, store)
@@ -234,7 +234,7 @@ def test_an_unusable_folder_is_an_error(machine: Machine, tmp_path: Path) -> Non
         machine.fetch()
 
 
-def test_of_two_processes_one_fetches(machine: Machine) -> None:
+def test_of_two_processes_only_one_fetches(machine: Machine) -> None:
     machine.java(behaviour="sleep 0.5")
     code = (
         "import sys; from pathlib import Path; from connector.jars import JarStore; from"

@@ -173,7 +173,7 @@ def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mism
     ],
     ids=["change", "row", "release", "heartbeat", "child partitions"],
 )
-def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(
+def test_a_claim_may_be_ahead_by_the_skew_and_no_microsecond_more(
     claim: Any, expected: Reason
 ) -> None:
     """REC-15, WRS-20."""
@@ -263,7 +263,7 @@ def test_a_release_is_too_late_as_a_change_is() -> None:
     assert isinstance(verdict(release(), tables=frozenset()), ChangeRecord)
 
 
-def test_an_estimate_that_lies_ahead_is_kept() -> None:
+def test_an_estimate_in_the_future_is_kept() -> None:
     """REC-15: its claim is ignored by whoever advances watermarks; the change is honest."""
     assert isinstance(verdict(change(estimated_low_watermark=NOW * 1000)), ChangeRecord)
 

@@ -203,7 +203,7 @@ def test_defaults_are_those_of_the_documents() -> None:
         ("snapshot_retention = '7d'", 86_400, 604_800),
     ],
 )
-def test_cuts_are_kept_as_long_as_files_and_an_hour_at_least_unless_it_is_said(
+def test_cuts_are_kept_as_long_as_files_and_an_hour_at_least_by_default(
     given: str, file_s: int, snapshot_s: int
 ) -> None:
     """TBL-23: what is written holds, however short."""
@@ -401,7 +401,7 @@ TABLE = SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n"
         ),
     ],
 )
-def test_a_table_that_cannot_be_made_is_refused_with_the_place_of_the_fault(
+def test_an_invalid_table_is_refused_with_the_path_of_the_setting(
     text: str, words: list[str]
 ) -> None:
     """TBL-8, SCL-6."""
@@ -410,7 +410,7 @@ def test_a_table_that_cannot_be_made_is_refused_with_the_place_of_the_fault(
         assert word in message
 
 
-def test_several_faults_are_said_at_once() -> None:
+def test_several_errors_are_reported_together() -> None:
     message = str(
         error_of(SMALLEST + "[streams.s]\ntrigger = 1\nfoo = 2\n[tables.t]\nstream = 'x'\n")
     )

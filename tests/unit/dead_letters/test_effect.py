@@ -76,7 +76,7 @@ def test_the_difference_says_only_what_would_change() -> None:
     ) == (70, late.row_key, b"", 0)
 
 
-def test_the_difference_of_a_table_with_all_versions_deletes_those_that_are_gone_only() -> None:
+def test_the_difference_of_a_table_with_all_versions_deletes_only_removed_versions() -> None:
     """DLQ-13: each by its own cell timestamp; behind the greatest one there is no end."""
     table = replace(TABLE, versions=Versions.ALL)
     puts = (
@@ -96,7 +96,7 @@ def test_the_difference_of_a_table_with_all_versions_deletes_those_that_are_gone
     )
 
 
-def test_a_value_that_is_there_already_is_not_said_again() -> None:
+def test_a_value_that_the_row_has_is_not_repeated() -> None:
     """DLQ-13: nothing changes, so nothing is to be said."""
     before = known(change(put("same"), at=3))
     assert difference(TABLE, before, change(put("same"), at=5), PLACE) == ()

@@ -77,19 +77,19 @@ def test_only_open_letters_are_meant_unless_others_are_asked_for() -> None:
 def test_a_filter_that_leaves_nothing_out_says_so() -> None:
     assert (LetterFilter().has_conditions, str(LetterFilter())) == (False, "all")
     assert not LetterFilter(states=frozenset({LetterState.PARKED})).has_conditions
-    said = LetterFilter(
+    text = LetterFilter(
         reasons=frozenset({Reason.INVALID}), table="t", key_prefix=b"\x1b", since=0, offsets=(1, 2)
     )
-    assert said.has_conditions
+    assert text.has_conditions
     assert (
-        str(said)
+        str(text)
         == "reason=INVALID table=t key-prefix=base64:Gw== since=1970-01-01T00:00:00.000000Z"
         " offsets=1..2"
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ({"ids": frozenset({"b", "a"}), "states": frozenset()}, "id=a id=b"),
         ({"states": frozenset({LetterState.PARKED, LetterState.OPEN})}, "state=open state=parked"),
@@ -102,14 +102,14 @@ def test_a_filter_that_leaves_nothing_out_says_so() -> None:
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_the_ledger_says_which_letters_were_meant(given: dict[str, object], said: str) -> None:
+def test_a_filter_as_text_names_its_conditions(given: dict[str, object], text: str) -> None:
     """DLQ-11: which filter."""
-    assert str(LetterFilter(**given)) == said  # type: ignore[arg-type]
+    assert str(LetterFilter(**given)) == text  # type: ignore[arg-type]
 
 
 def test_the_table_is_that_of_a_table_letter_or_what_the_bytes_say() -> None:
     heartbeat = frame(encode(Heartbeat("p", 1, b""), 4), None)
-    found = [
+    result = [
         table_of(one, Schemas())
         for one in (
             letter(table="eu", value=USERS),
@@ -119,7 +119,7 @@ def test_the_table_is_that_of_a_table_letter_or_what_the_bytes_say() -> None:
             letter(value=None),
         )
     ]
-    assert found == ["eu", "users", None, None, None]
+    assert result == ["eu", "users", None, None, None]
 
 
 def test_letters_are_counted_by_what_they_have_in_common() -> None:

@@ -314,7 +314,7 @@ def test_cell_timestamps_beyond_the_year_9999_stay_integers() -> None:
         row_image=RowImage(ModType.UPDATE, old_cells=(OldCell("f", b"", b"", -1),)),
     )
     view = written(change)["data_change"]
-    assert [found.get("cell_timestamp") for found in view["entries"]] == [
+    assert [result.get("cell_timestamp") for result in view["entries"]] == [
         "9999-12-31T23:59:59.999999Z",
         MAX_TIMESTAMP + 1,
         None,

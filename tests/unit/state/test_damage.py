@@ -205,12 +205,12 @@ def test_a_folder_that_cannot_be_written_is_the_error_and_nothing_is_printed(
 )
 def test_an_error_of_a_library_is_known_by_its_text(text: str, code: str | None) -> None:
     """TBL-14."""
-    found = explained("/w/_connector/cuts", "read", text)
-    assert (found and found.code) == code
-    assert found is None or found.fields["path"] == "/w/_connector/cuts"
+    result = explained("/w/_connector/cuts", "read", text)
+    assert (result and result.code) == code
+    assert result is None or result.fields["path"] == "/w/_connector/cuts"
 
 
-def test_a_data_file_that_is_gone_is_named_without_spark(tmp_path: Path) -> None:
+def test_a_missing_data_file_is_named_without_spark(tmp_path: Path) -> None:
     """TBL-14: a table is rebuilt; a small table can be moved away."""
     warehouse = str(tmp_path)
     log_table(tmp_path, "one", TableState(apply_number=1))
@@ -281,7 +281,7 @@ STORED = TableState(apply_number=3, to_batch=2).to_json("accounts")
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, None, []])
-def test_a_wrong_type_is_named_with_its_place(value: object) -> None:
+def test_a_wrong_type_is_named_with_its_path(value: object) -> None:
     with pytest.raises(TableError, match="/w/t cannot be read") as caught, reading("/w/t"):
         TableState.from_json({**STORED, "apply_number": value})
     assert "apply_number" in str(caught.value)

@@ -47,9 +47,9 @@ READERS: list[Callable[[str], object]] = [
 ]
 
 
-def logged(warehouse: Path, said: dict[str, Any]) -> str:
+def logged(warehouse: Path, metadata: dict[str, Any]) -> str:
     path = places.changelog(str(warehouse), "s")
-    commit(Path(path), [{"kind": "frontier"}], {"kind": "string"}, said)
+    commit(Path(path), [{"kind": "frontier"}], {"kind": "string"}, metadata)
     return str(warehouse)
 
 
@@ -57,9 +57,9 @@ def test_a_sound_changelog_is_read(tmp_path: Path) -> None:
     warehouse = logged(tmp_path, SAID)
     assert batch_with(warehouse, "s", {0: 7}) == 1
     assert batch_with(warehouse, "s", {0: 8}) is None
-    found = open_logged(warehouse, "s")
-    assert found is not None
-    assert (found.end, found.to_batch) == ({0: 7}, 1)
+    result = open_logged(warehouse, "s")
+    assert result is not None
+    assert (result.end, result.to_batch) == ({0: 7}, 1)
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -111,7 +111,7 @@ def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path:
     assert caught.value.code == "TABLE_MISSING"
 
 
-def test_a_file_in_the_place_of_the_overrides_is_an_error(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_the_overrides_is_an_error(tmp_path: Path) -> None:
     """TBL-20."""
     (tmp_path / "_connector").write_text("")
     overrides = Overrides(str(tmp_path))

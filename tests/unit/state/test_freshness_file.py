@@ -49,8 +49,8 @@ def test_a_file_makes_no_state_younger_than_it_is(ends: dict[int, int], at: int)
     from a backup.
     """
     read_to = {0: 5, 11: 7}
-    found = with_freshness_file(PROGRESS, STORED, FreshnessFile("T", at, ends).to_text())
-    known = found.freshness.of(3)
+    result = with_freshness_file(PROGRESS, STORED, FreshnessFile("T", at, ends).to_text())
+    known = result.freshness.of(3)
     is_contained = all(read_to.get(k, 0) >= end for k, end in ends.items())
     assert known == (at if at > 100 and is_contained else 100)
-    assert found.freshness.newest == max(at, 100)
+    assert result.freshness.newest == max(at, 100)

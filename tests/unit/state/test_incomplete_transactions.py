@@ -66,8 +66,8 @@ def test_a_check_is_stored_at_once_if_tables_wait_for_it() -> None:
     assert checked.is_news(stored, now, below=9, waits=False)
     assert not checked.is_news(replace(stored, checked_at=1), now, below=9, waits=False)
     assert not checked.is_news(stored, now, below=10, waits=True), "nothing looks below 10"
-    found = stored.after(10, [TransactionGap(4, "a", 1)], now)
-    assert found.is_news(replace(stored, checked_at=1), now, below=10, waits=False)
+    result = stored.after(10, [TransactionGap(4, "a", 1)], now)
+    assert result.is_news(replace(stored, checked_at=1), now, below=10, waits=False)
     taken = replace(stored, released_to=3)
     assert taken.is_news(stored, 1, below=0, waits=False)
 
@@ -114,39 +114,39 @@ def test_a_bounded_list_leaves_out_nothing_that_is_waited_for(
     drawn: list[tuple[int, int]], waits: bool
 ) -> None:
     """cut_is_consistent: the cut never passes one that no table may show."""
-    found = sorted(TransactionGap(at, str(id_), 1) for at, id_ in drawn)
+    result = sorted(TransactionGap(at, str(id_), 1) for at, id_ in drawn)
     wait_us = WAIT if waits else 0
-    checked = replace(NOT_CHECKED, declared=1).after(60, found, 1, wait_us=wait_us)
+    checked = replace(NOT_CHECKED, declared=1).after(60, result, 1, wait_us=wait_us)
     assert len(checked.incomplete) <= MOST_LISTED
     complete_to = checked.waits_to(60, 1, wait_us)
     if waits:
-        assert complete_to == min([60, *(one.commit_timestamp for one in found)])
-        left_out = {one[:2] for one in found} - {one[:2] for one in checked.incomplete}
+        assert complete_to == min([60, *(one.commit_timestamp for one in result)])
+        left_out = {one[:2] for one in result} - {one[:2] for one in checked.incomplete}
         assert all(at >= checked.checked_to for at, _ in left_out), "they are found again"
     else:
         assert complete_to == 60
-        assert checked.found == len(found)
+        assert checked.found == len(result)
 
 
 def test_what_is_overdue_stays_in_a_full_list() -> None:
     """cut_is_consistent: no table is a consistent cut of them, however many there are. Applies and
     the horizon go on.
     """
-    found = [TransactionGap(at, "t", 1) for at in range(1, MOST_LISTED + 51)]
-    checked = replace(NOT_CHECKED, declared=1).after(900, found, 1, wait_us=WAIT)
+    result = [TransactionGap(at, "t", 1) for at in range(1, MOST_LISTED + 51)]
+    checked = replace(NOT_CHECKED, declared=1).after(900, result, 1, wait_us=WAIT)
     assert checked.waits_to(900, 1, WAIT) == 1
-    again = checked.after(950, found, 1 + WAIT, wait_us=WAIT)
+    again = checked.after(950, result, 1 + WAIT, wait_us=WAIT)
     assert len(again.overdue(1 + WAIT, WAIT)) == MOST_LISTED
     assert (again.complete_to(950), again.waits_to(950, 1 + WAIT, WAIT)) == (1, 950)
-    released = again.released([release("t")]).after(950, found, 2 + WAIT, wait_us=WAIT)
+    released = again.released([release("t")]).after(950, result, 2 + WAIT, wait_us=WAIT)
     assert released.complete_to(950) == MOST_LISTED + 1, "those that were left out are found again"
 
 
 def test_what_was_left_out_of_the_list_is_counted_once() -> None:
-    found = [TransactionGap(5, f"{n:03}", 1) for n in range(MOST_LISTED + 50)]
-    checked = replace(NOT_CHECKED, declared=1).after(10, found, 1)
-    again = checked.after(20, found, 2)
-    assert (again.found, again.incomplete) == (len(found), checked.incomplete)
+    result = [TransactionGap(5, f"{n:03}", 1) for n in range(MOST_LISTED + 50)]
+    checked = replace(NOT_CHECKED, declared=1).after(10, result, 1)
+    again = checked.after(20, result, 2)
+    assert (again.found, again.incomplete) == (len(result), checked.incomplete)
 
 
 @given(st.data())
@@ -165,8 +165,10 @@ def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> 
             low += step
             lacking -= {place for place in sorted(lacking) if data.draw(st.booleans())}
             listed = {one[:2] for one in check.incomplete}
-            seen = [p for p in lacking if p in listed or check.checked_to <= p[0] < low]
-            check = check.after(low, [TransactionGap(*place, 1) for place in seen], now, wait_us=3)
+            incomplete = [p for p in lacking if p in listed or check.checked_to <= p[0] < low]
+            check = check.after(
+                low, [TransactionGap(*place, 1) for place in incomplete], now, wait_us=3
+            )
             if check.incomplete and data.draw(st.booleans()):
                 at, id_ = check.incomplete[0][:2]
                 released.add((at, id_))

@@ -121,7 +121,7 @@ def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> N
     assert last_advance <= 12 * sum(sizes)
 
 
-def test_files_of_which_many_rows_are_gone_are_written_anew_by_bytes() -> None:
+def test_files_with_many_deleted_rows_are_rewritten_by_their_bytes() -> None:
     """TBL-15: a fifth of the table's bytes, whatever the number of files, and however large they
     are.
     """

@@ -52,7 +52,7 @@ def test_a_pace_counts_from_start_to_start() -> None:
     assert schedule.take({"t": 10.0}, 135, 4) == ("t",)
 
 
-def test_a_short_pace_makes_no_other_table_apply_and_a_long_one_takes_all_along() -> None:
+def test_a_short_pace_applies_its_table_alone_and_the_longest_applies_all() -> None:
     """JOB-2, TBL-10: all go to the cut of the table with the longest pace."""
     schedule = ApplySchedule()
     assert schedule.take(PACES, 0, 0) == ("fast", "slow")
@@ -67,7 +67,7 @@ def test_a_short_pace_makes_no_other_table_apply_and_a_long_one_takes_all_along(
     ), "though the fast one was not due for itself"
 
 
-def test_tables_of_one_pace_go_together() -> None:
+def test_tables_with_the_same_pace_are_applied_together() -> None:
     """TBL-10: whenever they began, from the first of them that is due on."""
     schedule, paces = ApplySchedule(), {"one": 10.0, "other": 10.0}
     schedule.take({"one": 10.0}, 0, 0)
@@ -77,7 +77,7 @@ def test_tables_of_one_pace_go_together() -> None:
     assert schedule.take(paces, 10, 10) == ("one", "other")
 
 
-def test_one_that_takes_long_keeps_no_other_waiting() -> None:
+def test_a_long_apply_delays_no_other_table() -> None:
     """JOB-2: others go on at their pace while it is at work."""
     schedule = ApplySchedule()
     assert schedule.take(PACES, 0, 0) == ("fast", "slow")
@@ -88,7 +88,7 @@ def test_one_that_takes_long_keeps_no_other_waiting() -> None:
     assert schedule.take(PACES, 61, 61) == ("fast", "slow")
 
 
-def test_a_table_that_had_nothing_to_apply_goes_with_the_next_cut() -> None:
+def test_a_table_without_changes_is_applied_with_the_next_cut() -> None:
     """JOB-2: its time is over; what comes does not wait for another."""
     schedule = ApplySchedule()
     schedule.take(PACES, 0, 0)
@@ -98,7 +98,7 @@ def test_a_table_that_had_nothing_to_apply_goes_with_the_next_cut() -> None:
     assert schedule.take(PACES, 2, 1) == ("fast", "slow")
 
 
-def test_one_that_stands_at_the_cut_is_looked_at_after_its_pace() -> None:
+def test_a_table_at_the_cut_is_checked_again_after_its_pace() -> None:
     """DLQ-3: rows may wait for a letter that is discarded, which no batch tells."""
     schedule = ApplySchedule()
     schedule.take({"t": 10.0}, 0, 0)

@@ -31,8 +31,8 @@ def announced(*names: str, at: int, k: int = 0) -> LineageRecord:
     return LineageRecord(k, 1, ChildPartitions("root", at, 0, children))
 
 
-def after(checks: SourceChecks, found: BatchFindings, now: int = 0) -> SourceChecks:
-    return checks.after(found, checks.placement, now)
+def after(checks: SourceChecks, result: BatchFindings, now: int = 0) -> SourceChecks:
+    return checks.after(result, checks.placement, now)
 
 
 def test_every_ignored_claim_has_its_reason() -> None:
@@ -94,18 +94,18 @@ def test_claims_that_count_or_say_nothing_are_not_ignored() -> None:
 
 def test_findings_add_up_from_batch_to_batch() -> None:
     """PUB-4, ING-3, ING-4, ING-7"""
-    found = BatchFindings(
+    result = BatchFindings(
         ignored={"p": {Ignored.BACKWARDS: 2}},
         older_producers={"p": OlderProducer(1, 5, 7)},
         row_images={"DELETE": 3},
         unknown_fields={9: SchemaFields(("DataChange.colour",), 10)},
     )
     more = replace(
-        found,
+        result,
         ignored={"p": {Ignored.BACKWARDS: 1, Ignored.ENDED: 1}},
         row_images={"INSERT": 1},
     )
-    checks = after(after(NOTHING_FOUND, found, now=1), more, now=2)
+    checks = after(after(NOTHING_FOUND, result, now=1), more, now=2)
     assert checks.ignored == {"p": {Ignored.BACKWARDS: 3, Ignored.ENDED: 1}}
     assert (checks.two_producers["p"].batches, checks.two_producers["p"].last_at) == (2, 2)
     assert checks.row_images == {"DELETE": 3, "INSERT": 1}
@@ -117,12 +117,12 @@ def test_the_stored_form_stays_small_whatever_producers_send() -> None:
     checks = NOTHING_FOUND
     fields = tuple(f"DataChange.{'x' * 1_000}{n}" for n in range(100))
     for n in range(3 * MAX_NAMES):
-        found = BatchFindings(
+        result = BatchFindings(
             ignored={f"p{n}": {Ignored.ENDED: n + 1}},
             older_producers={f"p{n}": OlderProducer(0, 1, 2)},
             unknown_fields={n: SchemaFields(fields, n + 1)},
         )
-        checks = after(checks, found, now=n)
+        checks = after(checks, result, now=n)
     last = {f"p{n}" for n in range(2 * MAX_NAMES, 3 * MAX_NAMES)}
     assert checks.ignored.keys() == checks.two_producers.keys() == last
     assert set(checks.unknown_fields) == set(range(2 * MAX_NAMES, 3 * MAX_NAMES))
@@ -152,8 +152,8 @@ def test_progress_without_findings_is_stored_as_before() -> None:
     """TBL-5: an older release reads it, and its progress is read here."""
     assert "checks" not in Progress().to_json()
     counts = BatchCounts(findings=BatchFindings(ignored={"p": {Ignored.ENDED: 1}}))
-    found = Progress().after(1, counts, {}, EndOffsets(1, {}), StreamRules())
-    stored = json.loads(json.dumps(found.to_json()))
-    assert Progress.from_json(stored, found.frontier) == found
+    result = Progress().after(1, counts, {}, EndOffsets(1, {}), StreamRules())
+    stored = json.loads(json.dumps(result.to_json()))
+    assert Progress.from_json(stored, result.frontier) == result
     del stored["checks"]
-    assert Progress.from_json(stored, found.frontier) == replace(found, checks=NOTHING_FOUND)
+    assert Progress.from_json(stored, result.frontier) == replace(result, checks=NOTHING_FOUND)

@@ -111,6 +111,6 @@ def test_another_error_is_not_explained_by_the_store(text: str) -> None:
 def test_a_local_table_is_never_in_a_store() -> None:
     text = ANSWER.format(code="AccessDenied")
     assert explained("/w/t", "read", text) is None
-    found = explained("s3a://lake/t", "read", text)
-    assert found is not None
-    assert found.problem == "The table at s3a://lake/t cannot be read"
+    result = explained("s3a://lake/t", "read", text)
+    assert result is not None
+    assert result.problem == "The table at s3a://lake/t cannot be read"

@@ -101,7 +101,7 @@ def test_rows_expire_only_once_everything_was_read_that_could_release_them() -> 
     assert Progress().expires_before(500 * S, 20) < 0
 
 
-def test_who_is_behind_is_said() -> None:
+def test_the_error_of_a_stale_table_names_its_cause() -> None:
     """TBL-16: the error names the lag and who causes it."""
     TWO.check_age("accounts", 100 * S, 60, 160 * S)
     TWO.check_age("accounts", None, None, 160 * S)
@@ -279,8 +279,11 @@ def test_horizons_are_carried_on_from_batch_to_batch() -> None:
         retention_s=1_000,
     )
     assert [stands.horizon for stands in (one, two, three)] == [40 * S, 50 * S, 50 * S]
-    kept = BatchHorizon(1, 100 * S, 0), BatchHorizon(2, 120 * S, 2)
-    assert (two.batch_horizons, three.batch_horizons) == (BatchHorizons(kept), BatchHorizons(kept))
+    horizons = BatchHorizon(1, 100 * S, 0), BatchHorizon(2, 120 * S, 2)
+    assert (two.batch_horizons, three.batch_horizons) == (
+        BatchHorizons(horizons),
+        BatchHorizons(horizons),
+    )
 
 
 def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> None:
@@ -317,12 +320,14 @@ def test_the_status_names_its_age_and_its_stream_partition() -> None:
     assert "kafka_partition" in status.to_json()["open_transactions"][0]
 
 
-def test_without_one_nothing_is_stored() -> None:
+def test_without_open_transactions_nothing_is_stored() -> None:
     assert "open_transactions" not in Progress().to_json()
 
 
 @given(st.integers(0, 20), st.integers(0, 20))
-def test_one_that_reading_has_passed_or_not_reached_hides_nothing(first: int, end: int) -> None:
+def test_a_transaction_that_reading_has_passed_or_not_reached_hides_nothing(
+    first: int, end: int
+) -> None:
     """OPS-5: reading stands exactly at the first record of a transaction that hides something."""
-    found = still_hiding([OPEN._replace(first_offset=first)], {0: end})
-    assert bool(found) == (first == end)
+    result = still_hiding([OPEN._replace(first_offset=first)], {0: end})
+    assert bool(result) == (first == end)

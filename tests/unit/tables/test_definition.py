@@ -277,7 +277,7 @@ def test_the_widest_table_that_can_be() -> None:
 # ── names ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_columns_lie_in_their_order() -> None:
+def test_columns_are_stored_in_their_order() -> None:
     """TBL-22: key, typed columns, `_unmapped`, bookkeeping."""
     assert column_names(table(column("b"), column("a"))) == (
         "id",
@@ -329,21 +329,21 @@ def test_a_change_that_fits() -> None:
 def test_a_change_that_does_not_fit_says_which_column_and_which_bytes() -> None:
     """TBL-9: also where a later entry masks the cell."""
     masked = change(SetCell("f", b"a", b"x"), SetCell("f", b"a", b"1"))
-    found = read_change(table(column("a", b"a", INT64)), masked)
-    assert found is not None
+    result = read_change(table(column("a", b"a", INT64)), masked)
+    assert result is not None
     assert (
-        found.detail
+        result.detail
         == "expected INT64 in decimal digits, from -2^63 to 2^63 - 1 in column a (f:a), got b'x'"
     )
 
 
 def test_a_key_that_does_not_fit_is_named_first() -> None:
     """TBL-9."""
-    found = read_change(
+    result = read_change(
         table(column("a", b"a", INT64), key=delimited(INT64)),
         change(SetCell("f", b"a", b"x"), row_key=b"01"),
     )
-    assert found == Rejection(
+    assert result == Rejection(
         Reason.UNREADABLE_VALUE,
         "expected INT64 in its canonical form, b'1', as key column k0, got b'01'",
     )
@@ -352,8 +352,8 @@ def test_a_key_that_does_not_fit_is_named_first() -> None:
 def test_in_a_table_ordered_by_number_every_change_has_one() -> None:
     """MRG-2, TBL-9: named before anything else that does not fit."""
     numbered = table(column("a", b"a", INT64), order=OrderBy.SEQUENCE_NUMBER)
-    found = read_change(numbered, change(SetCell("f", b"a", b"x")))
-    assert found == Rejection(
+    result = read_change(numbered, change(SetCell("f", b"a", b"x")))
+    assert result == Rejection(
         Reason.MISSING_SEQUENCE_NUMBER,
         "The table is ordered by change_sequence_number, but the change has no such number",
     )
@@ -410,7 +410,7 @@ def test_ids_are_kept_and_never_used_again() -> None:
     assert assign_ids(first, BEFORE) == first
 
 
-def test_a_column_that_comes_later_knows_behind_which_batch() -> None:
+def test_a_column_that_is_added_later_has_its_first_batch() -> None:
     """TBL-8: for good, and again if it goes and comes back."""
     first = assign_ids(NO_IDS, BEFORE)
     with_c = assign_ids(first, table(column("b"), column("c")), 7)
