@@ -45,7 +45,6 @@ def streams_folder(warehouse: str) -> str:
 
 
 def stream_folder(warehouse: str, stream: str) -> str:
-    """The folder of a stream."""
     return f"{streams_folder(warehouse)}/{stream}"
 
 
@@ -70,7 +69,6 @@ def tables_folder(warehouse: str) -> str:
 
 
 def table_folder(warehouse: str, table: str) -> str:
-    """The folder of a table."""
     return f"{tables_folder(warehouse)}/{table}"
 
 
@@ -95,42 +93,34 @@ def tombstones(folder: str, rebuild: str = "") -> str:
 
 
 def jobs(warehouse: str) -> str:
-    """The history of applies, rebuilds, merging reads and maintenance."""
     return f"{warehouse}/_connector/jobs"
 
 
 def cuts(warehouse: str) -> str:
-    """The history of consistent cuts."""
     return f"{warehouse}/_connector/cuts"
 
 
 def overrides(warehouse: str) -> str:
-    """The bounds and paces that operators set."""
     return f"{warehouse}/_connector/overrides"
 
 
 def closed_partitions(warehouse: str) -> str:
-    """The stream partitions that operators closed."""
     return f"{warehouse}/_connector/closed_partitions"
 
 
 def released_transactions(warehouse: str) -> str:
-    """The incomplete transactions that operators released."""
     return f"{warehouse}/_connector/released_transactions"
 
 
 def released_rows(warehouse: str) -> str:
-    """The releases of write streams without their rejected rows, as operators asked for."""
     return f"{warehouse}/_connector/released_rows"
 
 
 def audit_log(warehouse: str) -> str:
-    """The results of audits."""
     return f"{warehouse}/_connector/audit_log"
 
 
 def probe(warehouse: str) -> str:
-    """The folder of files that try an object store. Each is deleted again."""
     return f"{warehouse}/_connector/probe"
 
 

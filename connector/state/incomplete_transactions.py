@@ -68,8 +68,7 @@ class ReleaseTransaction:
     reason: str
     made_at: int
     made_by: str
-    commit_timestamp: int | None = None
-    """None: a request of an earlier version, which is for all transactions with the id."""
+    commit_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +204,7 @@ class TransactionCheck:
             self,
             released_to=max((self.released_to, *(request.number for request in requests))),
             incomplete=tuple(
-                transaction._replace(is_released=True)
-                if transaction[:2] in asked or (None, transaction.server_transaction_id) in asked
-                else transaction
+                transaction._replace(is_released=True) if transaction[:2] in asked else transaction
                 for transaction in self.incomplete
             ),
         )

@@ -112,7 +112,7 @@ def test_what_is_overdue_or_released_is_not_waited_for(spark: SparkSession, tmp_
     assert sorted(shown(table)) == ["a1", "b1"]
     assert not table.table_state().is_consistent_cut
 
-    requests = [ReleaseTransaction(1, "s", "a", "lost at the source", stream.clock, "a test")]
+    requests = [ReleaseTransaction(1, "s", "a", "lost at the source", stream.clock, "a test", 10)]
     stream.releases.extend(requests)
     stream.topic.send_everywhere(Heartbeat("p", 50))
     stream.ingest()
@@ -318,7 +318,7 @@ def test_a_long_id_is_listed_in_short(spark: SparkSession, tmp_path: Path) -> No
     (first, *_), (second, *_) = listed(stream)
     assert first != second
     assert {len(first), len(second)} == {ID_PREFIX + len("...") + 64}
-    stream.releases.append(ReleaseTransaction(1, "s", first, "lost", stream.clock, "a test"))
+    stream.releases.append(ReleaseTransaction(1, "s", first, "lost", stream.clock, "a test", 10))
     assert check(stream)
     assert [(id_, is_released) for id_, _, _, is_released in listed(stream)] == [
         (first, True),

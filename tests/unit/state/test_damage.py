@@ -62,7 +62,7 @@ def writers(warehouse: str) -> dict[str, Callable[[], object]]:
             ClosePartition(1, "s", "p", "gone", 1, "ann")
         ),
         "released_transactions": lambda: overrides.add_release(
-            ReleaseTransaction(1, "s", "tx", "gone", 1, "ann")
+            ReleaseTransaction(1, "s", "tx", "gone", 1, "ann", 5)
         ),
         "released_rows": lambda: overrides.add_row_release(
             ReleaseRows(1, "s", 5, "gone", 1, "ann", "w/a")

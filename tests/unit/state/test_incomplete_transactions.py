@@ -27,7 +27,7 @@ from connector.watermarks.frontier import Frontier
 WAIT = 10_000_000
 
 
-def release(id_: str, number: int = 1, at: int | None = None) -> ReleaseTransaction:
+def release(id_: str, number: int = 1, at: int = 4) -> ReleaseTransaction:
     return ReleaseTransaction(number, "s", id_, "a reason", 1, "a test", at)
 
 
@@ -138,7 +138,8 @@ def test_what_is_overdue_stays_in_a_full_list() -> None:
     again = checked.after(950, result, 1 + WAIT, wait_us=WAIT)
     assert len(again.overdue(1 + WAIT, WAIT)) == MOST_LISTED
     assert (again.complete_to(950), again.waits_to(950, 1 + WAIT, WAIT)) == (1, 950)
-    released = again.released([release("t")]).after(950, result, 2 + WAIT, wait_us=WAIT)
+    requests = [release("t", at=at) for at in range(1, MOST_LISTED + 1)]
+    released = again.released(requests).after(950, result, 2 + WAIT, wait_us=WAIT)
     assert released.complete_to(950) == MOST_LISTED + 1, "those that were left out are found again"
 
 
@@ -244,6 +245,6 @@ def test_the_status_names_the_oldest_and_what_tables_do() -> None:
         ("a", 1),
         ("b", 2),
     ]
-    released = replace(progress, transactions=check.released([release("a"), release("b", 2)]))
+    released = replace(progress, transactions=check.released([release("a"), release("b", 2, at=5)]))
     status = stream_status("s", released, 1 + WAIT, stall_after_s=300, wait_s=10)
     assert not any(one.startswith("transaction") for one in status.hints)
