@@ -29,7 +29,7 @@ from connector.spark.storage.logged_batch import BatchRange, same
 from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord, arrival
 from tests.spark.live import Live
 from tests.spark.streams import CrashError, account
-from tests.unit.records.test_arrival import ABSURD_MS, READ_AT
+from tests.unit.test_validation import ABSURD_MS, READ_AT
 
 S = 1_000_000
 
