@@ -30,12 +30,11 @@ from connector.records.codec import (
     Schemas,
     decode,
     encode,
-    encode_with_fastavro,
     frame,
     read,
 )
-from connector.records.datum import to_datum
 from connector.records.model import DataChange, SetCell
+from tests.fastavro_encoder import encode_with_fastavro, to_datum
 
 CHANGES = 5_000
 ROUNDS = 7

@@ -133,7 +133,7 @@ def facts() -> list[str]:
 
 
 def _java() -> str:
-    from connector.jars.java import find_java
+    from connector.jars.store import find_java
 
     release = Path(find_java(os.environ)).resolve().parent.parent / "release"
     text = release.read_text() if release.exists() else ""

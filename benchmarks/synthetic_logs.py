@@ -20,7 +20,7 @@ from typing import Any, Final
 from deltalake import DeltaTable
 
 from connector import warehouse as places
-from connector.state.changelog_slots import table_slot
+from connector.warehouse import table_slot
 
 GOLDEN: Final = Path(__file__).parents[1] / "tests/golden/warehouse"
 STREAM, TABLE = "s", "accounts"

@@ -30,8 +30,8 @@ def to_stored(value: Any) -> Any:
 
 def _check_readable(value: Any, stored: Any) -> None:
     if isinstance(value, tuple):
-        for one, stored_one in zip(value, stored, strict=True):
-            _check_readable(one, stored_one)
+        for item, stored_item in zip(value, stored, strict=True):
+            _check_readable(item, stored_item)
     elif is_dataclass(value):
         try:
             from_stored(type(value), stored)
@@ -44,9 +44,9 @@ def _stored(value: Any) -> Any:
     if value is None or type(value) in (int, str):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _stored(one) for key, one in value.items()}
+        return {str(key): _stored(item) for key, item in value.items()}
     if isinstance(value, tuple):
-        return [_stored(one) for one in value]
+        return [_stored(item) for item in value]
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, bytes):

@@ -74,19 +74,19 @@ def one_of(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "(there is none yet)"
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, names: Iterable[str]) -> str:
     """Return a question with the nearest known name, for example `did you mean users?`.
 
     It is empty if no known name is similar.
     """
-    found = difflib.get_close_matches(
-        name.lower(), {candidate.lower(): candidate for candidate in known}, n=1, cutoff=0.6
+    matches = difflib.get_close_matches(
+        name.lower(), {candidate.lower(): candidate for candidate in names}, n=1, cutoff=0.6
     )
     return next(
         (
             f"did you mean {candidate}?"
-            for candidate in known
-            if found and candidate.lower() == found[0]
+            for candidate in names
+            if matches and candidate.lower() == matches[0]
         ),
         "",
     )
@@ -119,5 +119,5 @@ def duration(seconds: float) -> str:
     for unit, size in _UNITS:
         count, rest = divmod(rest, size)
         parts.append(f"{count}{unit}" if count else "")
-    first = next((place for place, part in enumerate(parts) if part), len(parts))
+    first = next((index for index, part in enumerate(parts) if part), len(parts))
     return "".join(parts[first : first + 2]) or "0s"

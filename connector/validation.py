@@ -34,7 +34,7 @@ from typing import Annotated, Final
 
 from connector.errors import InvalidChangeError
 from connector.records.codec import ChangeRecord, Schemas, decode, plan_of, schema_id
-from connector.records.field_types import Between, check_arguments
+from connector.records.field_types import Between, check_ranges
 from connector.records.model import (
     MAX_TIMESTAMP,
     DataChange,
@@ -46,8 +46,14 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Headers, Position, Reason, Rejection
-from connector.records.units import unit_hint
+from connector.records.views import unit_hint
 from connector.tables.retention import is_too_late
+
+EARLIEST_ARRIVAL: Final = 1_293_840_000_000_000
+"""2011-01-01. Kafka did not exist before."""
+
+MAX_AHEAD_US: Final = 300_000_000
+"""How far the clock of a client may be ahead of the clock of the reader: 5 minutes."""
 
 BEGINNING: Final = 1
 """The time of a control record that means the beginning, and has no unit."""
@@ -87,7 +93,7 @@ class Limits:
     row_images: RowImages = RowImages.COUNT
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +105,32 @@ class KafkaRecord:
     key: bytes | None
     value: bytes | None
     headers: Headers = ()
+
+
+def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    """Return the bytes of key, value, header names and header values, without Kafka's own
+    overhead.
+    """
+    return (
+        len(key or b"")
+        + len(value or b"")
+        + sum(
+            len(name.encode("utf-8", "surrogatepass")) + len(text or b"") for name, text in headers
+        )
+    )
+
+
+def arrival(milliseconds: int, *, by_broker: bool, read_at: int) -> int | None:
+    """Return the time of arrival (µs) that a record timestamp says. None: it is not believed, and
+    the time of reading is used instead.
+
+    Args:
+        milliseconds: The record timestamp, as Kafka has it.
+        by_broker: Whether the broker wrote it (`LogAppendTime`). Its clock may be any time ahead.
+        read_at: The time (µs) at which the reader asked Kafka. The record arrived before.
+    """
+    latest = MAX_TIMESTAMP if by_broker else read_at + MAX_AHEAD_US
+    return milliseconds * 1000 if EARLIEST_ARRIVAL <= milliseconds * 1000 <= latest else None
 
 
 def validate_record(

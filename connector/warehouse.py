@@ -1,4 +1,5 @@
-"""Where everything is in a warehouse: the only place that builds these paths.
+"""Where everything is in a warehouse: its paths, the slots of a changelog, and the buckets of a
+table (TBL-4, TBL-13).
 
     streams/<stream>/changelog        the changelog of a stream
     streams/<stream>/freshness.json   when ingest last asked Kafka and had nothing to read
@@ -14,9 +15,28 @@
     _connector/probe                  files that try an object store, and are deleted again
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
+
+The slots of a changelog are:
+
+- -4: ranges of staged rows that were released.
+- -3: frontiers that are too large for metadata.
+- -2: rejected records.
+- -1: control records.
+- 16: staged rows of write streams, and those that expired.
+- 0 to 15: changes, by the CRC-32 of the name of their source table.
 """
 
 from __future__ import annotations
+
+import zlib
+from typing import Final
+
+TABLE_SLOTS: Final = 16
+CONTROL_SLOT: Final = -1
+REJECTED_SLOT: Final = -2
+FRONTIER_SLOT: Final = -3
+RELEASED_SLOT: Final = -4
+STAGED_SLOT: Final = TABLE_SLOTS
 
 
 def streams_folder(warehouse: str) -> str:
@@ -25,7 +45,6 @@ def streams_folder(warehouse: str) -> str:
 
 
 def stream_folder(warehouse: str, stream: str) -> str:
-    """The folder of a stream."""
     return f"{streams_folder(warehouse)}/{stream}"
 
 
@@ -50,7 +69,6 @@ def tables_folder(warehouse: str) -> str:
 
 
 def table_folder(warehouse: str, table: str) -> str:
-    """The folder of a table."""
     return f"{tables_folder(warehouse)}/{table}"
 
 
@@ -75,40 +93,42 @@ def tombstones(folder: str, rebuild: str = "") -> str:
 
 
 def jobs(warehouse: str) -> str:
-    """The history of applies, rebuilds, merging reads and maintenance."""
     return f"{warehouse}/_connector/jobs"
 
 
 def cuts(warehouse: str) -> str:
-    """The history of consistent cuts."""
     return f"{warehouse}/_connector/cuts"
 
 
 def overrides(warehouse: str) -> str:
-    """The bounds and paces that operators set."""
     return f"{warehouse}/_connector/overrides"
 
 
 def closed_partitions(warehouse: str) -> str:
-    """The stream partitions that operators closed."""
     return f"{warehouse}/_connector/closed_partitions"
 
 
 def released_transactions(warehouse: str) -> str:
-    """The incomplete transactions that operators released."""
     return f"{warehouse}/_connector/released_transactions"
 
 
 def released_rows(warehouse: str) -> str:
-    """The releases of write streams without their rejected rows, as operators asked for."""
     return f"{warehouse}/_connector/released_rows"
 
 
 def audit_log(warehouse: str) -> str:
-    """The results of audits."""
     return f"{warehouse}/_connector/audit_log"
 
 
 def probe(warehouse: str) -> str:
-    """The folder of files that try an object store. Each is deleted again."""
     return f"{warehouse}/_connector/probe"
+
+
+def table_slot(source: str) -> int:
+    """Return the slot with the changes of a source table."""
+    return bucket_of(source.encode(), TABLE_SLOTS)
+
+
+def bucket_of(key: bytes, buckets: int) -> int:
+    """Return the bucket of a key, from 0 on. It is `pmod(crc32(key), buckets)` in Spark."""
+    return zlib.crc32(key) % buckets

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from io import BytesIO
 from typing import Any
 
 import fastavro
 
 from connector.records.codec import SCHEMA, frame
-from connector.records.datum import to_datum
 from connector.records.model import (
     DataChange,
     DeleteCells,
@@ -19,6 +19,8 @@ from connector.records.model import (
     SetCell,
     Transaction,
 )
+from connector.tables.column_names import unmapped_name
+from tests.fastavro_encoder import to_datum
 
 
 def change(
@@ -90,3 +92,14 @@ def in_newer_schema(record: Record, kafka_partitions: int, schema_id: int) -> by
         datum["data_change"]["colour"] = "red"
     fastavro.schemaless_writer(body, _NEWER, datum)
     return frame(body.getvalue(), schema_id)
+
+
+def unmapped_cell(name: str) -> tuple[str, bytes]:
+    """The inverse of `unmapped_name` (TBL-22). Raises `ValueError` for any other text."""
+    family, colon, rest = name.partition(":")
+    qualifier = re.sub(
+        rb"%([0-9A-F]{2})", lambda code: bytes.fromhex(code[1].decode()), rest.encode()
+    )
+    if not colon or unmapped_name(family, qualifier) != name:
+        raise ValueError(f"{name!r} is not the name of a cell")
+    return family, qualifier

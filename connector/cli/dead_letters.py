@@ -74,7 +74,7 @@ def list_(
     if unknown := [name for name in names if name not in GROUPINGS]:
         raise click.UsageError(f"--by cannot be {unknown[0]!r}; use {', '.join(GROUPINGS)}")
     letters, which = letters_of(ctx, stream, group), filter_of(given)
-    if by is None and (as_json or which.chooses):
+    if by is None and (as_json or which.has_conditions):
         number = _print_one_by_one(letters.list(which), as_json)
     else:
         groups = grouped(letters.list(which), names, letters.schemas)

@@ -153,9 +153,9 @@ def filter_of(
 
 def check_chosen(which: LetterFilter, everything: bool) -> None:
     """Refuse a call for all letters without `--all`."""
-    if not which.chooses and not everything:
+    if not which.has_conditions and not everything:
         raise click.UsageError("give ids, a filter such as --reason, or --all")
-    if which.chooses and everything:
+    if which.has_conditions and everything:
         raise click.UsageError(
             "--all means all dead letters: use it without ids, and with no filter but --state"
         )

@@ -15,7 +15,7 @@ import click
 
 from connector.clock import now_us
 from connector.config.settings_reader import parse_duration_ms
-from connector.state.rate import LEAST_RATE, MOST_RATE
+from connector.state.pace import LEAST_RATE, MOST_RATE
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig

@@ -15,7 +15,7 @@ from connector.cli.terminal import Progress, err
 from connector.config.settings import find_stream
 from connector.errors import ConnectorError, DeliveryError, InvalidChangeError, JsonViewError
 from connector.errors.records import line_refused
-from connector.state.rate import RateLimit
+from connector.state.pace import RateLimit
 from connector.text import counted
 
 if TYPE_CHECKING:

@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors.settings import (
+    client_certificate_missing,
+    client_key_encrypted,
+    client_key_missing,
+    kafka_setting_untranslatable,
+    secret_unreadable,
+)
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig
@@ -112,25 +118,26 @@ def options(kafka: KafkaConfig, read: Read) -> dict[str, str]:
     translated |= _login(settings) | _trusted(settings) | _own_certificate(settings, read)
     for name in settings:
         if name.startswith(_OF_SECURITY) and name not in _TRANSLATED | _SAME_IN_JAVA:
-            raise _without_form(name, "lowmark translates the settings that the reference names")
+            cause = "lowmark translates the settings that the reference names"
+            raise kafka_setting_untranslatable(name, cause)
     return {f"kafka.{name}": value for name, value in translated.items()}
 
 
 def _trusted(settings: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    trusted = {}
     if "ssl.ca.location" in settings:
-        found = {
+        trusted = {
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": settings["ssl.ca.location"],
         }
     elif "ssl.ca.pem" in settings:
-        found = {
+        trusted = {
             "ssl.truststore.type": "PEM",
             "ssl.truststore.certificates": settings["ssl.ca.pem"],
         }
     if (checked := settings.get("ssl.endpoint.identification.algorithm")) is not None:
-        found["ssl.endpoint.identification.algorithm"] = "" if checked == "none" else checked
-    return found
+        trusted["ssl.endpoint.identification.algorithm"] = "" if checked == "none" else checked
+    return trusted
 
 
 def _own_certificate(settings: Mapping[str, str], read: Read) -> dict[str, str]:
@@ -143,40 +150,18 @@ def _own_certificate(settings: Mapping[str, str], read: Read) -> dict[str, str]:
         return {}
     chain = _CERTIFICATES.findall(certificate or "")
     if not chain:
-        raise ConfigError(
-            ErrorCode.CLIENT_CERTIFICATE_UNUSABLE,
-            "[kafka] has a client key without a certificate"
-            if certificate is None
-            else f"{_place(settings, 'ssl.certificate')} has no certificate",
-            "Spark's Kafka client needs both, as PEM text",
-            "Set ssl.certificate.location to a file with BEGIN CERTIFICATE, and ssl.key.location"
-            " to one with its key",
-        )
-    found = _KEY.search(key or "")
-    if found is None:
-        raise ConfigError(
-            ErrorCode.CLIENT_CERTIFICATE_UNUSABLE,
-            "[kafka] has a client certificate without a key"
-            if key is None
-            else f"{_place(settings, 'ssl.key')} has no key that Java can read",
-            "Spark's Kafka client needs a PEM key in the form PKCS #8. It begins with BEGIN PRIVATE"
-            " KEY or BEGIN ENCRYPTED PRIVATE KEY",
-            "Convert it, for example with openssl pkcs8 -topk8, and name the result",
-        )
-    if found[1] and _is_pbes2(found[0]):
-        raise ConfigError(
-            ErrorCode.CLIENT_CERTIFICATE_UNUSABLE,
-            f"{_place(settings, 'ssl.key')} has a key that Java cannot decrypt",
-            "It is encrypted with PBES2, which Kafka's Java client does not know",
-            "Store the key without a password, readable by this user only, or encrypt it with"
-            " openssl pkcs8 -topk8 -v1 PBE-SHA1-3DES",
-        )
-    given = {
+        raise client_certificate_missing(_origin(settings, "ssl.certificate"))
+    private_key = _KEY.search(key or "")
+    if private_key is None:
+        raise client_key_missing(_origin(settings, "ssl.key"))
+    if private_key[1] and _is_pbes2(private_key[0]):
+        raise client_key_encrypted(_origin(settings, "ssl.key"))
+    keystore = {
         "ssl.keystore.type": "PEM",
         "ssl.keystore.certificate.chain": "\n".join(chain),
-        "ssl.keystore.key": found[0],
+        "ssl.keystore.key": private_key[0],
     }
-    return given | {name: settings[name] for name in ("ssl.key.password",) if name in settings}
+    return keystore | {name: settings[name] for name in ("ssl.key.password",) if name in settings}
 
 
 def _is_pbes2(key: str) -> bool:
@@ -194,15 +179,10 @@ def _pem(settings: Mapping[str, str], name: str, read: Read) -> str | None:
     try:
         return read(Path(file))
     except (OSError, ValueError) as error:  # also a path that no file can have
-        raise ConfigError(
-            ErrorCode.SECRET_UNREADABLE,
-            f"The file that [kafka] {name}.location names cannot be read",
-            str(error),
-            "Name a text file that this user can read",
-        ) from None
+        raise secret_unreadable(f"[kafka] {name}.location", str(error)) from None
 
 
-def _place(settings: Mapping[str, str], name: str) -> str:
+def _origin(settings: Mapping[str, str], name: str) -> str:
     return settings.get(f"{name}.location") or f"[kafka] {name}.pem"
 
 
@@ -211,11 +191,9 @@ def _login(settings: Mapping[str, str]) -> dict[str, str]:
     if not mechanism:
         return {}
     if mechanism not in _LOGIN_MODULES:
-        raise ConfigError(
-            ErrorCode.SASL_MECHANISM_UNSUPPORTED,
-            f"[kafka] sasl.mechanism is {mechanism!r}",
-            f"lowmark supports {', '.join(sorted(_LOGIN_MODULES))}",
-            "Use one of these mechanisms",
+        supported = ", ".join(sorted(_LOGIN_MODULES))
+        raise kafka_setting_untranslatable(
+            f"sasl.mechanism {mechanism!r}", f"lowmark supports {supported}"
         )
     further = {}
     if mechanism == "OAUTHBEARER":
@@ -236,16 +214,12 @@ def _login(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _client_credentials(settings: Mapping[str, str]) -> dict[str, str]:
-    wanted = {
-        "sasl.oauthbearer.method": "oidc",
-        "sasl.oauthbearer.grant.type": "client_credentials",
-    }
-    defaults = {"sasl.oauthbearer.method": "default"} | {
-        "sasl.oauthbearer.grant.type": "client_credentials"
-    }
-    for name, value in wanted.items():
-        if settings.get(name, defaults[name]) != value:
-            raise _without_form(
+    for name, value, default in (
+        ("sasl.oauthbearer.method", "oidc", "default"),
+        ("sasl.oauthbearer.grant.type", "client_credentials", "client_credentials"),
+    ):
+        if settings.get(name, default) != value:
+            raise kafka_setting_untranslatable(
                 name, f"For OAUTHBEARER, lowmark translates client credentials only: {name}={value}"
             )
     login = {}
@@ -279,12 +253,3 @@ def _jaas(module: str, login: Mapping[str, str]) -> str:
         name: value.replace("\\", "\\\\").replace('"', '\\"') for name, value in login.items()
     }
     return " ".join([module, "required", *(f'{k}="{v}"' for k, v in escaped.items())]) + ";"
-
-
-def _without_form(name: str, cause: str) -> ConfigError:
-    return ConfigError(
-        ErrorCode.SETTING_WITHOUT_JAVA_FORM,
-        f"Spark's Kafka client has no setting for [kafka] {name}",
-        cause,
-        f"Remove {name}, or secure the connection in another way",
-    )

@@ -39,7 +39,8 @@ from connector.config.settings_reader import (
 from connector.config.spark_settings import SparkConfig, conf_fault
 from connector.config.storage import StorageConfig, warehouse_fault
 from connector.dead_letters.envelope import change_topic, dead_letter_topic
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
+from connector.errors.settings import setting_invalid
 from connector.tables.column_names import NAME_PATTERN, name_fault
 from connector.tables.definition import (
     Column,
@@ -185,12 +186,11 @@ def _shared_topics(streams: Iterable[StreamConfig]) -> Iterator[ConfigError]:
     owners: dict[str, str] = {}
     for stream in streams:
         if (owner := owners.setdefault(stream.topic, stream.name)) != stream.name:
-            yield ConfigError(
-                ErrorCode.TOPIC_OF_TWO_STREAMS,
-                f'streams.{stream.name}.topic is "{stream.topic}"',
-                f"Each stream has its own topic, and streams.{owner} already has this one",
+            yield setting_invalid(
+                f"streams.{stream.name}.topic",
+                f'"{stream.topic}"',
+                f"a topic of its own. streams.{owner} already has this one",
                 "Set another topic, or remove one of the streams",
-                topic=stream.topic,
             )
 
 
@@ -318,8 +318,10 @@ def _column(section: Section) -> _Column:
     family = section.text("family", None, _FAMILY)
     qualifier = _qualifier(section, name)
     type_, spelt = section.spelt("type", DataType), section.spelt("encoding", Encoding)
-    types = [one for one in DataType if spelt is not Encoding.BINARY or one not in TEXT_ONLY]
-    encodings = [one for one in Encoding if one is Encoding.TEXT or type_ not in TEXT_ONLY]
+    types = [type_ for type_ in DataType if spelt is not Encoding.BINARY or type_ not in TEXT_ONLY]
+    encodings = [
+        encoding for encoding in Encoding if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+    ]
     section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
     encoding = section.choice("encoding", Encoding, Encoding.TEXT, offered=encodings)
     if not section.has("type"):

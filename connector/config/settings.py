@@ -15,8 +15,14 @@ from typing import Annotated, Final
 from connector.config.settings_reader import Form
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, spelled, warehouse_fault
-from connector.errors import ConfigError, ErrorCode, argument_invalid, shown_value
-from connector.records.field_types import Between, check_arguments
+from connector.errors import argument_invalid, shown_value
+from connector.errors.settings import (
+    stream_not_named,
+    stream_unknown,
+    table_unknown,
+    warehouse_invalid,
+)
+from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition
 from connector.text import is_secret, nearest, one_of, without_credentials
@@ -76,9 +82,6 @@ class KafkaConfig:
     bootstrap_servers: Annotated[str, _SERVERS]
     settings: Mapping[str, str] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        check_arguments(self)
-
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.settings.items()}
         return f"KafkaConfig(bootstrap_servers={self.bootstrap_servers!r}, settings={shown!r})"
@@ -99,7 +102,7 @@ class RegistryConfig:
     auto_register: bool = False
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
         object.__setattr__(self, "url", self.url.rstrip("/"))
 
     def subject(self, topic: str) -> str:
@@ -162,7 +165,7 @@ class StreamConfig:
     incomplete_after_s: Annotated[int, _SECOND] | None = None
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
 
     @property
     def wait_s(self) -> int | None:
@@ -207,16 +210,8 @@ class ConnectorConfig:
     storage: StorageConfig = field(default_factory=StorageConfig)
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         if allowed := warehouse_fault(self.warehouse):
-            raise ConfigError(
-                ErrorCode.WAREHOUSE_UNUSABLE,
-                f"The warehouse is {shown_value(without_credentials(self.warehouse))}",
-                f"allowed: {allowed}",
-                "Set warehouse to such a path. A relative one begins in the folder of the"
-                " configuration file",
-                path=without_credentials(self.warehouse),
-            )
+            raise warehouse_invalid(shown_value(without_credentials(self.warehouse)), allowed)
         # With another spelling, Spark would use other settings and other checks.
         object.__setattr__(self, "warehouse", spelled(self.warehouse))
 
@@ -232,24 +227,15 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
-        raise ConfigError(
-            ErrorCode.STREAM_NOT_NAMED,
-            "No stream is named",
-            f"The configuration has {len(config.streams)} streams: {one_of(config.streams)}",
-            "Name one of them",
-        )
+        raise stream_not_named(len(config.streams), one_of(config.streams))
     if not isinstance(name, str):
         raise argument_invalid("stream", name, "the name or topic of a stream")
     by_topic = {stream.topic: stream for stream in config.streams.values()}
     if (stream := config.streams.get(name) or by_topic.get(name)) is not None:
         return stream
-    raise ConfigError(
-        ErrorCode.STREAM_UNKNOWN,
-        f'There is no stream "{name}"',
-        f"The configuration has {one_of(config.streams)}",
-        nearest(name, config.streams) or f"add a section [streams.{name}] to the configuration",
-        stream=name,
-    )
+    remedy = nearest(name, config.streams)
+    remedy = remedy or f"add a section [streams.{name}] to the configuration"
+    raise stream_unknown(name, one_of(config.streams), remedy)
 
 
 def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
@@ -258,10 +244,6 @@ def find_table(config: ConnectorConfig, name: str) -> TableDefinition:
         raise argument_invalid("table", name, "the name of a table")
     if (table := config.tables.get(name)) is not None:
         return table
-    raise ConfigError(
-        ErrorCode.TABLE_UNKNOWN,
-        f'There is no table "{name}"',
-        f"The configuration has {one_of(config.tables)}",
-        nearest(name, config.tables) or f"add a section [tables.{name}] to the configuration",
-        table=name,
-    )
+    remedy = nearest(name, config.tables)
+    remedy = remedy or f"add a section [tables.{name}] to the configuration"
+    raise table_unknown(name, one_of(config.tables), remedy)

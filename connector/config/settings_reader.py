@@ -30,7 +30,13 @@ from enum import StrEnum
 from types import NoneType
 from typing import Any, Final, NamedTuple, Self, TypeVar, get_args, get_type_hints
 
-from connector.errors import ConfigError, ErrorCode, shown_value
+from connector.errors import ConfigError, shown_value
+from connector.errors.settings import (
+    setting_invalid,
+    setting_missing,
+    setting_unknown,
+    settings_invalid,
+)
 from connector.records.field_types import Between
 from connector.records.model import MAX_INT
 from connector.text import is_secret, is_utf_8, nearest, one_of, without_credentials
@@ -283,18 +289,14 @@ class Section:
         shown = f'"{without_credentials(value)}"' if isinstance(value, str) else written(value)
         shown = "***" if is_secret(key) else _escaped(shown)
         shown = shown if len(shown) <= 120 else f"{shown[:117]}..."
-        problem = f"{self._full(key)} is {shown}"
-        self.faults.append(
-            ConfigError(ErrorCode.SETTING_INVALID, problem, f"allowed: {allowed}", remedy)
-        )
+        self.faults.append(setting_invalid(self._full(key), shown, allowed, remedy))
 
     def missing(self, key: str, allowed: str, remedy: str) -> None:
         """Collect an error of a setting that is required. A section that is missing is an error of
         its own.
         """
         if self.is_given:
-            problem, cause = f"{self._full(key)} is not set", f"It is required: {allowed}"
-            self.faults.append(ConfigError(ErrorCode.SETTING_MISSING, problem, cause, remedy))
+            self.faults.append(setting_missing(self._full(key), allowed, remedy))
 
     def read(self, declared: type[_T], **given: object) -> _T:
         """An instance of a dataclass whose fields are settings of this section, but those that are
@@ -400,10 +402,8 @@ class Section:
             self.fault(key, value, "a section", remedy)
             value = {}
         elif not is_given and remedy:
-            problem = f"The section [{self._full(key)}] is missing"
-            self.faults.append(
-                ConfigError(ErrorCode.SETTING_MISSING, problem, "It is required", remedy)
-            )
+            missing = setting_missing(f"The section [{self._full(key)}]", "a section", remedy)
+            self.faults.append(missing)
         return Section(self._full(key), value, self.faults, is_given=is_given)
 
     def named(self, key: str, pattern: str) -> Iterator[tuple[str, Section]]:
@@ -454,12 +454,9 @@ class Section:
         for key, value in self._content.items():
             if key not in self._known:
                 what = "section" if isinstance(value, Mapping) else "setting"
-                problem = f"{self._full(key)} is not a known {what}"
-                remedy = (
-                    nearest(key, self._known)
-                    or f"remove it, or use one of: {one_of(set(self._known))}"
-                )
-                self.faults.append(ConfigError(ErrorCode.SETTING_UNKNOWN, problem, "", remedy))
+                others = f"remove it, or use one of: {one_of(set(self._known))}"
+                remedy = nearest(key, self._known) or others
+                self.faults.append(setting_unknown(f"The {what} {self._full(key)}", remedy))
 
     def _full(self, key: str) -> str:
         name = f"{self.path}.{key}" if self.path else key
@@ -472,12 +469,7 @@ def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
     if len(faults) == 1:
         return faults[0]
     listed = "\n".join(f"  - {fault}" for fault in faults)
-    return ConfigError(
-        ErrorCode.SETTINGS_INVALID,
-        f"{len(faults)} settings are wrong:\n{listed}",
-        "",
-        "Correct all of them. Nothing was started",
-    )
+    return settings_invalid(len(faults), listed)
 
 
 def apply_environment(
@@ -499,15 +491,11 @@ def apply_environment(
         if isinstance(level, dict) and all((*path, last)):
             level[_spelt(last, level)] = FromEnvironment(environment[variable], variable)
             continue
-        faults.append(
-            ConfigError(
-                ErrorCode.ENVIRONMENT_VARIABLE_UNKNOWN,
-                f"The environment variable {variable} is not the name of a setting",
-                f"allowed: {ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or"
-                f" {ENVIRONMENT_PREFIX}SECTION__NAME__KEY",
-                "Rename the variable, or unset it",
-            )
+        remedy = (
+            f"rename it to {ENVIRONMENT_PREFIX}KEY, {ENVIRONMENT_PREFIX}SECTION__KEY or"
+            f" {ENVIRONMENT_PREFIX}SECTION__NAME__KEY, or unset it"
         )
+        faults.append(setting_unknown(f"The environment variable {variable}", remedy))
     return merged
 
 

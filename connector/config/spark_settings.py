@@ -9,8 +9,8 @@ from typing import Annotated, Final
 
 from connector.config.settings_reader import Form
 from connector.config.storage import is_local
-from connector.errors import ConfigError, ErrorCode
-from connector.records.field_types import Between, check_arguments
+from connector.errors.settings import warehouse_not_shared
+from connector.records.field_types import Between, check_ranges
 from connector.text import is_secret
 
 LOCAL_MASTER: Final = "local[*]"
@@ -81,7 +81,7 @@ class SparkConfig:
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
 
     def __repr__(self) -> str:
         shown = {name: "***" if is_secret(name) else value for name, value in self.conf.items()}
@@ -134,11 +134,4 @@ def check_shared(master: str, warehouse: str, *, shared_folder: bool) -> None:
     one_host = is_local_master(master) or master.startswith("local-cluster")
     if shared_folder or one_host or not is_local(warehouse):
         return
-    raise ConfigError(
-        ErrorCode.FOLDER_NOT_SHARED,
-        f"The warehouse {warehouse} is a local folder, but the executors of {master} may be on"
-        " other hosts",
-        "Each host would write its part of the files to its own folder",
-        "Use a warehouse that all hosts reach by the same URI. If all hosts see the same folder at"
-        " this path, set shared_folder = true in [storage]",
-    )
+    raise warehouse_not_shared(warehouse, master)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from connector.config.settings_reader import Form
-from connector.records.field_types import check_arguments
 
 DEFAULT_REGION: Final = "us-east-1"
 """Stores other than Amazon's have no regions, but their clients want the name of one."""
@@ -76,7 +75,6 @@ class StorageConfig:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         object.__setattr__(self, "endpoint", self.endpoint.rstrip("/"))
 
     @property
@@ -159,8 +157,8 @@ def warehouse_fault(warehouse: str) -> str:
     )
 
 
-def _without(found: re.Match[str] | None) -> str:
-    if found is None:
+def _without(match: re.Match[str] | None) -> str:
+    if match is None:
         return ""
-    text = found[0] if found[0].isprintable() else f"the character U+{ord(found[0]):04X}"
+    text = match[0] if match[0].isprintable() else f"the character U+{ord(match[0]):04X}"
     return f"a path without {text}, because Spark and deltalake would use different folders"

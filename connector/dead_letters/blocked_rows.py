@@ -42,7 +42,7 @@ MAX_BLOCKING: Final = 1_000
 this number, repair the source.
 """
 
-Place = tuple[int, int]
+Coordinates = tuple[int, int]
 """Kafka partition and offset."""
 
 
@@ -58,20 +58,22 @@ class BlockingLetter(NamedTuple):
 
     row_key: bytes
     ingest_batch: int
-    first: Place
+    first: Coordinates
     newest_batch: int
-    newest: Place
+    newest: Coordinates
     table_letter: bool
     since: int
     committed: int | None = None
 
-    def is_before(self, row_key: bytes, ingest_batch: int, place: Place, committed: int) -> bool:
+    def is_before(
+        self, row_key: bytes, ingest_batch: int, coordinates: Coordinates, committed: int
+    ) -> bool:
         """Return whether a change waits for this one.
 
-        `ingest_batch` and `place` are where the change, or the record that it replays, first
+        `ingest_batch` and `coordinates` are where the change, or the record that it replays, first
         arrived.
         """
-        is_later = (ingest_batch, place) > (self.ingest_batch, self.first)
+        is_later = (ingest_batch, coordinates) > (self.ingest_batch, self.first)
         return (
             row_key == self.row_key
             and is_later
@@ -85,9 +87,9 @@ class BlockingLetter(NamedTuple):
 
 def still_blocking(
     before: Iterable[BlockingLetter],
-    found: Iterable[BlockingLetter],
+    new: Iterable[BlockingLetter],
     *,
-    replayed: Mapping[Place, int],
+    replayed: Mapping[Coordinates, int],
     discarded: frozenset[str],
     topic_id: str,
     table: str,
@@ -97,7 +99,7 @@ def still_blocking(
 
     Args:
         before: Those that blocked rows before.
-        found: Those of the batches since then.
+        new: Those of the batches since then.
         replayed: By the first place of each replayed one, the newest batch in which a replay was
             accepted.
         discarded: The ids of discarded dead letters.
@@ -106,18 +108,18 @@ def still_blocking(
         horizon: A row does not wait for an older dead letter, because its replay would be too late
             (µs).
     """
-    newest: dict[Place, BlockingLetter] = {}
-    for dead in [*before, *found]:
-        known = newest.get(dead.first, dead)
-        newer = max(known, dead, key=lambda one: one.newest_batch)
-        newest[dead.first] = newer._replace(
-            row_key=known.row_key, since=min(known.since, dead.since)
+    newest: dict[Coordinates, BlockingLetter] = {}
+    for letter in [*before, *new]:
+        earlier = newest.get(letter.first, letter)
+        newer = max(earlier, letter, key=lambda candidate: candidate.newest_batch)
+        newest[letter.first] = newer._replace(
+            row_key=earlier.row_key, since=min(earlier.since, letter.since)
         )
-    waiting = (
-        dead
-        for dead in newest.values()
-        if replayed.get(dead.first, 0) <= dead.newest_batch
-        and dead.letter_id(topic_id, table) not in discarded
-        and (horizon is None or dead.since >= horizon)
+    blocking = (
+        letter
+        for letter in newest.values()
+        if replayed.get(letter.first, 0) <= letter.newest_batch
+        and letter.letter_id(topic_id, table) not in discarded
+        and (horizon is None or letter.since >= horizon)
     )
-    return tuple(sorted(waiting, key=lambda dead: (dead.ingest_batch, dead.first)))
+    return tuple(sorted(blocking, key=lambda letter: (letter.ingest_batch, letter.first)))

@@ -68,7 +68,9 @@ def difference(
     return tuple(entries)
 
 
-def as_of_today(change: DataChange, entries: tuple[Entry, ...], low_watermark: int) -> DataChange:
+def at_low_watermark(
+    change: DataChange, entries: tuple[Entry, ...], low_watermark: int
+) -> DataChange:
     """Return the change with these entries and the low watermark as its commit timestamp.
 
     No further changes below the low watermark are expected, and changes above it still win. The

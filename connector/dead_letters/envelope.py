@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode, argument_invalid
+from connector.errors.settings import name_invalid
 from connector.records.codec import schema_id as schema_of
 from connector.records.model import MAX_INT, MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Headers, Position, Reason
@@ -51,7 +51,7 @@ _CONVERTER_REASONS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetter:
     """A rejected record with its original bytes, and data about its failure (DLQ-1).
 
@@ -73,14 +73,14 @@ class DeadLetter:
     value: Hidden[bytes | None]
     headers: Hidden[Headers]
     reason: Reason
-    rule: OrNull[str]
+    rule: OrNull[str] = ""
     detail: str
-    attempt: int
+    attempt: int = 0
     first_failed_at: Time
     record_timestamp: Time
-    schema_id: str | None
-    ingest_batch: int
-    order_position: str
+    schema_id: str | None = None
+    ingest_batch: int = 0
+    order_position: str = ""
     table: str | None = None
     group: str | None = None
 
@@ -132,16 +132,17 @@ def check_group(group: str) -> str:
     have its name.
     """
     # The topics of a group "a.ledger" would be those of the group "a".
-    if not isinstance(group, str):
-        raise argument_invalid("group", group, "the name of a group")
-    if _GROUP.fullmatch(group) and not group.endswith((_LEDGER, _REPLAYS)):
+    if (
+        isinstance(group, str)
+        and _GROUP.fullmatch(group)
+        and not group.endswith((_LEDGER, _REPLAYS))
+    ):
         return group
-    raise ConfigError(
-        ErrorCode.NAME_INVALID,
-        f"The group {truncate_utf8(group)!r} cannot have dead letters",
-        "The name is a part of the names of topics. It must have 1 to 64 characters of a-z A-Z 0-9"
-        f" . - _ and must not end with {_LEDGER} or {_REPLAYS}",
-        "Use another group",
+    raise name_invalid(
+        "A group with dead letters",
+        truncate_utf8(str(group)),
+        f"1 to 64 characters of a-z A-Z 0-9 . - _, without {_LEDGER} or {_REPLAYS} at its end,"
+        " because it is a part of the names of topics",
     )
 
 
@@ -181,8 +182,15 @@ def source_letter(
     REJECTED. Any other error of the client becomes RETRIES_EXHAUSTED.
     """
     reason = Reason.REJECTED if why.startswith("Broker: ") else Reason.RETRIES_EXHAUSTED
-    return _outside_ingest(
-        Position(topic, "", NOWHERE, NOWHERE), key, value, headers, reason, why, now
+    return DeadLetter(
+        position=Position(topic, "", NOWHERE, NOWHERE),
+        key=key,
+        value=value,
+        headers=headers,
+        reason=reason,
+        detail=why,
+        first_failed_at=now,
+        record_timestamp=now,
     )
 
 
@@ -192,48 +200,18 @@ def consumer_letter(source: KafkaRecord, group: str, detail: str, *, now: int) -
     `now` is in microseconds. The attempt is the one that the replay header of the record claims.
     """
     claim = replay_claim(source.headers)
-    letter = _outside_ingest(
-        source.position,
-        source.key,
-        source.value,
-        source.headers,
-        Reason.CONSUMER_FAILED,
-        detail,
-        now,
-    )
-    return replace(
-        letter,
+    return DeadLetter(
+        position=source.position,
+        key=source.key,
+        value=source.value,
+        headers=source.headers,
+        reason=Reason.CONSUMER_FAILED,
+        detail=detail,
         attempt=0 if claim is None else claim[1],
+        first_failed_at=now,
         record_timestamp=source.record_timestamp,
         schema_id=schema_of(source.value),
         group=group,
-    )
-
-
-def _outside_ingest(
-    position: Position,
-    key: bytes | None,
-    value: bytes | None,
-    headers: Headers,
-    reason: Reason,
-    detail: str,
-    at: int,
-) -> DeadLetter:
-    """Return a dead letter without an ingest batch. `at` (µs) is its only time."""
-    return DeadLetter(
-        position=position,
-        key=key,
-        value=value,
-        headers=headers,
-        reason=reason,
-        rule="",
-        detail=detail,
-        attempt=0,
-        first_failed_at=at,
-        record_timestamp=at,
-        schema_id=None,
-        ingest_batch=0,
-        order_position="",
     )
 
 
@@ -307,15 +285,23 @@ def from_record(
         outer, reason, detail = tuple(headers)[:start], Reason(own["reason"]), own.get("detail")
     else:
         outer, reason, detail = tuple(headers), Reason.REJECTED, describe_failure(tuple(headers))
-    detail = detail or "another tool wrote this record, and gave no reason"
-    return _outside_ingest(at, key, value, outer, reason, detail, record_timestamp)
+    return DeadLetter(
+        position=at,
+        key=key,
+        value=value,
+        headers=outer,
+        reason=reason,
+        detail=detail or "another tool wrote this record, and gave no reason",
+        first_failed_at=record_timestamp,
+        record_timestamp=record_timestamp,
+    )
 
 
 def _block_start(headers: Headers) -> int | None:
     """Return the index of the first header of the block, or None."""
-    for place in range(len(headers) - 1, -1, -1):
-        if headers[place][0] == _TOPIC:
-            return place
+    for index in range(len(headers) - 1, -1, -1):
+        if headers[index][0] == _TOPIC:
+            return index
     return None
 
 
@@ -422,17 +408,17 @@ def describe_failure(headers: Headers) -> str | None:
     by_name = dict(headers)
     for tool, prefix, original, names in _TOOLS:
         what = [text for name in names if (text := _text(by_name.get(prefix + name)))]
-        place = {
+        position = {
             name: by_name.get(f"{prefix}{original}{name}")
             for name in ("topic", "partition", "offset")
         }
-        if what or (prefix != _SPRING and any(place.values())):
+        if what or (prefix != _SPRING and any(position.values())):
             partition, offset = (
-                _spring_number(place[name]) if prefix == _SPRING else _text(place[name])
+                _spring_number(position[name]) if prefix == _SPRING else _text(position[name])
                 for name in ("partition", "offset")
             )
             parts = (
-                _text(place["topic"]),
+                _text(position["topic"]),
                 partition and f"Kafka partition {partition}",
                 offset and f"offset {offset}",
             )

@@ -47,14 +47,14 @@ class LetterFilter:
     attempts: tuple[int, int] | None = None
     ingest_batch: int | None = None
 
-    def means(self, letter: DeadLetter, standing: LetterStatus, schemas: Schemas) -> bool:
+    def matches(self, letter: DeadLetter, status: LetterStatus, schemas: Schemas) -> bool:
         """Return whether the dead letter meets all conditions. `schemas` are used only if the
         filter has a table.
         """
         position = letter.position
         return (
             (not self.ids or letter.id in self.ids)
-            and (not self.states or standing.state in self.states)
+            and (not self.states or status.state in self.states)
             and (not self.reasons or letter.reason in self.reasons)
             and (not self.rule or letter.rule == self.rule)
             and (not self.key_prefix or (letter.key or b"").startswith(self.key_prefix))
@@ -63,12 +63,12 @@ class LetterFilter:
             and (self.kafka_partition is None or position.kafka_partition == self.kafka_partition)
             and (self.offsets is None or self.offsets[0] <= position.offset <= self.offsets[1])
             and (self.ingest_batch is None or letter.ingest_batch == self.ingest_batch)
-            and (self.attempts is None or self.attempts[0] <= standing.attempt <= self.attempts[1])
+            and (self.attempts is None or self.attempts[0] <= status.attempt <= self.attempts[1])
             and (self.table is None or table_of(letter, schemas) == self.table)
         )
 
     @property
-    def chooses(self) -> bool:
+    def has_conditions(self) -> bool:
         """Whether there is any condition besides the state. Without one, the filter selects all
         dead letters.
         """
@@ -140,14 +140,14 @@ def table_of(letter: DeadLetter, schemas: Schemas) -> str | None:
 
 
 GROUPINGS: Final[Mapping[str, Callable[[DeadLetter, LetterStatus, Schemas], str]]] = {
-    "reason": lambda letter, standing, schemas: letter.reason.value,
-    "rule": lambda letter, standing, schemas: letter.rule,
-    "state": lambda letter, standing, schemas: standing.state.value,
-    "table": lambda letter, standing, schemas: table_of(letter, schemas) or "",
-    "key": lambda letter, standing, schemas: text_of_bytes((letter.key or b"")[:64]),
-    "kafka-partition": lambda letter, standing, schemas: str(letter.position.kafka_partition),
-    "day": lambda letter, standing, schemas: str(view_of_time(letter.first_failed_at))[:10],
-    "attempt": lambda letter, standing, schemas: str(standing.attempt),
+    "reason": lambda letter, status, schemas: letter.reason.value,
+    "rule": lambda letter, status, schemas: letter.rule,
+    "state": lambda letter, status, schemas: status.state.value,
+    "table": lambda letter, status, schemas: table_of(letter, schemas) or "",
+    "key": lambda letter, status, schemas: text_of_bytes((letter.key or b"")[:64]),
+    "kafka-partition": lambda letter, status, schemas: str(letter.position.kafka_partition),
+    "day": lambda letter, status, schemas: str(view_of_time(letter.first_failed_at))[:10],
+    "attempt": lambda letter, status, schemas: str(status.attempt),
 }
 """The properties for counting, and the text of each. A key is shortened to 64 bytes. A day is in
 UTC.
@@ -186,8 +186,8 @@ def grouped(
     in the group `…`.
     """
     groups: dict[tuple[str, ...], Group] = {}
-    for letter, standing in letters:
-        texts = tuple(GROUPINGS[name](letter, standing, schemas) for name in by)
+    for letter, status in letters:
+        texts = tuple(GROUPINGS[name](letter, status, schemas) for name in by)
         if texts not in groups and len(groups) >= at_most:
             texts = ("…",) * len(by)
         groups.setdefault(texts, Group()).add(letter)

@@ -33,9 +33,9 @@ from connector.dead_letters.envelope import MAX_ATTEMPT, DeadLetter, replay_clai
 from connector.dead_letters.envelope import letter_id as id_of
 from connector.records.model import MAX_INT, MAX_LONG
 from connector.records.rejection import Headers
-from connector.records.sizes import size_of
 from connector.stored import from_text, to_stored
 from connector.text import truncate_utf8
+from connector.validation import size_of
 
 MAX_ENTRIES: Final = 100
 """The maximum number of entries in a history. The oldest ones are dropped, so that a history always
@@ -246,7 +246,7 @@ class Ledger:
         """
         return self._histories.get(letter_id, ())
 
-    def keep(self, letter_id: str, history: tuple[LedgerEntry, ...]) -> None:
+    def set_history(self, letter_id: str, history: tuple[LedgerEntry, ...]) -> None:
         """Set the history of a dead letter."""
         assert history, letter_id
         is_closed = int(_is_closed(history)) - int(_is_closed(self.history(letter_id)))
@@ -269,16 +269,16 @@ class Ledger:
         """Return the history of a dead letter with one more entry. Changes nothing."""
         return (*self.history(letter_id), entry)[-MAX_ENTRIES:]
 
-    def standing(self, letter: DeadLetter) -> LetterStatus:
+    def status(self, letter: DeadLetter) -> LetterStatus:
         """Return the state of a dead letter.
 
         Without a history it is open, and has the attempts of the replay that it came from. Table
         letters of several tables may have the same change. They share their attempts, so that no
         two replays of the change have the same number.
         """
-        found = self._standing(letter)
+        status = self._status(letter)
         if letter.table is None:
-            return found
+            return status
         tables = {
             table
             for topic_id, table in self._closed
@@ -286,13 +286,13 @@ class Ledger:
         }
         histories = (self.history(id_of(letter.position, table)) for table in tables)
         return replace(
-            found,
+            status,
             attempt=max(
-                [found.attempt, *(history[-1].attempt for history in histories if history)]
+                [status.attempt, *(history[-1].attempt for history in histories if history)]
             ),
         )
 
-    def _standing(self, letter: DeadLetter) -> LetterStatus:
+    def _status(self, letter: DeadLetter) -> LetterStatus:
         history = self.history(letter.id)
         if history:
             return LetterStatus(
@@ -326,8 +326,8 @@ def _is_closed(history: tuple[LedgerEntry, ...]) -> bool:
 
 def _family(letter_id: str) -> tuple[str, str]:
     """Return the topic id and the table of an id (`dead_letters.envelope.letter_id`)."""
-    found = _is_letter_id(letter_id)
-    return (found[1], found[2] or "") if found else ("", "")
+    parts = _is_letter_id(letter_id)
+    return (parts[1], parts[2] or "") if parts else ("", "")
 
 
 _to_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -404,16 +404,16 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
     try:
         return tuple(
             LedgerEntry(
-                one.action,
-                _time(one.at),
-                one.by,
-                one.why,
-                one.selection,
-                one.attempt,
-                one.attempts_since_reopen,
-                one.repair or None,
+                entry.action,
+                _time(entry.at),
+                entry.by,
+                entry.why,
+                entry.selection,
+                entry.attempt,
+                entry.attempts_since_reopen,
+                entry.repair or None,
             )
-            for one in from_text(_History, value.decode()).entries
+            for entry in from_text(_History, value.decode()).entries
         )
     except (ValueError, RecursionError) as error:
         raise ValueError(

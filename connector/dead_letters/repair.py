@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import RepairNote
@@ -39,34 +39,35 @@ from connector.records.rejection import Headers, Rejection
 from connector.records.views import Json, view_of_bytes
 from connector.text import is_utf_8
 
-STEPS: Final[Mapping[str, tuple[str, str]]] = {
-    "reframe": (
+
+class StepText(NamedTuple):
+    """The form of the argument of a step, and what the step does."""
+
+    argument: str
+    effect: str
+
+
+STEPS: Final[Mapping[str, StepText]] = {
+    "reframe": StepText(
         "SCHEMA[@N]",
-        (
-            "replaces the framing of the value, or adds a framing to a bare body. `SCHEMA` is a"
-            " schema id of the registry, or `single-object` for a body of a released schema. With"
-            " `@N`, the first N bytes are removed before, for example the framing of another"
-            " system. `own@N` only removes them, and keeps the framing that follows"
-        ),
+        "replaces the framing of the value, or adds a framing to a bare body. `SCHEMA` is a schema"
+        " id of the registry, or `single-object` for a body of a released schema. With `@N`, the"
+        " first N bytes are removed before, for example the framing of another system. `own@N` only"
+        " removes them, and keeps the framing that follows",
     ),
-    "set": (
+    "set": StepText(
         "PATH=JSON",
-        (
-            "sets a part of the view, for example `key`, `headers.trace`, `record`,"
-            ' `record.data_change.entries[0].family` or `headers["a.b"]`. A header that is set'
-            " replaces all headers of that name"
-        ),
+        "sets a part of the view, for example `key`, `headers.trace`, `record`,"
+        ' `record.data_change.entries[0].family` or `headers["a.b"]`. A header that is set replaces'
+        " all headers of that name",
     ),
-    "unset": (
+    "unset": StepText(
         "PATH",
-        (
-            "removes a part of the view. `unset headers.trace` removes all headers of that name."
-            " `unset key` gives the letter the key that its record must have: the row key of a"
-            " change, or the reserved key of control records"
-        ),
+        "removes a part of the view. `unset headers.trace` removes all headers of that name. `unset"
+        " key` gives the letter the key that its record must have: the row key of a change, or the"
+        " reserved key of control records",
     ),
 }
-"""For each verb: the form of its argument, and a description."""
 
 _OWN, _SINGLE_OBJECT = "own", "single-object"
 _SCHEMA: Final = re.compile(rf"([0-9]{{1,10}}|{_OWN}|{_SINGLE_OBJECT})(?:@([1-9][0-9]{{0,8}}))?")

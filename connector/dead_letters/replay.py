@@ -49,11 +49,10 @@ from connector.dead_letters.repair import Content, Step, Unrepairable, content_o
 from connector.records.codec import ChangeRecord, Schemas
 from connector.records.model import DataChange
 from connector.records.rejection import Headers, Reason, Rejection
-from connector.records.sizes import size_of
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
 from connector.text import is_header_name
-from connector.validation import KafkaRecord
+from connector.validation import KafkaRecord, size_of
 
 MAX_ATTEMPTS: Final = 3
 """The default number of attempts. A record that failed three times needs to be examined (DLQ-14).
@@ -264,7 +263,7 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
     Headers about a failure or an earlier replay are removed, and the header of this replay is
     added.
     """
-    kept = (
+    original = (
         header
         for header in headers
         if not (
@@ -273,7 +272,7 @@ def _outgoing(headers: Headers, letter_id: str, attempt: int) -> Headers:
             or is_error_header(header[0])
         )
     )
-    return (*kept, replay_header(letter_id, attempt))
+    return (*original, replay_header(letter_id, attempt))
 
 
 def _size_on_wire(content: Content) -> int:

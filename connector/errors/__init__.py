@@ -21,7 +21,6 @@ attributes.
     ├── OutboxError          the outbox of a producer is in use, foreign or damaged (PUB-3)
     ├── TopicError           a topic is missing, replaced, or does not fit its use (REC-1 to REC-4)
     ├── BrokerError          a broker cannot be reached, or the local broker cannot start
-    ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
     ├── RegistryError        the schema registry cannot be reached, or refuses the request
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
     │   └── StorageError     a disk is full, a store refuses, or a file is damaged
@@ -29,7 +28,6 @@ attributes.
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
     ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
     ├── StaleTableError      a table is older than its reader allows (TBL-16)
-    ├── AuditError           records are lost or duplicated, or a dead letter is missing (TBL-6)
     └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
 
 The modules of this package are the catalogue: each error has one function there, with its code,
@@ -504,12 +502,6 @@ class BufferFullError(ConnectorError):
     kafka_partition: int | None = None
 
 
-class JarError(ConnectorError):
-    """Java is missing or too old, or a pinned jar cannot be fetched, or the jar differs from the
-    lock file.
-    """
-
-
 class RegistryError(ConnectorError):
     """The schema registry cannot be reached, or its answer is not valid."""
 
@@ -534,12 +526,6 @@ class StaleTableError(ConnectorError):
     """
 
     as_of: int | None = None
-
-
-class AuditError(ConnectorError):
-    """An audit found lost, duplicated or missing records. `problem` names them and their
-    location.
-    """
 
 
 class StreamHaltedError(ConnectorError):
@@ -570,7 +556,7 @@ def shown_value(value: object) -> str:
 def argument_invalid(name: str, value: object, allowed: str) -> ConfigError:
     """The error for an argument of a function. `allowed` completes "It must be"."""
     return ConfigError(
-        ErrorCode.ARGUMENT_INVALID,
+        "ARGUMENT_INVALID",
         f"The argument {name} is {shown_value(value)}",
         f"It must be {allowed}",
         "Give such a value. Nothing was changed",

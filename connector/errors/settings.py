@@ -5,6 +5,137 @@ from __future__ import annotations
 from connector.errors import ConfigError, ConnectorError
 
 
+def setting_invalid(setting: str, value: str, allowed: str, remedy: str) -> ConfigError:
+    return ConfigError("SETTING_INVALID", f"{setting} is {value}", f"allowed: {allowed}", remedy)
+
+
+def setting_missing(setting: str, allowed: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        "SETTING_MISSING", f"{setting} is not set", f"It is required: {allowed}", remedy
+    )
+
+
+def setting_unknown(setting: str, remedy: str) -> ConfigError:
+    return ConfigError("SETTING_UNKNOWN", f"{setting} is not known", "", remedy)
+
+
+def settings_invalid(count: int, errors: str) -> ConfigError:
+    return ConfigError(
+        "SETTINGS_INVALID",
+        f"{count} settings are wrong:\n{errors}",
+        "",
+        "Correct all of them. Nothing was started",
+    )
+
+
+def kafka_setting_untranslatable(setting: str, cause: str) -> ConfigError:
+    return ConfigError(
+        "KAFKA_SETTING_INVALID",
+        f"Spark's Kafka client has no setting for [kafka] {setting}",
+        cause,
+        f"Remove {setting}, or secure the connection in another way",
+    )
+
+
+def client_certificate_missing(origin: str) -> ConfigError:
+    return ConfigError(
+        "CLIENT_CERTIFICATE_UNUSABLE",
+        f"{origin} has no certificate of the client",
+        "Spark's Kafka client needs a certificate and its key, as PEM text",
+        "Set ssl.certificate.location to a file with BEGIN CERTIFICATE, and ssl.key.location to one"
+        " with its key",
+    )
+
+
+def client_key_missing(origin: str) -> ConfigError:
+    return ConfigError(
+        "CLIENT_CERTIFICATE_UNUSABLE",
+        f"{origin} has no key that Java can read",
+        "Spark's Kafka client needs a PEM key in the form PKCS #8. It begins with BEGIN PRIVATE KEY"
+        " or BEGIN ENCRYPTED PRIVATE KEY",
+        "Convert it, for example with openssl pkcs8 -topk8, and name the result",
+    )
+
+
+def client_key_encrypted(origin: str) -> ConfigError:
+    return ConfigError(
+        "CLIENT_CERTIFICATE_UNUSABLE",
+        f"{origin} has a key that Java cannot decrypt",
+        "It is encrypted with PBES2, which Kafka's Java client does not know",
+        "Store the key without a password, readable by this user only, or encrypt it with openssl"
+        " pkcs8 -topk8 -v1 PBE-SHA1-3DES",
+    )
+
+
+def secret_unreadable(setting: str, cause: str) -> ConfigError:
+    return ConfigError(
+        "SECRET_UNREADABLE",
+        f"The file that {setting} names cannot be read",
+        cause,
+        "Name a text file that this user can read",
+    )
+
+
+def name_invalid(what: str, name: str, allowed: str) -> ConfigError:
+    return ConfigError(
+        "NAME_INVALID",
+        f"{what} has the name {name!r}",
+        f"allowed: {allowed}",
+        "Choose another name",
+    )
+
+
+def stream_not_named(count: int, streams: str) -> ConfigError:
+    return ConfigError(
+        "STREAM_UNKNOWN",
+        "No stream is named",
+        f"The configuration has {count} streams: {streams}",
+        "Name one of them",
+    )
+
+
+def stream_unknown(stream: str, streams: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        "STREAM_UNKNOWN",
+        f'There is no stream "{stream}"',
+        f"The configuration has {streams}",
+        remedy,
+        stream=stream,
+    )
+
+
+def table_unknown(table: str, tables: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        "TABLE_UNKNOWN",
+        f'There is no table "{table}"',
+        f"The configuration has {tables}",
+        remedy,
+        table=table,
+    )
+
+
+def warehouse_invalid(warehouse: str, allowed: str) -> ConfigError:
+    return ConfigError(
+        "WAREHOUSE_UNUSABLE",
+        f"The warehouse is {warehouse}",
+        f"allowed: {allowed}",
+        "Set warehouse to such a path. A relative one begins in the folder of the configuration"
+        " file",
+        path=warehouse,
+    )
+
+
+def warehouse_not_shared(warehouse: str, master: str) -> ConfigError:
+    return ConfigError(
+        "WAREHOUSE_UNUSABLE",
+        f"The warehouse {warehouse} is a local folder, but the executors of {master} may be on"
+        " other hosts",
+        "Each host would write its part of the files to its own folder",
+        "Use a warehouse that all hosts reach by the same URI. If all hosts see the same folder at"
+        " this path, set shared_folder = true in [storage]",
+    )
+
+
 def config_missing(file: str) -> ConfigError:
     return ConfigError(
         "CONFIG_MISSING",
@@ -22,15 +153,6 @@ def config_unreadable(file: str, cause: str) -> ConfigError:
         cause,
         "Check that this user can read the file, and that it is UTF-8 text",
         file=file,
-    )
-
-
-def secret_unreadable(variable: str, cause: str) -> ConfigError:
-    return ConfigError(
-        "SECRET_UNREADABLE",
-        f"The file that {variable} names cannot be read",
-        cause,
-        "Name a text file that this user can read",
     )
 
 

@@ -17,8 +17,6 @@ The files in the folder are:
 
 from __future__ import annotations
 
-from connector.jars.java import find_java
-from connector.jars.lock import Lock, LockedJar, read_lock
-from connector.jars.store import JarStore, fetch
+from connector.jars.store import JarStore, Lock, LockedJar, fetch, find_java, read_lock
 
 __all__ = ["JarStore", "Lock", "LockedJar", "fetch", "find_java", "read_lock"]

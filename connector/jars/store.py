@@ -1,4 +1,4 @@
-"""Downloads the jars of a lock into a folder, once."""
+"""Finds Java, reads the lock files, and downloads the jars of a lock into a folder, once."""
 
 from __future__ import annotations
 
@@ -7,26 +7,41 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
+import shutil
 import subprocess
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, Literal, NoReturn
 from xml.sax.saxutils import quoteattr
 
-from connector.errors import ErrorCode, JarError
-from connector.jars.java import find_java
-from connector.jars.lock import Lock, LockedJar, lock_text, parse_lock
+from connector.errors.spark import (
+    ivy_missing,
+    ivy_settings_missing,
+    jar_different,
+    jar_folder_full,
+    jar_folder_unusable,
+    jars_missing,
+    java_missing,
+    java_too_old,
+    java_unusable,
+)
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
+"""Gets a line of progress."""
 
 OWN_JAR: Final = "lowmark.jar"
 """What the Java files beside this one compile to. It is part of the package, because a machine that
 runs Spark may have no Java compiler.
 """
+OLDEST_JAVA: Final = 17
+"""The oldest version that Kafka 4 and Spark 4 support."""
+
 IVY_SETTINGS_VARIABLE: Final = "CONNECTOR_IVY_SETTINGS"
 
 _NETWORK_SIGNS: Final = (
@@ -42,6 +57,54 @@ _NETWORK_SIGNS: Final = (
 )
 _SPACE_SIGNS: Final = ("No space left on device", "Disk quota exceeded")
 _LINES_KEPT: Final = 4000
+Lock = Literal["broker", "s3", "spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class LockedJar:
+    """One line of a lock file."""
+
+    organisation: str
+    artifact: str
+    version: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def coordinate(self) -> str:
+        return f"{self.organisation}:{self.artifact}:{self.version}"
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.organisation}__{self.artifact}-{self.version}.jar"
+
+
+def lock_text(lock: Lock) -> str:
+    """The lock file in the package."""
+    return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
+
+
+def read_lock(lock: Lock) -> tuple[LockedJar, ...]:
+    """The jars of a lock, in the order of its lines."""
+    return parse_lock(lock_text(lock))
+
+
+def parse_lock(text: str) -> tuple[LockedJar, ...]:
+    """Read lines of the form `organisation:artifact:version size sha256`.
+
+    Raises `ValueError` or `AssertionError` if a line has another form or a lock pins two versions
+    of one artifact. Then lowmark has a bug.
+    """
+    jars = []
+    for line in text.splitlines():
+        coordinate, size, sha256 = line.split(" ")
+        organisation, artifact, version = coordinate.split(":")
+        jars.append(LockedJar(organisation, artifact, version, int(size), sha256))
+    artifacts = [(jar.organisation, jar.artifact) for jar in jars]
+    assert len(set(artifacts)) == len(artifacts), (
+        "a lock pins two versions of one artifact; Ivy would drop one of them"
+    )
+    return tuple(jars)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,29 +125,33 @@ class JarStore:
         home = Path(environment.get("HOME") or Path.home())
         cache = environment.get("XDG_CACHE_HOME", "")
         settings = environment.get(IVY_SETTINGS_VARIABLE, "")
-        # The XDG rules say that a relative path is not valid and must be ignored.
+        # The XDG rules on_progress that a relative path is not valid and must be ignored.
         folder = (
             (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
         )
         return cls(folder, environment, Path(settings) if settings else None)
 
 
-def fetch(lock: Lock, store: JarStore, say: Say = lambda _: None) -> list[Path]:
+def fetch(lock: Lock, store: JarStore, on_progress: OnProgress = lambda _: None) -> list[Path]:
     """The jars of a lock as files, in the order of the lock. Missing jars are downloaded and
     checked.
 
     After all jars were checked once, a call compares only file sizes and starts no JVM. Several
-    processes may call it at once: the second waits for the first. `say` gets a line of progress
-    during a download. Raises `JarError`: no pyspark (Ivy is part of it), no Java, no network, a jar
-    that differs from the lock, a full disk, a folder that cannot be written. A failed call leaves
-    no incomplete jar, and keeps the complete ones. The jars of "spark" have lowmark's own one at
-    their end.
+    processes may call it at once: the second waits for the first. A failed call leaves no
+    incomplete jar, and keeps the complete ones. The jars of "spark" have lowmark's own one at their
+    end.
+
+    Raises:
+        ConnectorError: There is no pyspark (Ivy is part of it), no Java or no network, a jar
+            differs from the lock, or the folder cannot be written.
     """
     own = [Path(__file__).with_name(OWN_JAR)] if lock == "spark" else []
-    return [*fetch_listed(lock, lock_text(lock), store, say), *own]
+    return [*fetch_listed(lock, lock_text(lock), store, on_progress), *own]
 
 
-def fetch_listed(name: str, listed: str, store: JarStore, say: Say = lambda _: None) -> list[Path]:
+def fetch_listed(
+    name: str, listed: str, store: JarStore, on_progress: OnProgress = lambda _: None
+) -> list[Path]:
     """`fetch` for the text of a lock. The file that marks the lock as checked contains `name`."""
     jars = parse_lock(listed)
     digest = hashlib.sha256(listed.encode()).hexdigest()
@@ -94,28 +161,30 @@ def fetch_listed(name: str, listed: str, store: JarStore, say: Say = lambda _: N
         return paths
     try:
         store.folder.mkdir(parents=True, exist_ok=True)
-        with _only_one(store.folder, say):
+        with _only_one(store.folder, on_progress):
             missing = [jar for jar in jars if not _is_right(store.folder / jar.file_name, jar)]
             if missing:
-                _fetch_missing(missing, store, say)
+                _fetch_missing(missing, store, on_progress)
             stamp.touch()
     except OSError as error:
-        _explain(error, store.folder)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise jar_folder_full(str(store.folder)) from error
+        raise jar_folder_unusable(str(store.folder), str(error)) from error
     return paths
 
 
-def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None:
+def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, on_progress: OnProgress) -> None:
     ivy = _find_ivy()
     java = find_java(store.environment)
     megabytes = sum(jar.size_bytes for jar in jars) / 1e6
-    say(
+    on_progress(
         f"fetching {len(jars)} jars, {megabytes:.0f} MB, into {store.folder} (once for this"
         " machine)"
     )
     # In the same folder, so that the last step is a rename within one file system.
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=store.folder) as temporary:
         work = Path(temporary)
-        code, lines = _run_ivy(java, ivy, jars, work, store, say)
+        code, lines = _run_ivy(java, ivy, jars, work, store, on_progress)
         wrong = None
         for jar in jars:
             fetched = work / "jars" / jar.file_name
@@ -124,9 +193,13 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None
             if _is_right(fetched, jar):
                 os.replace(fetched, store.folder / jar.file_name)
             elif wrong is None:
-                wrong = (jar, fetched.stat().st_size, _sha256(fetched))
+                wrong = jar_different(
+                    jar.coordinate,
+                    f"{fetched.stat().st_size} bytes and SHA-256 {_sha256(fetched)}",
+                    f"{jar.size_bytes} bytes and {jar.sha256}",
+                )
     if wrong is not None:
-        _refuse(*wrong)
+        raise wrong
     absent = [jar.coordinate for jar in jars if not (store.folder / jar.file_name).is_file()]
     if code != 0 or absent:
         _explain_ivy(absent, lines, store)
@@ -134,32 +207,23 @@ def _fetch_missing(jars: Sequence[LockedJar], store: JarStore, say: Say) -> None
 
 def _find_ivy() -> Path:
     """Ivy's jar inside pyspark, found without an import of pyspark."""
-    remedy = "Install it: pip install 'lowmark[spark]'"
     spec = importlib.util.find_spec("pyspark")
     if spec is None or not spec.submodule_search_locations:
-        raise JarError(
-            ErrorCode.PYSPARK_MISSING,
-            "Jars cannot be fetched: pyspark is not installed",
-            "Ivy, which fetches the jars, is a part of pyspark",
-            remedy,
-        )
-    found = sorted(
-        path
-        for place in spec.submodule_search_locations
-        for path in Path(place).glob("jars/ivy-*.jar")
-    )
-    if not found:
-        raise JarError(
-            ErrorCode.IVY_MISSING,
-            "Jars cannot be fetched: this pyspark has no Ivy",
-            f"There is no jars/ivy-*.jar in {spec.submodule_search_locations[0]}",
-            remedy,
-        )
-    return found[-1]
+        raise ivy_missing("pyspark, of which Ivy is a part, is not installed")
+    folders = spec.submodule_search_locations
+    jars = sorted(jar for folder in folders for jar in Path(folder).glob("jars/ivy-*.jar"))
+    if not jars:
+        raise ivy_missing(f"There is no jars/ivy-*.jar in {folders[0]}")
+    return jars[-1]
 
 
 def _run_ivy(
-    java: Path, ivy: Path, jars: Sequence[LockedJar], work: Path, store: JarStore, say: Say
+    java: Path,
+    ivy: Path,
+    jars: Sequence[LockedJar],
+    work: Path,
+    store: JarStore,
+    on_progress: OnProgress,
 ) -> tuple[int, list[str]]:
     module = work / "ivy.xml"
     module.write_text(_ivy_module(jars), "utf-8")
@@ -179,12 +243,7 @@ def _run_ivy(
     command += ["-retrieve", f"{work}/jars/[organisation]__[artifact]-[revision].[ext]"]
     if store.ivy_settings is not None:
         if not store.ivy_settings.is_file():
-            raise JarError(
-                ErrorCode.IVY_SETTINGS_MISSING,
-                f"The Ivy settings file {store.ivy_settings} does not exist",
-                "",
-                f"Correct or unset {IVY_SETTINGS_VARIABLE}",
-            )
+            raise ivy_settings_missing(str(store.ivy_settings))
         command += ["-settings", str(store.ivy_settings)]
     lines: deque[str] = deque(maxlen=_LINES_KEPT)
     done = 0
@@ -205,7 +264,7 @@ def _run_ivy(
                 if "[SUCCESSFUL ]" in line:
                     done += 1
                     if done % 10 == 0 or done == len(jars):
-                        say(f"fetched {done} of {len(jars)} jars")
+                        on_progress(f"fetched {done} of {len(jars)} jars")
         except BaseException:
             ivy_process.kill()
             raise
@@ -229,7 +288,7 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 
 @contextmanager
-def _only_one(folder: Path, say: Say) -> Iterator[None]:
+def _only_one(folder: Path, on_progress: OnProgress) -> Iterator[None]:
     """Hold the lock of the folder. The system releases it when the process ends, also after a
     crash.
     """
@@ -237,7 +296,7 @@ def _only_one(folder: Path, say: Say) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            say("waiting: another process is fetching jars")
+            on_progress("waiting: another process is fetching jars")
             fcntl.flock(held, fcntl.LOCK_EX)
         yield
 
@@ -258,56 +317,51 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _refuse(jar: LockedJar, size_bytes: int, sha256: str) -> NoReturn:
-    raise JarError(
-        ErrorCode.JAR_DIFFERENT,
-        f"The fetched jar {jar.coordinate} differs from the lock file and was deleted",
-        f"It has {size_bytes} bytes and SHA-256 {sha256}. The lock file has {jar.size_bytes}"
-        f" bytes and {jar.sha256}",
-        "Try again. If the error stays, a mirror or proxy replaces files: ask its operator",
-    )
-
-
-def _explain(error: OSError, folder: Path) -> NoReturn:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        _explain_full_disk(folder, error)
-    raise JarError(
-        ErrorCode.JAR_FOLDER_UNUSABLE,
-        f"The jar folder {folder} cannot be used",
-        str(error),
-        "Make it writable, or set XDG_CACHE_HOME to another folder",
-        folder=folder,
-    ) from error
-
-
-def _explain_full_disk(folder: Path, error: OSError | None = None) -> NoReturn:
-    raise JarError(
-        ErrorCode.JAR_DISK_FULL,
-        "The disk is full: jars cannot be stored",
-        f"There is no space left at {folder}",
-        "Free 100 MB, or set XDG_CACHE_HOME to a folder on another disk",
-        folder=folder,
-    ) from error
-
-
 def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -> NoReturn:
-    said = "\n".join(lines)
+    output = "\n".join(lines)
     some = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
-    if any(sign in said for sign in _SPACE_SIGNS):
-        _explain_full_disk(store.folder)
-    telling = [line.strip() for line in lines if any(sign in line for sign in _NETWORK_SIGNS)]
-    if telling:
-        raise JarError(
-            ErrorCode.JAR_REPOSITORY_UNREACHABLE,
-            f"The jar repository cannot be reached, so these jars were not fetched: {some}",
-            telling[0][:300],
-            f"Check the network, or set {IVY_SETTINGS_VARIABLE} to an Ivy settings file with a"
-            " mirror",
+    if any(sign in output for sign in _SPACE_SIGNS):
+        raise jar_folder_full(str(store.folder))
+    network = [line.strip() for line in lines if any(sign in line for sign in _NETWORK_SIGNS)]
+    if network:
+        raise jars_missing(some, f"The repository cannot be reached: {network[0][:300]}")
+    last = " | ".join(line.strip() for line in lines[-15:] if line.strip())
+    raise jars_missing(some, f"Ivy reported: {last[-800:]}")
+
+
+def find_java(environment: Mapping[str, str]) -> Path:
+    """The `java` that `JAVA_HOME` names, else the first one on `PATH`.
+
+    Raises `ConnectorError` if there is no Java, if it does not start, or if it is older than 17. It
+    starts a JVM for a short time.
+    """
+    java = _look_up(environment)
+    try:
+        answer = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=60,
         )
-    raise JarError(
-        ErrorCode.JAR_MISSING,
-        f"Jars could not be fetched: {some}" if absent else "Jars could not be fetched",
-        "Ivy reported: " + " | ".join(line.strip() for line in lines[-15:] if line.strip())[-800:],
-        f"Check that the repository has these versions, or set {IVY_SETTINGS_VARIABLE} to an"
-        " Ivy settings file with another repository",
-    )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise java_unusable(str(java), str(error)) from error
+    output = answer.stderr + answer.stdout
+    version = re.search(r'version "(\d+)', output)
+    if answer.returncode != 0 or version is None:
+        raise java_unusable(str(java), output.strip()[-300:])
+    if int(version[1]) < OLDEST_JAVA:
+        raise java_too_old(str(java), version[1], OLDEST_JAVA)
+    return java
+
+
+def _look_up(environment: Mapping[str, str]) -> Path:
+    home = environment.get("JAVA_HOME")
+    if home and (Path(home) / "bin" / "java").is_file():
+        return Path(home) / "bin" / "java"
+    # An empty PATH has no folder. Without the "or", the PATH of this process would be searched.
+    java = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
+    if java is None:
+        raise java_missing()
+    return Path(java)

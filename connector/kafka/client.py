@@ -31,7 +31,7 @@ from connector.errors import (
     TopicError,
     argument_invalid,
 )
-from connector.records.arrival import arrival
+from connector.validation import arrival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -19,7 +19,7 @@ from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
 from connector.records.rejection import Rejection
 from connector.reports.audit import Range, Ranges, TopicCheck, common, union_ranges, without
-from connector.state.open_transactions import OpenTransaction
+from connector.state.stream_progress import OpenTransaction
 
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig

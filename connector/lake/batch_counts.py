@@ -19,13 +19,13 @@ from connector.records.codec import CONFLUENT_BYTES, confluent_id
 from connector.records.datum import child_partitions_of, release_of
 from connector.records.model import MAX_TIMESTAMP, ModType
 from connector.state.batch_counts import BatchRows, RowCounts
-from connector.state.changelog_slots import (
+from connector.state.source_checks import SampledChange
+from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
     REJECTED_SLOT,
     STAGED_SLOT,
 )
-from connector.state.source_checks import Placed
 from connector.watermarks.frontier import LineageRecord
 from connector.watermarks.producer_epoch import epoch_of
 
@@ -56,7 +56,7 @@ def count_rows(rows: BatchRows) -> RowCounts:
     from pyarrow import parquet
 
     found, files = RowCounts(), files_at(rows.changelog)
-    sample = list[tuple[int, Placed]]()
+    sample = list[tuple[int, SampledChange]]()
     try:
         for action in rows.files:
             add = json.loads(action)["add"]
@@ -227,14 +227,14 @@ _COUNT_OF_SLOT: Final = {
 """All other slots have changes."""
 
 
-def _sample(read: Read, rows: BatchRows) -> list[tuple[int, Placed]]:
+def _sample(read: Read, rows: BatchRows) -> list[tuple[int, SampledChange]]:
     """Some changes of a row group that are no replays, each with a number that orders it. It
     depends on the place of the change alone, so the same batch has the same sample, with changes of
     all Kafka partitions and tables.
     """
     import pyarrow.compute as pc
 
-    place = Placed._fields[1:]
+    place = SampledChange._fields[1:]
     table = read([*place, "row_key", "order_position.attempt"])
     table = table.filter(pc.less_equal(_field(table, "order_position", "attempt"), 0))
     by_partition, by_offset = _MULTIPLIERS
@@ -244,7 +244,7 @@ def _sample(read: Read, rows: BatchRows) -> list[tuple[int, Placed]]:
     by = [(name, "ascending") for name in ("order", "kafka_partition", "offset")]
     first = pc.select_k_unstable(table, min(rows.sample, table.num_rows), by)
     return [
-        (one["order"], Placed(one["row_key"], *(one[name] for name in place)))
+        (one["order"], SampledChange(one["row_key"], *(one[name] for name in place)))
         for one in table.take(first).to_pylist()
     ]
 

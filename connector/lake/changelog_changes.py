@@ -28,16 +28,16 @@ from connector.records.model import (
 )
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Reason
-from connector.state.changelog_slots import (
+from connector.state.damage import reading
+from connector.state.table_state import TableState
+from connector.stored import from_stored
+from connector.tables.definition import TableDefinition
+from connector.warehouse import (
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
     table_slot,
 )
-from connector.state.reading import reading
-from connector.state.table_state import TableState
-from connector.stored import from_stored
-from connector.tables.definition import TableDefinition
 
 CHANGE_COLUMNS: Final = """
     "table", row_key, arrow_cast(commit_timestamp, 'Int64'), tie_breaker, "transaction",

@@ -17,8 +17,8 @@ from connector.errors import ErrorCode, TableError
 from connector.lake.checks import check_missing, opened, trouble
 from connector.lake.plain_table import batches, commits_of, rows_in
 from connector.reports.audit import Run, WriteStreamAudit, digest
+from connector.state.damage import reading
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
-from connector.state.reading import reading
 from connector.stored import from_stored
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from connector.errors import ErrorCode, StorageError, TableError
 from connector.lake.stores import options_of, warehouse_with
 from connector.state.damage import (
     data_file_damaged,
-    data_file_missing,
     explained,
     log_damaged,
     log_missing,
@@ -160,13 +159,13 @@ def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> N
         return
     for file, size in _named_files(path, delta):
         if not Path(file).exists():
-            raise data_file_missing(path, file)
+            raise data_file_damaged(path, file)
         if (what := _fault_of(file, size)) is not None:
             raise data_file_damaged(path, file, what)
     if (name := _DELETION_VECTOR.search(text)) is not None:
         vectors = f"{path}/{name[0]}"
         if not Path(vectors).exists():
-            raise data_file_missing(path, vectors)
+            raise data_file_damaged(path, vectors)
         raise data_file_damaged(path, vectors, "cannot be read: it marks rows as deleted")
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from connector import warehouse as places
 from connector.lake.small_tables import append, delete, quoted, select
+from connector.state.damage import reading
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
-from connector.state.reading import reading
 from connector.stored import from_stored
 
 _JOBS: Final = {

@@ -19,6 +19,7 @@ from connector import warehouse as places
 from connector.errors import check_note
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
+from connector.state.damage import reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
     ClosePartition,
@@ -30,7 +31,6 @@ from connector.state.overrides import (
     metadata_without_overrides,
     paces_in,
 )
-from connector.state.reading import reading
 from connector.stored import from_stored, to_stored
 from connector.write_streams.releases import ReleaseRows
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from connector import warehouse as places
 from connector.errors import ErrorCode, TableError
+from connector.errors.tables import tombstones_unusable
 from connector.lake.changelog_changes import (
     CHANGE_COLUMNS,
     bytes_literal,
@@ -24,8 +25,7 @@ from connector.lake.changelog_changes import (
 from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.rejection import Rejection
-from connector.state.damage import tombstones_unusable
-from connector.state.reading import check_owner, reading
+from connector.state.damage import check_owner, reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
@@ -33,7 +33,7 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, join
 from connector.tables.row import canonical, read_change, state_of
 from connector.tables.stored_definition import from_properties
-from connector.tables.stored_state import read_state
+from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -133,7 +133,7 @@ class RowStates:
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
         plain = [_plain(one.type, value) for one, value in zip(columns, values, strict=False)]
-        return canonical(self.definition, read_state(self.definition, stored, plain))
+        return canonical(self.definition, StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes that may not be applied yet. If a change is applied

@@ -42,13 +42,13 @@ from connector.lake.table_fields import ARROW_TYPES, Numbers, fields_of, plain
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
 from connector.state.apply_level import Merged, SmallApply
-from connector.state.changelog_slots import bucket_of
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, expire, join, visible
 from connector.tables.row import RowReader
 from connector.tables.stored_state import StateForm
 from connector.tables.values import Unreadable
+from connector.warehouse import bucket_of
 
 _BUCKET: Final = pa.field(BUCKET, pa.int32())
 _NEWEST: Final = pa.field("_newest", pa.int64())

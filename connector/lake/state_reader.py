@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from connector import warehouse as places
+from connector.errors.changelog import frontier_missing
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
-from connector.state.changelog_slots import FRONTIER_SLOT
-from connector.state.reading import check_owner, frontier_missing, reading
-from connector.state.stream_progress import Progress, with_file
+from connector.state.damage import check_owner, reading
+from connector.state.stream_progress import Progress, with_freshness_file
 from connector.state.table_state import TableState
 from connector.stored import from_stored
+from connector.warehouse import FRONTIER_SLOT
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
@@ -52,7 +53,9 @@ def logged_progress_of(
         return LoggedProgress(Progress(), None)
     file = text_at(places.freshness(warehouse, stream))
     with reading(path):
-        progress = with_file(Progress.from_json(metadata["progress"], UNKNOWN), metadata, file)
+        progress = with_freshness_file(
+            Progress.from_json(metadata["progress"], UNKNOWN), metadata, file
+        )
         known = metadata.get("changelog_id")
         changelog_id = None if known is None else from_stored(str, known)
     if not with_frontier or not progress.ingest_batch:

@@ -194,8 +194,8 @@ def record_reader(steps: list[tuple[str, Reader, bool]], defaults: Mapping[str, 
         end = start
         name = ""
         try:
-            for name, reader, kept in steps:
-                if kept:
+            for name, reader, is_read in steps:
+                if is_read:
                     record[name], end = reader(data, end)
                 else:
                     _, end = reader(data, end)

@@ -45,7 +45,7 @@ _MOD_TYPES: Final = {ModType.INSERT: b"\x00", ModType.UPDATE: b"\x02", ModType.D
 
 
 def encode_body(record: Record, kafka_partitions: int) -> bytes:
-    """Return the same bytes as `codec.encode_with_fastavro`."""
+    """Return the body of a record. A test compares it with the one of fastavro (REC-20)."""
     head = _head(record.stream_partition, kafka_partitions)
     if isinstance(record, DataChange):
         pieces = [head, b"\x02"]
@@ -104,7 +104,9 @@ def _append_write_stream(pieces: list[bytes], stream: str, offset: int) -> None:
 
 
 def _release(release: Release) -> bytes:
-    ranges = [_text(one.stream) + _long(one.first) + _long(one.upto) for one in release.ranges]
+    ranges = [
+        _text(range_.stream) + _long(range_.first) + _long(range_.upto) for range_ in release.ranges
+    ]
     return _long(release.commit_timestamp) + _array(ranges)
 
 

@@ -90,14 +90,14 @@ def parse_schema(schema: Datum, referenced: Iterable[Datum] = ()) -> Datum:
     `referenced` schemas. Raises `UnreadableSchemaError`.
     """
     parser = _Parser()
-    for one in (*referenced, schema):
-        parser.find(one, "")
+    for given in (*referenced, schema):
+        parser.find(given, "")
     return parser.parsed(schema, "")
 
 
 class _Parser:
     def __init__(self) -> None:
-        self.found: dict[str, dict[str, Datum]] = {}
+        self.types: dict[str, dict[str, Datum]] = {}
         self.used: set[str] = set()
 
     def find(self, schema: Datum, namespace: str) -> None:
@@ -109,7 +109,7 @@ class _Parser:
             return
         if schema.get("type") in _NAMED:
             name = _full_name(schema, namespace)
-            if self.found.setdefault(name, schema) != schema:
+            if self.types.setdefault(name, schema) != schema:
                 raise _RefusedSchemaError(f"has two types with the name {name}")
             for field in _fields(schema):
                 self.find(field["type"], name.rpartition(".")[0])
@@ -145,12 +145,12 @@ class _Parser:
     def _meant(self, name: str, namespace: str) -> str:
         """The full name of a type. A name without a namespace can be one of no namespace."""
         full = _full_name({"name": name}, namespace)
-        return name if full not in self.found and name in self.found else full
+        return name if full not in self.types and name in self.types else full
 
     def _named(self, name: str) -> Datum:
         if name in self.used:
             return name
-        schema = self.found.get(name)
+        schema = self.types.get(name)
         if schema is None:
             raise UnreadableSchemaError(f"uses the type {name} without its definition")
         self.used.add(name)
@@ -244,7 +244,7 @@ def compile_plan(writer: Datum, reader: Datum) -> Plan:
 
 def _names(schema: Datum) -> dict[str, Datum]:
     """Return every named type of a parsed schema, by its full name."""
-    found: dict[str, Datum] = {}
+    named: dict[str, Datum] = {}
     waiting = [schema]
     while waiting:
         node = waiting.pop()
@@ -252,14 +252,14 @@ def _names(schema: Datum) -> dict[str, Datum]:
             waiting.extend(node)
         elif isinstance(node, dict):
             if node.get("type") in ("record", "error", "enum", "fixed"):
-                found[node["name"]] = node
+                named[node["name"]] = node
             waiting.extend(field["type"] for field in node.get("fields", ()))
             waiting.extend(
                 node[part]
                 for part in ("type", "items", "values")
                 if isinstance(node.get(part), (dict, list))
             )
-    return found
+    return named
 
 
 class _Compiler:
@@ -375,7 +375,7 @@ class _Compiler:
 
     def _matching_branch(self, writer: Datum, reader: list[Datum]) -> Datum:
         plain = [(branch, _plain(branch, self.reader_names)) for branch in reader]
-        fitting = [(branch, one) for branch, one in plain if self._matches(writer, one)]
+        fitting = [(branch, reader) for branch, reader in plain if self._matches(writer, reader)]
         if not fitting:
             raise UnreadableSchemaError(
                 f"has {_shown(writer)} where one of"
@@ -438,17 +438,17 @@ class _Compiler:
         steps: list[tuple[str, Reader, bool]] = []
         for field in writer["fields"]:
             target = field["name"] if field["name"] in wanted else aliases.get(field["name"], "")
-            found = wanted.pop(target, None)
-            if found is None:
+            reader_field = wanted.pop(target, None)
+            if reader_field is None:
                 if reader is not None:
                     self.unknown_fields.add(f"{_last_part(writer['name'])}.{field['name']}")
                 steps.append((str(field["name"]), self.resolving(field["type"], None), False))
             else:
                 beside = field.get("logicalType")  # a frequent mistake, which says a unit, too
-                said = () if beside is None else (str(beside),)
+                logical_types = () if beside is None else (str(beside),)
                 self.path.append(target)
                 try:
-                    read = self.resolving(field["type"], found["type"], said)
+                    read = self.resolving(field["type"], reader_field["type"], logical_types)
                 finally:
                     self.path.pop()
                 steps.append((target, read, True))
@@ -559,5 +559,5 @@ def _translated(symbols: list[str], reader: Datum) -> list[str | None]:
     """Return the reader's symbol for each symbol of the writer. It is `None` if the reader has
     neither the symbol nor a default.
     """
-    known = frozenset(reader["symbols"])
-    return [symbol if symbol in known else reader.get("default") for symbol in symbols]
+    names = frozenset(reader["symbols"])
+    return [symbol if symbol in names else reader.get("default") for symbol in symbols]

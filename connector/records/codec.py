@@ -17,15 +17,9 @@ import json
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
-import fastavro
-from fastavro.schema import (
-    fingerprint,
-    parse_schema,
-    to_parsing_canonical_form,
-)
+from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
 from connector.errors import InvalidChangeError
 from connector.records import avro_plan
@@ -33,11 +27,11 @@ from connector.records.avro_decoder import DamagedError
 from connector.records.avro_encoder import encode_body
 from connector.records.avro_plan import Plan, UnreadableSchemaError, compile_plan
 from connector.records.body_decoder import decode_body
-from connector.records.datum import build, to_datum
+from connector.records.datum import build
 from connector.records.field_types import check_types
 from connector.records.model import Record, Rule
 from connector.records.rejection import Reason, Rejection
-from connector.records.units import unit_hint
+from connector.records.views import unit_hint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -207,13 +201,6 @@ def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) 
     return frame(encode(record, kafka_partitions), schema_id)
 
 
-def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
-    """Encode with fastavro. A test compares the bytes of `encode` with it (REC-20)."""
-    body = BytesIO()
-    fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
-    return body.getvalue()
-
-
 def decode(
     value: bytes | None, schemas: Schemas, *, kafka_partitions: int | None = None
 ) -> ChangeRecord | Rejection:
@@ -223,13 +210,10 @@ def decode(
     are damaged, `detail` names the byte, counted from the start of the value. `kafka_partitions` is
     the number of Kafka partitions of the topic. With None, this limit of REC-14 is not checked.
     """
-    schema = schemas.writer(value)
-    if isinstance(schema, Rejection):
-        return schema
+    plan = _plan(value, schemas)
+    if isinstance(plan, Rejection):
+        return plan
     assert value is not None
-    plan = plan_of(schema)
-    if isinstance(plan, str):
-        return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
     decoded = None
     if plan.is_ours and not plan.factors and not plan.inconvertible:
         decoded = decode_body(value, _body_start(value))
@@ -261,14 +245,22 @@ def read(value: bytes | None, schemas: Schemas) -> dict[str, Any] | Rejection:
     """Decode a framed value to a dict with the Avro field names, in the newest schema. It is not
     validated. A number whose logical type cannot be converted stays as it is.
     """
+    plan = _plan(value, schemas)
+    if isinstance(plan, Rejection):
+        return plan
+    assert value is not None
+    return _datum(value, plan)
+
+
+def _plan(value: bytes | None, schemas: Schemas) -> Plan | Rejection:
+    """Return how a framed value is read, or the reason why it cannot be decoded."""
     schema = schemas.writer(value)
     if isinstance(schema, Rejection):
         return schema
-    assert value is not None
     plan = plan_of(schema)
     if isinstance(plan, str):
         return Rejection(Reason.UNKNOWN_SCHEMA, f"the schema {schema_id(value)} {plan}")
-    return _datum(value, plan)
+    return plan
 
 
 def _datum(value: bytes, plan: Plan) -> dict[str, Any] | Rejection:

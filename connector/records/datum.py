@@ -1,5 +1,5 @@
-"""Converts records to data of the schema `ChangeRecord` and back. A datum is a dict with the Avro
-field names. Times are integers.
+"""Converts data of the schema `ChangeRecord` to records. A datum is a dict with the Avro field
+names. Times are integers.
 
 `build` reports the first limit that a datum breaks, in the order in which the values of a record
 are built: the entries of a change one after the other, its transaction and its write stream, then
@@ -117,7 +117,7 @@ def _heartbeat(stream_partition: str, heartbeat: Datum) -> Heartbeat:
 
 def release_of(stream_partition: str, release: Datum) -> Release:
     """Return the release with these fields. Raises `InvalidChangeError` if they break a rule."""
-    ranges = tuple(OffsetRange(**one) for one in release["ranges"])
+    ranges = tuple(OffsetRange(**range_) for range_ in release["ranges"])
     return Release(stream_partition, release["commit_timestamp"], ranges)
 
 
@@ -145,93 +145,3 @@ _BUILDERS: Final[Mapping[str, Callable[[str, Datum], Record]]] = {
     "child_partitions": child_partitions_of,
     "release": release_of,
 }
-
-
-def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
-    """Convert a record to a datum of the newest schema for an Avro library. Times are integers."""
-    datum: dict[str, Any] = {
-        "stream_partition": record.stream_partition,
-        "kafka_partitions": kafka_partitions,
-        "data_change": None,
-        "heartbeat": None,
-        "child_partitions": None,
-        "release": None,
-    }
-    if isinstance(record, DataChange):
-        datum["data_change"] = _change_datum(record)
-    elif isinstance(record, Release):
-        ranges = [_fields(one) for one in record.ranges]
-        datum["release"] = {"commit_timestamp": record.commit_timestamp, "ranges": ranges}
-    elif isinstance(record, Heartbeat):
-        datum["heartbeat"] = {"timestamp": record.timestamp, "resume_token": record.resume_token}
-    else:
-        datum["child_partitions"] = {
-            "start_timestamp": record.start_timestamp,
-            "record_sequence": record.record_sequence,
-            "children": [
-                {
-                    "token": child.token,
-                    "parent_partition_tokens": list(child.parent_partition_tokens),
-                    "start_key": child.start_key,
-                    "end_key": child.end_key,
-                }
-                for child in record.children
-            ],
-        }
-    return datum
-
-
-def _change_datum(change: DataChange) -> dict[str, Any]:
-    image, row = change.row_image, change.write_stream
-    return {
-        "table": change.table,
-        "row_key": change.row_key,
-        "change_type": change.change_type.value,
-        "source_cluster_id": change.source_cluster_id,
-        "commit_timestamp": change.commit_timestamp,
-        "tie_breaker": change.tie_breaker,
-        "resume_token": change.resume_token,
-        "estimated_low_watermark": change.estimated_low_watermark,
-        "entries": [_entry_datum(entry) for entry in change.entries],
-        "transaction": None if change.transaction is None else _fields(change.transaction),
-        "change_sequence_number": change.change_sequence_number,
-        "row_image": (
-            None
-            if image is None
-            else {
-                "mod_type": image.mod_type.value,
-                "value_capture_type": image.value_capture_type,
-                "column_types": [_fields(column) for column in image.column_types],
-                "old_cells": [_fields(cell) for cell in image.old_cells],
-            }
-        ),
-        "write_stream": None if row is None else _fields(row),
-    }
-
-
-def _entry_datum(entry: Entry) -> dict[str, Any]:
-    datum: dict[str, Any] = {"kind": "DELETE_FAMILY", "family": entry.family}
-    datum |= {"qualifier": b"", "cell_timestamp": 0, "range_start": 0, "range_end": 0, "value": b""}
-    match entry:
-        case SetCell():
-            datum |= {
-                "kind": "SET_CELL",
-                "qualifier": entry.qualifier,
-                "cell_timestamp": entry.cell_timestamp,
-                "value": entry.value,
-            }
-        case DeleteCells():
-            datum |= {
-                "kind": "DELETE_CELLS",
-                "qualifier": entry.qualifier,
-                "range_start": entry.range_start,
-                "range_end": entry.range_end,
-            }
-        case DeleteFamily():
-            pass
-    return datum
-
-
-def _fields(value: Any) -> dict[str, Any]:
-    """The fields of a flat dataclass. Its attributes have the names of the Avro fields."""
-    return {name: getattr(value, name) for name in value.__slots__}

@@ -1,13 +1,13 @@
 """Finds the field of a dataclass whose value does not have the declared type or range.
 
 The constructors of records do not check every type, because they are called for each change. They
-call `check_types` when a value could not be used, so that the error names the field. Definitions
-and settings are rare: their constructors call `check_arguments`.
+call `check_types` when a value could not be used, so that the error names the field. The
+constructors of definitions and settings call `check_ranges`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
@@ -16,7 +16,6 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
 
 from connector.errors import InvalidChangeError, argument_invalid
-from connector.text import is_secret
 
 UNENCODABLE: Final = "UNENCODABLE"
 """The rule of an `InvalidChangeError` for a value that the wire format cannot represent. A decoded
@@ -31,7 +30,6 @@ _WORDS: Final[Mapping[Any, str]] = {
     bytes: "bytes",
     bool: "True or False",
     int: "a whole number (int)",
-    float: "a number",
     NoneType: "None",
 }
 
@@ -57,21 +55,14 @@ class Between:
         return f" of at least {self.least}" if self.least > -inf else ""
 
 
-def wrong_field(value: Any, *, is_deep: bool = True) -> Wrong | None:
-    """Find the first field of a dataclass whose value does not have its declared type or range.
+def wrong_field(value: Any) -> Wrong | None:
+    """Find the first field of a dataclass, or of a part of it, whose value does not have its
+    declared type. None: all values have their types.
 
-    A list is accepted as a tuple, and an int as a float. A bool is not accepted as an int.
-
-    Args:
-        value: A dataclass whose fields have types that can be resolved.
-        is_deep: Look into fields that are dataclasses, too. Without, they are trusted: their own
-            constructors have checked them.
-
-    Returns:
-        The field. None: all values have their types.
+    A list is accepted as a tuple. A bool is not accepted as an int.
     """
-    for name, kind in _declared(value.__class__):
-        if (wrong := _wrong(getattr(value, name), kind, name, is_deep=is_deep)) is not None:
+    for name, hint in _declared(value.__class__):
+        if (wrong := _wrong(getattr(value, name), hint, name)) is not None:
             return wrong
     return None
 
@@ -84,89 +75,63 @@ def check_types(record: object) -> None:
         raise InvalidChangeError(UNENCODABLE, *wrong)
 
 
-def check_arguments(value: Any) -> None:
-    """Check the types and ranges of all fields in the constructor of a definition or a setting, and
-    store lists as tuples.
-
-    Raises:
-        ConfigError: A value does not have the type or range of its field. The values of secrets are
-            not shown.
+def check_ranges(value: Any) -> None:
+    """Check the ranges of all fields in the constructor of a definition or a setting, and store
+    lists as tuples. Raises `ConfigError` if a number is not in the range of its field.
     """
-    if (wrong := wrong_field(value, is_deep=False)) is not None:
-        path, allowed, given = wrong
-        shown = "***" if is_secret(path) else given
-        raise argument_invalid(f"{type(value).__name__}.{path}", shown, allowed)
-    for name, _ in _declared(value.__class__):
-        if isinstance(given := getattr(value, name), list):
+    for name, hint in _declared(value.__class__):
+        given, range_ = getattr(value, name), range_of(hint)
+        if range_ is not None and given is not None and not range_.has(given):
+            allowed = f"a number{range_.words}"
+            raise argument_invalid(f"{type(value).__name__}.{name}", given, allowed)
+        if isinstance(given, list):
             object.__setattr__(value, name, tuple(given))
 
 
+def range_of(hint: Any) -> Between | None:
+    """Return the range of a field with this annotation. None: any value is allowed."""
+    marks = (mark for part in (hint, *get_args(hint)) for mark in getattr(part, "__metadata__", ()))
+    return next((mark for mark in marks if isinstance(mark, Between)), None)
+
+
 @lru_cache(maxsize=64)
-def _declared(of: type) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(of, include_extras=True)
-    return tuple((field.name, hints[field.name]) for field in fields(of))
+def _declared(class_: type) -> tuple[tuple[str, Any], ...]:
+    hints = get_type_hints(class_, include_extras=True)
+    return tuple((field.name, hints[field.name]) for field in fields(class_))
 
 
-def _wrong(value: object, kind: Any, path: str, *, is_deep: bool) -> Wrong | None:
-    here = (path, _words(kind), value)
-    origin = get_origin(kind)
+def _wrong(value: object, hint: Any, path: str) -> Wrong | None:
+    here = (path, _words(hint), value)
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bare, *marks = get_args(kind)
-        is_outside = isinstance(value, int | float) and any(
-            isinstance(mark, Between) and not mark.has(value) for mark in marks
-        )
-        return _wrong(value, bare, path, is_deep=is_deep) or (here if is_outside else None)
+        return _wrong(value, arguments[0], path)
     if origin in (Union, UnionType):
-        found = [_wrong(value, one, path, is_deep=is_deep) for one in get_args(kind)]
-        inside = (wrong for wrong in found if wrong is not None and wrong[0] != path)
-        return None if None in found else next(inside, here)
+        results = [_wrong(value, kind, path) for kind in arguments]
+        inside = (wrong for wrong in results if wrong is not None and wrong[0] != path)
+        return None if None in results else next(inside, here)
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return here
-        return _first(
-            _wrong(item, get_args(kind)[0], f"{path}[{place}]", is_deep=is_deep)
-            for place, item in enumerate(value)
-        )
-    if origin is not None and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            return here
-        of_key, of_value = get_args(kind)
-        return _first(
-            _wrong(key, of_key, f"a key of {path}", is_deep=is_deep)
-            or _wrong(item, of_value, f"{path}[{key!r}]", is_deep=is_deep)
-            for key, item in value.items()
-        )
-    if kind in (int, float):
-        is_right = isinstance(value, int if kind is int else int | float)
-        return None if is_right and not isinstance(value, bool) else here
-    if not isinstance(value, kind):
+        items = (_wrong(item, arguments[0], f"{path}[{index}]") for index, item in enumerate(value))
+        return next((wrong for wrong in items if wrong is not None), None)
+    if not isinstance(value, hint) or (hint is int and isinstance(value, bool)):
         return here
-    if is_deep and is_dataclass(kind):
-        wrong = wrong_field(value)
-        return None if wrong is None else (f"{path}.{wrong[0]}", *wrong[1:])
+    if is_dataclass(hint) and (wrong := wrong_field(value)) is not None:
+        return (f"{path}.{wrong[0]}", *wrong[1:])
     return None
 
 
-def _first(found: Iterable[Wrong | None]) -> Wrong | None:
-    return next((wrong for wrong in found if wrong is not None), None)
-
-
-def _words(kind: Any) -> str:
-    origin, arguments = get_origin(kind), get_args(kind)
+def _words(hint: Any) -> str:
+    origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
-        bounds = (mark.words for mark in arguments[1:] if isinstance(mark, Between))
-        return _words(arguments[0]) + "".join(bounds)
+        return _words(arguments[0])
     if origin in (Union, UnionType):
         return " or ".join(map(_words, arguments))
     if origin is tuple:
         return f"a tuple, each item {_words(arguments[0])}"
-    if origin is not None:
-        return f"a mapping from {_words(arguments[0])} to {_words(arguments[1])}"
-    if kind in _WORDS:
-        return _WORDS[kind]
-    if issubclass(kind, Enum):
-        return f"a {kind.__name__} such as {kind.__name__}.{next(iter(kind)).name}"
-    return f"a {kind.__name__}"
+    if issubclass(hint, Enum):
+        return f"a {hint.__name__} such as {hint.__name__}.{next(iter(hint)).name}"
+    return _WORDS.get(hint, f"a {hint.__name__}")
 
 
 def check_text(field: str, text: str) -> None:

@@ -39,7 +39,16 @@ from functools import cache
 from types import NoneType
 from typing import Any, Final, NoReturn, get_args, get_origin
 
-from connector.errors import ErrorCode, InvalidChangeError, JsonViewError
+from connector.errors import InvalidChangeError
+from connector.errors.records import (
+    change_invalid,
+    field_invalid,
+    field_missing,
+    field_repeated,
+    field_unknown,
+    json_invalid,
+    record_kind_invalid,
+)
 from connector.records.model import (
     MAX_INT,
     ChangeType,
@@ -78,15 +87,15 @@ _KINDS: Final[Mapping[str, type[Entry]]] = {
     "DELETE_CELLS": DeleteCells,
     "DELETE_FAMILY": DeleteFamily,
 }
-_KIND_OF: Final = {of: kind for kind, of in _KINDS.items()}
-_ENTRY_FIELDS: Final = {kind: ("kind", *shown_fields(of)) for kind, of in _KINDS.items()}
+_KIND_OF: Final = {class_: kind for kind, class_ in _KINDS.items()}
+_ENTRY_FIELDS: Final = {kind: ("kind", *shown_fields(class_)) for kind, class_ in _KINDS.items()}
 _ANY_ENTRY_FIELDS: Final = tuple(
     dict.fromkeys(field for names in _ENTRY_FIELDS.values() for field in names)
 )
 _TIMES: Final = frozenset(
     name
-    for of in (*_BRANCHES.values(), *_KINDS.values(), OldCell)
-    for name, hint in shown_fields(of).items()
+    for class_ in (*_BRANCHES.values(), *_KINDS.values(), OldCell)
+    for name, hint in shown_fields(class_).items()
     if Mark.TIME in marks_of(hint)[1]
 )
 _Read = Callable[[Any, str], Any]
@@ -116,7 +125,7 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
         shown["entries"] = [view_of_entry(entry) for entry in record.entries]
         if record.is_staged:
             shown["commit_timestamp"] = 0
-    branch = next(name for name, of in _BRANCHES.items() if isinstance(record, of))
+    branch = next(name for name, class_ in _BRANCHES.items() if isinstance(record, class_))
     return to_line({**line, branch: shown})
 
 
@@ -170,23 +179,13 @@ def from_json(line: str) -> JsonRecord:
     try:
         document = json.loads(line, object_pairs_hook=_without_repetition)
     except (ValueError, RecursionError) as error:
-        raise JsonViewError(
-            ErrorCode.JSON_INVALID,
-            "This line is not JSON",
-            str(error),
-            "Write one JSON object per line",
-        ) from None
-    _check_names(document, "", ("stream_partition", "kafka_partitions", *_BRANCHES), "")
+        raise json_invalid(str(error)) from None
+    _check_names(document, "", ("stream_partition", "kafka_partitions", *_BRANCHES), "a line")
     branches = [name for name in _BRANCHES if document.get(name) is not None]
     if len(branches) != 1:
-        given = (
-            f"this one has {' and '.join(branches)}" if branches else "this one has none of them"
-        )
-        raise JsonViewError(
-            ErrorCode.RECORD_KIND_INVALID,
-            f"A record has exactly one of {', '.join(_BRANCHES)}; {given}",
-            field=branches[1] if branches else "data_change",
-        )
+        given = f"This one has {' and '.join(branches) or 'none of them'}"
+        field = branches[1] if branches else "data_change"
+        raise record_kind_invalid(f"{', '.join(_BRANCHES)}. {given}", field)
     stream_partition = _field(document, "", "stream_partition", _read_text)
     kafka_partitions = _field(document, "", "kafka_partitions", _read_positive_int, None)
     (branch,) = branches
@@ -198,27 +197,27 @@ def from_json(line: str) -> JsonRecord:
     )
 
 
-def read_value(of: Any, value: object, path: str) -> Any:
+def read_value(class_: Any, value: object, path: str) -> Any:
     """Read a value of a type of the model, of a dataclass, or of a tuple of these. Raises
     `JsonViewError` with the path.
     """
-    return _reader(of)(value, path)
+    return _reader(class_)(value, path)
 
 
-def _read_object(of: type, value: Any, path: str, **given: object) -> Any:
+def _read_object(class_: type, value: Any, path: str, **given: object) -> Any:
     """Build a value of the model. Its constructor checks the limits of REC-14.
 
     Unknown fields are refused before missing ones. `given` are arguments that are not fields of
     the object.
     """
-    readers = {name: read for name, read in _readers(of).items() if name not in given}
-    _check_names(value, path, readers, of.__name__)
-    defaults = {one.name: one.default for one in fields(of)}
-    if of is DataChange and value.get("change_type") == ChangeType.GARBAGE_COLLECTION:
+    readers = {name: read for name, read in _readers(class_).items() if name not in given}
+    _check_names(value, path, readers, class_.__name__)
+    defaults = {field.name: field.default for field in fields(class_)}
+    if class_ is DataChange and value.get("change_type") == ChangeType.GARBAGE_COLLECTION:
         defaults["source_cluster_id"] = ""
     for name, read in readers.items():
         given[name] = _field(value, path, name, read, defaults[name])
-    return _build(of, path, given)
+    return _build(class_, path, given)
 
 
 def _read_entry(value: Any, path: str) -> Entry:
@@ -231,8 +230,8 @@ def _read_entry(value: Any, path: str) -> Entry:
 
 
 @cache
-def _readers(of: type) -> dict[str, _Read]:
-    return {name: _reader(hint) for name, hint in shown_fields(of).items()}
+def _readers(class_: type) -> dict[str, _Read]:
+    return {name: _reader(hint) for name, hint in shown_fields(class_).items()}
 
 
 def _reader(hint: Any) -> _Read:
@@ -245,7 +244,7 @@ def _reader(hint: Any) -> _Read:
     if kind in _SCALARS:
         return _SCALARS[kind]
     if NoneType in get_args(kind):
-        (other,) = (one for one in get_args(kind) if one is not NoneType)
+        (other,) = (part for part in get_args(kind) if part is not NoneType)
         return _reader(other)
     if get_origin(kind) is tuple:
         return _list_of(_reader(get_args(kind)[0]), is_of_names=get_args(kind)[0] is str)
@@ -261,38 +260,30 @@ def _field(values: Json, path: str, name: str, read: _Read, default: object = MI
     if values.get(name) is not None:
         return read(values[name], at)
     if default is MISSING:
-        raise JsonViewError(ErrorCode.FIELD_MISSING, f"{at} is missing", field=at)
+        raise field_missing(at)
     return default
 
 
-def _build(of: type, path: str, arguments: Mapping[str, object]) -> Any:
+def _build(class_: type, path: str, arguments: Mapping[str, object]) -> Any:
     try:
-        return of(**arguments)
+        return class_(**arguments)
     except InvalidChangeError as error:
         name = error.field.partition(",")[0]
         if name == "stream_partition":  # the only argument outside of the branch
-            raise JsonViewError(ErrorCode.CHANGE_INVALID, str(error), field=name) from error
-        raise JsonViewError(
-            ErrorCode.CHANGE_INVALID, f"In {path}: {error}", field=_path(path, name)
-        ) from error
+            raise change_invalid(name, str(error)) from error
+        raise change_invalid(_path(path, name), f"In {path}: {error}") from error
 
 
-def _check_names(value: Any, path: str, known: Iterable[str], of: str) -> None:
+def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> None:
     """Refuse a value that is not an object, and an unknown field."""
     if not isinstance(value, dict):
         _refuse(path, value, "an object")
-    known = tuple(known)
+    fields = tuple(fields)
     for name in value:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(known)}"
-            at = _path(path, name)
-            raise JsonViewError(
-                ErrorCode.FIELD_UNKNOWN,
-                f"{at} is not a field{f' of {of}' if of else ''}",
-                remedy=remedy,
-                field=at,
-            )
+        if name not in fields:
+            near = get_close_matches(name, fields, n=1)
+            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(fields)}"
+            raise field_unknown(_path(path, name), owner, remedy)
 
 
 def _path(path: str, name: str) -> str:
@@ -307,25 +298,15 @@ def _refuse(path: str, value: object, wanted: str) -> NoReturn:
         shown += piece
         if len(shown) > 80:
             break
-    raise JsonViewError(
-        ErrorCode.FIELD_INVALID,
-        f"{path or 'The line'} is {shown if len(shown) <= 80 else shown[:77] + '...'}, but must be"
-        f" {wanted}",
-        field=path,
-    )
+    raise field_invalid(path, shown if len(shown) <= 80 else f"{shown[:77]}...", wanted)
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise JsonViewError(
-            ErrorCode.FIELD_REPEATED,
-            f"{json.dumps(twice)} occurs twice in one object",
-            field=twice,
-        )
-    return found
+        raise field_repeated(next(name for name in names if names.count(name) > 1))
+    return fields
 
 
 def _read_text(value: object, path: str) -> str:
@@ -357,9 +338,7 @@ def _read_bytes(value: object, path: str) -> bytes:
         ):
             return base64.b64decode(value["base64"], validate=True)
     except (UnicodeEncodeError, binascii.Error, ValueError) as error:
-        raise JsonViewError(
-            ErrorCode.BYTES_INVALID, f"{path} cannot be read as bytes", str(error), field=path
-        ) from None
+        _refuse(path, value, f"bytes ({error})")
     _refuse(path, value, 'text, or {"base64": "..."}')
 
 

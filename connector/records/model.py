@@ -518,13 +518,13 @@ class Release(_Checked):
         _check_stream_partition(self.stream_partition)
         if not _is_timestamp(self.commit_timestamp):
             raise _timestamp_error(Rule.RELEASE, self.commit_timestamp, "commit_timestamp")
-        streams = {one.stream for one in self.ranges}
+        streams = {range_.stream for range_ in self.ranges}
         if not 1 <= len(streams) == len(self.ranges) <= MAX_RANGES or not all(
-            write_stream_matches(one.stream) and 0 <= one.first < one.upto <= MAX_LONG
-            for one in self.ranges
+            write_stream_matches(range_.stream) and 0 <= range_.first < range_.upto <= MAX_LONG
+            for range_ in self.ranges
         ):
             raise Rule.RELEASE.broken(
-                [(one.stream, one.first, one.upto) for one in self.ranges[:3]]
+                [(range_.stream, range_.first, range_.upto) for range_ in self.ranges[:3]]
             )
 
 

@@ -60,10 +60,10 @@ class OrderPosition(NamedTuple):
         """The inverse of `str()`. Raises `ValueError` for any other text, for example
         `07/0/1/0`.
         """
-        found = _is_position(text)
-        if found is None:
+        match = _is_position(text)
+        if match is None:
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
-        return cls(*(int(part) for part in found.groups()))
+        return cls(*(int(part) for part in match.groups()))
 
 
 class SequenceNumber(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from connector.text import truncate_utf8
 
@@ -42,169 +42,120 @@ class Reason(StrEnum):
     @property
     def cause(self) -> str:
         """A sentence that explains how a record gets this reason."""
-        return _CAUSES_AND_REMEDIES[self][0]
+        return _TEXTS[self].cause
 
     @property
     def remedy(self) -> str:
         """A sentence that says what you can do, at the source or with the dead letter."""
-        return _CAUSES_AND_REMEDIES[self][1]
+        return _TEXTS[self].remedy
 
 
-_CAUSES_AND_REMEDIES: Final[Mapping[Reason, tuple[str, str]]] = {
-    Reason.UNKNOWN_FRAMING: (
-        (
-            "The value does not begin with a Confluent prefix (00) or with an Avro single-object"
-            " marker (C3 01), or the record has no value"
-        ),
-        (
-            "Publish with ChangeProducer, or with a serializer that writes one of these framings."
-            " To repair the letter, reframe it with a schema id"
-        ),
+class _Texts(NamedTuple):
+    cause: str
+    remedy: str
+
+
+_TEXTS: Final[Mapping[Reason, _Texts]] = {
+    Reason.UNKNOWN_FRAMING: _Texts(
+        "The value does not begin with a Confluent prefix (00) or with an Avro single-object"
+        " marker (C3 01), or the record has no value",
+        "Publish with ChangeProducer, or with a serializer that writes one of these framings."
+        " To repair the letter, reframe it with a schema id",
     ),
-    Reason.UNKNOWN_SCHEMA: (
-        (
-            "Neither the schema registry nor this release knows the schema that the value names,"
-            " or that schema is not a ChangeRecord"
-        ),
-        (
-            "Configure the schema registry that the producer uses, or upgrade the connector. Then"
-            " replay the letter. You can also repair the letter: reframe it"
-        ),
+    Reason.UNKNOWN_SCHEMA: _Texts(
+        "Neither the schema registry nor this release knows the schema that the value names, or"
+        " that schema is not a ChangeRecord",
+        "Configure the schema registry that the producer uses, or upgrade the connector. Then"
+        " replay the letter. You can also repair the letter: reframe it",
     ),
-    Reason.UNDECODABLE: (
-        (
-            "The bytes after the framing are not a record of the schema: they are truncated, too"
-            " long or damaged"
-        ),
-        (
-            "Look at the byte that the detail names. Send the record again from the source, or"
-            " discard the letter"
-        ),
+    Reason.UNDECODABLE: _Texts(
+        "The bytes after the framing are not a record of the schema: they are truncated, too"
+        " long or damaged",
+        "Look at the byte that the detail names. Send the record again from the source, or"
+        " discard the letter",
     ),
-    Reason.INVALID: (
-        (
-            "The record can be decoded, but breaks a rule for records. The rule is shown beside"
-            " the reason"
-        ),
-        (
-            "Repair the producer, so that it refuses such a change before it sends it. Replace"
-            " the field in the letter, and replay it"
-        ),
+    Reason.INVALID: _Texts(
+        "The record can be decoded, but breaks a rule for records. The rule is shown beside the"
+        " reason",
+        "Repair the producer, so that it refuses such a change before it sends it. Replace the"
+        " field in the letter, and replay it",
     ),
-    Reason.KEY_MISMATCH: (
-        (
-            "The Kafka key is not the row key of the change, or a control record does not have"
-            " the reserved key of control records"
-        ),
-        (
-            "Use row_key as the Kafka key, so that all changes of a row are in one Kafka"
-            " partition. Set the key of the letter, and replay it"
-        ),
+    Reason.KEY_MISMATCH: _Texts(
+        "The Kafka key is not the row key of the change, or a control record does not have the"
+        " reserved key of control records",
+        "Use row_key as the Kafka key, so that all changes of a row are in one Kafka partition."
+        " Set the key of the letter, and replay it",
     ),
-    Reason.COMMIT_TIMESTAMP_IN_FUTURE: (
-        (
-            "The commit timestamp is more than max_clock_skew after the arrival of the record. If"
-            " it were applied, it would win over all correct changes of the row"
-        ),
-        (
-            "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
-            " clock. Set the commit timestamp of the letter, and replay it"
-        ),
+    Reason.COMMIT_TIMESTAMP_IN_FUTURE: _Texts(
+        "The commit timestamp is more than max_clock_skew after the arrival of the record. If"
+        " it were applied, it would win over all correct changes of the row",
+        "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
+        " clock. Set the commit timestamp of the letter, and replay it",
     ),
-    Reason.WATERMARK_IN_FUTURE: (
-        (
-            "The time of a heartbeat, or the start of a child partition, is more than"
-            " max_clock_skew after the arrival of the record"
-        ),
-        (
-            "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
-            " clock. Discard the letter: a later heartbeat replaces it"
-        ),
+    Reason.WATERMARK_IN_FUTURE: _Texts(
+        "The time of a heartbeat, or the start of a child partition, is more than"
+        " max_clock_skew after the arrival of the record",
+        "Check whether the source sends nanoseconds instead of microseconds, or has a wrong"
+        " clock. Discard the letter: a later heartbeat replaces it",
     ),
-    Reason.COMMIT_TIMESTAMP_TOO_OLD: (
-        (
-            "The commit timestamp, or the time of a control record, is before"
-            " min_commit_timestamp. Usually the number is in seconds or milliseconds"
-        ),
-        (
-            "Send microseconds since 1970-01-01 in UTC: the detail names the unit that the number"
-            " fits. Set the commit timestamp of the letter, and replay it. Discard the letter of a"
-            " control record: a later one replaces it"
-        ),
+    Reason.COMMIT_TIMESTAMP_TOO_OLD: _Texts(
+        "The commit timestamp, or the time of a control record, is before min_commit_timestamp."
+        " Usually the number is in seconds or milliseconds",
+        "Send microseconds since 1970-01-01 in UTC: the detail names the unit that the number"
+        " fits. Set the commit timestamp of the letter, and replay it. Discard the letter of a"
+        " control record: a later one replaces it",
     ),
-    Reason.UNKNOWN_ENTRY: (
-        (
-            "The change has an entry of a kind that this release does not know. A change is"
-            " applied as a whole or not at all"
-        ),
+    Reason.UNKNOWN_ENTRY: _Texts(
+        "The change has an entry of a kind that this release does not know. A change is applied"
+        " as a whole or not at all",
         "Upgrade the connector, and replay the letter",
     ),
-    Reason.UNKNOWN_TABLE: (
-        (
-            "No table of the stream reads this source table, and the stream has unknown_tables ="
-            ' "reject"'
-        ),
+    Reason.UNKNOWN_TABLE: _Texts(
+        "No table of the stream reads this source table, and the stream has unknown_tables ="
+        ' "reject"',
         'Declare a table, or set unknown_tables to "keep". Then replay the letter',
     ),
-    Reason.UNREADABLE_VALUE: (
+    Reason.UNREADABLE_VALUE: _Texts(
         "The row key or a cell is not a value of the type that the table declares for it",
         "Repair the table definition, or the value in the letter. Then replay the letter",
     ),
-    Reason.MISSING_SEQUENCE_NUMBER: (
+    Reason.MISSING_SEQUENCE_NUMBER: _Texts(
         "The table is ordered by change_sequence_number, but the change has no such number",
-        (
-            "Send the number from the source, or order the table by commit. To repair the letter,"
-            " replace the field"
-        ),
+        "Send the number from the source, or order the table by commit. To repair the letter,"
+        " replace the field",
     ),
-    Reason.INVALID_SEQUENCE_NUMBER: (
-        (
-            "change_sequence_number is not 1 to 4 sections of 1 to 16 hexadecimal digits,"
-            " separated by slashes"
-        ),
-        (
-            "Build the number with sequence_number of the Python package. To repair the letter,"
-            " replace the field"
-        ),
+    Reason.INVALID_SEQUENCE_NUMBER: _Texts(
+        "change_sequence_number is not 1 to 4 sections of 1 to 16 hexadecimal digits, separated"
+        " by slashes",
+        "Build the number with sequence_number of the Python package. To repair the letter,"
+        " replace the field",
     ),
-    Reason.TOO_LATE: (
-        (
-            "The change is older than the horizon. Deletes of that time may be forgotten, so the"
-            " change could bring back deleted rows"
-        ),
-        (
-            "Raise delete_retention, so that it does not happen again. Send the row again from the"
-            " source, or publish the effect that the change would have now: show --new-change"
-            " prints it"
-        ),
+    Reason.TOO_LATE: _Texts(
+        "The change is older than the horizon. Deletes of that time may be forgotten, so the"
+        " change could bring back deleted rows",
+        "Raise delete_retention, so that it does not happen again. Send the row again from the"
+        " source, or publish the effect that the change would have now: show --new-change prints"
+        " it",
     ),
-    Reason.TOO_LARGE: (
+    Reason.TOO_LARGE: _Texts(
         "Key and value together have more bytes than max_record_bytes allows",
-        (
-            "Split the change at the source. Or raise max_record_bytes, up to the limit of the"
-            " topic, and replay the letter"
-        ),
+        "Split the change at the source. Or raise max_record_bytes, up to the limit of the"
+        " topic, and replay the letter",
     ),
-    Reason.REJECTED: (
+    Reason.REJECTED: _Texts(
         "The broker refused a record of the producer permanently",
-        (
-            "The detail has the error of the broker: for example, the record is too large for the"
-            " topic, or the producer lacks a right. Remove the cause, and replay the letter"
-        ),
+        "The detail has the error of the broker: for example, the record is too large for the"
+        " topic, or the producer lacks a right. Remove the cause, and replay the letter",
     ),
-    Reason.RETRIES_EXHAUSTED: (
+    Reason.RETRIES_EXHAUSTED: _Texts(
         "The producer could not deliver the record within its time limit",
-        (
-            "Check the broker and the network, then replay the letter. If the record was"
-            " delivered after all, the replay changes nothing"
-        ),
+        "Check the broker and the network, then replay the letter. If the record was delivered"
+        " after all, the replay changes nothing",
     ),
-    Reason.CONSUMER_FAILED: (
+    Reason.CONSUMER_FAILED: _Texts(
         "A program that reads the stream could not process the record, and set it aside",
-        (
-            "The detail is from the program. Repair the program or what it depends on, then replay"
-            " the letter of its group. Tables are not affected"
-        ),
+        "The detail is from the program. Repair the program or what it depends on, then replay"
+        " the letter of its group. Tables are not affected",
     ),
 }
 

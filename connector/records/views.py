@@ -81,8 +81,8 @@ def view(value: Any, *, omits_defaults: bool = False) -> Json:
 
     With `omits_defaults`, fields with their default value are not shown, except `Always`.
     """
-    of: Any = type(value)
-    shown: Json = _object(of, omits_defaults)(value)
+    class_: Any = type(value)
+    shown: Json = _object(class_, omits_defaults)(value)
     return shown
 
 
@@ -108,10 +108,10 @@ def view_of_time(timestamp: int) -> str | int:
     return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def shown_fields(of: type) -> dict[str, Any]:
+def shown_fields(class_: type) -> dict[str, Any]:
     """Return the annotations of the fields of a dataclass or a named tuple, in their order."""
-    names = [one.name for one in fields(of)] if is_dataclass(of) else of._fields  # type: ignore[attr-defined]
-    hints = get_type_hints(of, include_extras=True)
+    names = [field.name for field in fields(class_)] if is_dataclass(class_) else class_._fields  # type: ignore[attr-defined]
+    hints = get_type_hints(class_, include_extras=True)
     return {name: hints[name] for name in names}
 
 
@@ -124,11 +124,13 @@ def marks_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 @cache
-def _object(of: type, omits_defaults: bool) -> _Write:
+def _object(class_: type, omits_defaults: bool) -> _Write:
     """Return the function that shows the objects of a class."""
-    defaults = {one.name: one.default for one in fields(of)} if is_dataclass(of) else {}
+    defaults = (
+        {field.name: field.default for field in fields(class_)} if is_dataclass(class_) else {}
+    )
     parts = []
-    for attribute, hint in {**shown_fields(of), **_shown_properties(of)}.items():
+    for attribute, hint in {**shown_fields(class_), **_shown_properties(class_)}.items():
         _, marks = marks_of(hint)
         if Mark.HIDDEN in marks:
             continue
@@ -152,14 +154,14 @@ def _object(of: type, omits_defaults: bool) -> _Write:
     return write
 
 
-def _shown_properties(of: type) -> dict[str, Any]:
-    found = {}
-    for name in dir(of):
-        if isinstance(attribute := getattr(of, name), property):
+def _shown_properties(class_: type) -> dict[str, Any]:
+    hints = {}
+    for name in dir(class_):
+        if isinstance(attribute := getattr(class_, name), property):
             hint = get_type_hints(attribute.fget, include_extras=True)["return"]
             if Mark.SHOWN in marks_of(hint)[1]:
-                found[name] = hint
-    return found
+                hints[name] = hint
+    return hints
 
 
 def _value(hint: Any, omits_defaults: bool) -> _Write:
@@ -212,3 +214,34 @@ def _union(kinds: tuple[Any, ...], omits_defaults: bool) -> _Write:
 
 def _list_of_map(key_name: str, write: _Write) -> _Write:
     return lambda values: [{key_name: key, **write(value)} for key, value in sorted(values.items())]
+
+
+YEAR_2000: Final = 946_684_800_000_000
+YEAR_2100: Final = 4_102_444_800_000_000
+"""2000-01-01 and 2100-01-01 in microseconds since 1970."""
+
+_UNITS: Final = (
+    ("seconds", 1_000_000, 1),
+    ("milliseconds", 1_000, 1),
+    ("units of 100 nanoseconds", 1, 10),
+    ("nanoseconds", 1, 1_000),
+)
+"""Unit, and its length in microseconds as a fraction."""
+
+
+def fitting_unit(number: int) -> tuple[str, int] | None:
+    """Return the unit in which a number is a time from 2000 to 2099, and this time in microseconds.
+
+    At most one unit fits. None: no unit fits, or the number is in microseconds.
+    """
+    for unit, times, parts in _UNITS:
+        timestamp = number * times // parts
+        if YEAR_2000 <= timestamp < YEAR_2100:
+            return unit, timestamp
+    return None
+
+
+def unit_hint(number: int) -> str:
+    """Return the end of a sentence that names the fitting unit, or an empty text."""
+    unit = fitting_unit(number)
+    return "" if unit is None else f"; it fits {unit[0]}: {view_of_time(unit[1])}"

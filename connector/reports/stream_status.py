@@ -19,9 +19,8 @@ from connector.reports.write_stream_status import (
 )
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.jobs import Job, failed_maintenance
-from connector.state.open_transactions import NORMAL_US, OpenTransaction
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks
-from connector.state.stream_progress import Progress
+from connector.state.stream_progress import NORMAL_US, OpenTransaction, Progress
 from connector.text import counted, summarize_names
 from connector.watermarks.frontier import Frontier, Stall
 from connector.watermarks.stream_partition import KeyRange

@@ -54,7 +54,7 @@ from connector.services.letter_effects import Effects
 from connector.services.load_config import who
 from connector.services.wait import wait_for_replays
 from connector.services.warehouses import warehouse_of
-from connector.state.rate import RateLimit, check_rate
+from connector.state.pace import RateLimit, check_rate
 from connector.text import counted, truncate_utf8
 from connector.validation import KafkaRecord, validate_record
 
@@ -328,8 +328,8 @@ class DeadLetters:
                 topics.describe_of_group(kafka, self.topic, name, self.group)
             return
         for letter, _ in read_letters(kafka, self.topic, group=self.group):
-            status = ledger.standing(letter)
-            yield letter, status, which.means(letter, status, self.schemas)
+            status = ledger.status(letter)
+            yield letter, status, which.matches(letter, status, self.schemas)
 
     def _act(self, action: Action, which: LetterFilter, why: str) -> tuple[int, Counter[str]]:
         check_note("why", why)

@@ -7,19 +7,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from connector.dead_letters.effect import Effect, as_of_today, difference, effect
+from connector.dead_letters.effect import Effect, at_low_watermark, difference, effect
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.replay import Decision, in_batches
 from connector.errors import InvalidChangeError, TableError
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.ordering import OrderPosition
-from connector.records.sizes import size_of
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, visible
 from connector.tables.row import read_change, row_of
+from connector.validation import size_of
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -103,7 +103,7 @@ class Effects:
         if len(set(entries.values())) > 1:
             return f"its tables need different changes: {', '.join(entries)} read the same source"
         try:
-            return as_of_today(change, next(iter(entries.values())), self._low_watermark)
+            return at_low_watermark(change, next(iter(entries.values())), self._low_watermark)
         except InvalidChangeError as error:
             return f"the difference is not a valid change: {error}"
 

@@ -21,9 +21,9 @@ from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.services.status import open_letters_of
 from connector.services.warehouses import check_logs, naming_damage, warehouse_of
+from connector.state.damage import check_owner, reading
 from connector.state.jobs import Job, cut_of_another_table
 from connector.state.overrides import bound_in_force, check_bound
-from connector.state.reading import check_owner, reading
 from connector.state.table_state import TableState
 from connector.text import counted
 from connector.watermarks.freshness import is_fresh

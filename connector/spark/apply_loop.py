@@ -33,7 +33,7 @@ from connector.spark.storage.table import Table
 from connector.state.apply_level import MergeFew
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import pace_in_force
-from connector.state.pace import Turns
+from connector.state.pace import ApplySchedule
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.text import counted
@@ -90,7 +90,7 @@ class _Round:
 
     stream: str
     cut: Cut
-    turns: Turns | None
+    turns: ApplySchedule | None
     under_way: set[str]
     stood: dict[str, Stood] = field(default_factory=dict)
 
@@ -133,7 +133,7 @@ class Applies:
 
     def _begin_anew(self) -> None:
         self._entry.open()
-        self._turns = {stream: Turns() for stream in self._names}
+        self._turns = {stream: ApplySchedule() for stream in self._names}
         self._looked = dict.fromkeys(self._names, float("-inf"))
         self._cuts: dict[str, object] = {}
         self._paces: Mapping[str, Mapping[str, float]] = {}

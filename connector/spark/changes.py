@@ -21,7 +21,7 @@ from connector.records.model import MAX_INT, MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader, entries_of
-from connector.state.changelog_slots import TABLE_SLOTS
+from connector.warehouse import TABLE_SLOTS
 from connector.watermarks.commit_range import check_range
 
 COLUMNS: Final = (

@@ -41,10 +41,9 @@ from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
 from connector.spark.storage.table import Table
-from connector.state.damage import foreign_table
+from connector.state.damage import foreign_table, reading
 from connector.state.jobs import CutRecord, Job, JobKind, cut_of_another_table
 from connector.state.overrides import bound_in_force, bounds_at, check_bound
-from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.tables.column_names import BOOKKEEPING

@@ -22,13 +22,14 @@ from connector import warehouse as places
 from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
 from connector.config.storage import is_local, is_s3, spelled
 from connector.errors import ConnectorError, ErrorCode
+from connector.errors.tables import store_not_conditional
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
 from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
-from connector.state.store_errors import store_error, unconditional
+from connector.state.store_errors import store_error
 
 _JARS_AT_START: Final = (
     "Spark loads jars only when it starts, and it was started before lowmark, for example by"
@@ -174,7 +175,7 @@ def configure_session(
         The same builder.
 
     Raises:
-        JarError: A jar cannot be downloaded, or its hash differs from the locked one.
+        ConnectorError: A jar cannot be downloaded, or its hash differs from the locked one.
     """
     folder = Path(tempfile.mkdtemp(prefix="lowmark-spark-")) if scratch is None else scratch
     if jars is None:
@@ -321,7 +322,7 @@ def check_second_put(spark: SparkSession, warehouse: str) -> None:
             if "FileAlreadyExists" not in str(error.java_exception):
                 raise
         else:
-            raise unconditional(problem, path=warehouse)
+            raise store_not_conditional(problem, path=warehouse)
         finally:
             path.getFileSystem(conf).delete(path, False)
     except Py4JJavaError as error:

@@ -19,7 +19,7 @@ from connector.spark.jvm import check_live
 from connector.spark.sql import literal_rows
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.hadoop import names_in
-from connector.state.changelog_slots import CONTROL_SLOT, TABLE_SLOTS
+from connector.warehouse import CONTROL_SLOT, TABLE_SLOTS
 
 LEAST_HEARTBEAT_MS: Final = 1_000
 GREATEST_HEARTBEAT_MS: Final = 300_000

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from connector.records.model import Release
-from connector.state.source_checks import BatchFindings, Placed, SchemaFields, ignored_claims
+from connector.state.source_checks import BatchFindings, SampledChange, SchemaFields, ignored_claims
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.watermarks.frontier import BatchClaims, Frontier, LineageRecord
 from connector.watermarks.producer_epoch import (
@@ -70,7 +70,7 @@ class RowCounts:
     streams: set[str] = field(default_factory=set)
     row_images: Counter[str] = field(default_factory=Counter)
     schemas: Counter[int] = field(default_factory=Counter)
-    sample: list[Placed] = field(default_factory=list)
+    sample: list[SampledChange] = field(default_factory=list)
 
     def claim(self, stream_partition: str, kafka_partition: int, claim: int) -> None:
         """Count a claim. It is 0 if there were records, but no claim."""
@@ -80,8 +80,8 @@ class RowCounts:
     def epoch(self, stream_partition: str, kafka_partition: int, epoch: int, offset: int) -> None:
         """Count the epoch of a control record."""
         runs = self.epochs.setdefault(stream_partition, {}).setdefault(kafka_partition, {})
-        known = runs.get(epoch, EpochRun(epoch, offset, offset))
-        runs[epoch] = EpochRun(epoch, min(known.first, offset), max(known.last, offset))
+        run = runs.get(epoch, EpochRun(epoch, offset, offset))
+        runs[epoch] = EpochRun(epoch, min(run.first, offset), max(run.last, offset))
 
 
 CountRows = Callable[[BatchRows], RowCounts]
@@ -101,13 +101,13 @@ def counts_of(
         name: {k: list(of_one.values()) for k, of_one in by_place.items()}
         for name, by_place in rows.epochs.items()
     }
-    heard = BatchClaims(
+    claims = BatchClaims(
         max(kafka_partitions, rows.kafka_partitions),
         rows.claims,
         tuple(rows.lineage),
         {name: newest_epochs(of_one) for name, of_one in runs.items()},
     )
-    ignored = ignored_claims(rows.in_future, heard, before.frontier)
+    ignored = ignored_claims(rows.in_future, claims, before.frontier)
     return BatchCounts(
         changes=rows.changes,
         control=rows.control,
@@ -119,7 +119,7 @@ def counts_of(
         declared=rows.declared,
         ignored_claims=sum(sum(counts.values()) for counts in ignored.values()),
         rejected=rows.rejected,
-        heard=heard,
+        claims=claims,
         read_at=rows.read_at,
         findings=BatchFindings(
             ignored=ignored,
@@ -136,13 +136,16 @@ def counts_of(
 def _older_producers(
     runs: Mapping[str, Mapping[int, list[EpochRun]]], before: Frontier
 ) -> dict[str, OlderProducer]:
-    found = {}
-    for name, by_place in runs.items():
-        known = before.partitions[name].epochs if name in before.partitions else {}
-        older = (older_producer(k, of_one, known.get(k, 0)) for k, of_one in by_place.items())
+    older_producers = {}
+    for name, by_partition in runs.items():
+        newest_epochs_before = before.partitions[name].epochs if name in before.partitions else {}
+        older = (
+            older_producer(k, runs_of_partition, newest_epochs_before.get(k, 0))
+            for k, runs_of_partition in by_partition.items()
+        )
         signs = [sign for sign in older if sign is not None]
         if signs:
-            found[name] = max(
+            older_producers[name] = max(
                 signs, key=lambda sign: (sign.newer, sign.older, sign.kafka_partition)
             )
-    return found
+    return older_producers

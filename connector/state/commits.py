@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector.state.damage import log_damaged
+from connector.state.damage import log_damaged, reading
 from connector.state.log_damage import (
     IS_EMPTY,
     IS_MISSING,
@@ -24,7 +24,6 @@ from connector.state.log_damage import (
     commit_file,
 )
 from connector.state.maintenance_schedule import CommitCount
-from connector.state.reading import reading
 
 _RESTORE: Final = "RESTORE"
 _NEVER: Final = 2**63
@@ -77,7 +76,7 @@ class Commits:
             damage = LogDamage(commit_file(version), IS_NO_JSON if lines else IS_EMPTY)
             raise log_damaged(self.path, damage)
         with reading(self.path, f"Commit {version}"):
-            infos = (one["commitInfo"] for one in actions if "commitInfo" in one)
+            infos = (action["commitInfo"] for action in actions if "commitInfo" in action)
             info: Mapping[str, Any] = next(infos, {})
             stored = stored_in(info)
             if stored is None and (restored := _restored_version(info)) < version:
@@ -162,14 +161,18 @@ def _commit(
 ) -> Commit:
     at = int(info.get("timestamp", 0)) * 1000
     added, removed = (
-        {one[kind]["path"]: one[kind].get("size") or 0 for one in actions if kind in one}
+        {
+            action[kind]["path"]: action[kind].get("size") or 0
+            for action in actions
+            if kind in action
+        }
         for kind in ("add", "remove")
     )
     # If rows of a file were marked as deleted, the commit removes the file and adds it.
-    gone, new = removed.keys() - added.keys(), added.keys() - removed.keys()
+    removed_only, added_only = removed.keys() - added.keys(), added.keys() - removed.keys()
     files = CommitCount(
-        *(at, len(new), len(gone), sum(removed[path] for path in gone)),
-        added_bytes=sum(added[path] for path in new),
+        *(at, len(added_only), len(removed_only), sum(removed[path] for path in removed_only)),
+        added_bytes=sum(added[path] for path in added_only),
     )
     adds = tuple(
         line if isinstance(line, str) else line.decode()

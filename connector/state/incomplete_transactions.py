@@ -27,7 +27,7 @@ STORE_EVERY_US: Final = 600_000_000
 commit. A new process checks again what was not stored.
 """
 MOST_LISTED: Final = 100
-MOST_FOUND: Final = 1_000
+MAX_GAPS: Final = 1_000
 """The most transactions that one check may find."""
 MAX_ID_LENGTH: Final = 200
 """In characters. A longer id is listed as its first `ID_PREFIX` characters, "...", and its SHA-256.
@@ -36,7 +36,7 @@ Every commit of the changelog has the list.
 ID_PREFIX: Final = 100
 
 
-class Found(NamedTuple):
+class TransactionGap(NamedTuple):
     """An incomplete transaction that a check found, and how many of its records are missing."""
 
     commit_timestamp: int
@@ -68,8 +68,7 @@ class ReleaseTransaction:
     reason: str
     made_at: int
     made_by: str
-    commit_timestamp: int | None = None
-    """None: a request of an earlier version, which is for all transactions with the id."""
+    commit_timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ class TransactionCheck:
       the changelog. 0: there was no check yet.
     - `checked_at` is the time of the last check.
     - `found` counts the incomplete transactions of all checks, also those that are complete now. Of
-      one check, it counts at most `MOST_FOUND`.
+      one check, it counts at most `MAX_GAPS`.
     - `incomplete` are those that are not complete, in the order of commit timestamp and id. There
       are at most `MOST_LISTED`.
     - `released_to` is the greatest number of a release that was taken.
@@ -147,7 +146,7 @@ class TransactionCheck:
     def after(
         self,
         checked_to: int,
-        found: Sequence[Found],
+        gaps: Sequence[TransactionGap],
         now: int,
         *,
         wait_us: int = 0,
@@ -158,27 +157,30 @@ class TransactionCheck:
 
         Args:
             checked_to: At least the one before.
-            found: All that are incomplete now, in any order. One below the time that was checked
+            gaps: All that are incomplete now, in any order. One below the time that was checked
                 before, and not listed before, was left out of the list then, and still is.
             now: The time of the check.
             wait_us: How long tables wait for one. 0: they do not wait.
             horizon: Older ones are forgotten, because their deletes may be.
         """
         assert checked_to >= self.checked_to, (checked_to, self.checked_to)
-        before = {one[:2]: one for one in self.incomplete}
+        before = {transaction[:2]: transaction for transaction in self.incomplete}
         listed = [
-            before[one[:2]]._replace(missing=one.missing)
-            if one[:2] in before
-            else IncompleteTransaction(*one, now)
-            for one in sorted(found)
-            if (horizon is None or one.commit_timestamp >= horizon)
-            and (one[:2] in before or one.commit_timestamp >= self.checked_to)
+            before[gap[:2]]._replace(missing=gap.missing)
+            if gap[:2] in before
+            else IncompleteTransaction(*gap, now)
+            for gap in sorted(gaps)
+            if (horizon is None or gap.commit_timestamp >= horizon)
+            and (gap[:2] in before or gap.commit_timestamp >= self.checked_to)
         ]
-        new = sum(one[:2] not in before for one in listed)
+        new = sum(transaction[:2] not in before for transaction in listed)
         while len(listed) > MOST_LISTED:
             # Those that hold no cut are only counted. Otherwise the newest ones are left out, and
             # are found again by a later check.
-            free = next((one for one in listed if one.is_released or not wait_us), None)
+            free = next(
+                (transaction for transaction in listed if transaction.is_released or not wait_us),
+                None,
+            )
             if free is not None:
                 listed.remove(free)
                 continue
@@ -202,10 +204,8 @@ class TransactionCheck:
             self,
             released_to=max((self.released_to, *(request.number for request in requests))),
             incomplete=tuple(
-                one._replace(is_released=True)
-                if one[:2] in asked or (None, one.server_transaction_id) in asked
-                else one
-                for one in self.incomplete
+                transaction._replace(is_released=True) if transaction[:2] in asked else transaction
+                for transaction in self.incomplete
             ),
         )
 
@@ -213,32 +213,38 @@ class TransactionCheck:
         """Return the time below which all transactions were checked, and each is complete or
         released. It is at most the low watermark.
         """
-        return self._checked_to(low_watermark, [one for one in self.incomplete if not one[-1]])
+        return self._checked_to(
+            low_watermark, [transaction for transaction in self.incomplete if not transaction[-1]]
+        )
 
     def waits_to(self, low_watermark: int, now: int, wait_us: int) -> int:
         """Return the time below which none is waited for, and which was checked. It is at most the
         low watermark. While one is overdue, tables do not wait for the check either.
         """
-        waited = [one for one in self.incomplete if _is_waited_for(one, now, wait_us)]
+        waited = [
+            transaction
+            for transaction in self.incomplete
+            if _is_waited_for(transaction, now, wait_us)
+        ]
         if self.overdue(now, wait_us):
-            return min([low_watermark, *(one.commit_timestamp for one in waited)])
+            return min([low_watermark, *(transaction.commit_timestamp for transaction in waited)])
         return self._checked_to(low_watermark, waited)
 
     def _checked_to(self, low_watermark: int, open_: Iterable[IncompleteTransaction]) -> int:
-        times = [low_watermark, *(one.commit_timestamp for one in open_)]
+        times = [low_watermark, *(transaction.commit_timestamp for transaction in open_)]
         return min([*times, self.checked_to] if self.declared else times)
 
     def overdue(self, now: int, wait_us: int) -> tuple[IncompleteTransaction, ...]:
         """Return those that were waited for too long."""
         return tuple(
-            one
-            for one in self.incomplete
-            if not one.is_released and not _is_waited_for(one, now, wait_us)
+            transaction
+            for transaction in self.incomplete
+            if not transaction.is_released and not _is_waited_for(transaction, now, wait_us)
         )
 
 
 NOT_CHECKED: Final = TransactionCheck()
 
 
-def _is_waited_for(one: IncompleteTransaction, now: int, wait_us: int) -> bool:
-    return not one.is_released and now - one.found_at < wait_us
+def _is_waited_for(transaction: IncompleteTransaction, now: int, wait_us: int) -> bool:
+    return not transaction.is_released and now - transaction.found_at < wait_us

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from connector.errors import ErrorCode, TableError
+from connector.errors import TableError
+from connector.errors.tables import cut_replaced
 from connector.records.views import OrNull, Shown, Time, Viewed, view_of_time
 from connector.state.table_state import TableState
 
@@ -116,14 +117,7 @@ class CutRecord:
 
 def cut_of_another_table(name: str, cut: CutRecord) -> TableError:
     """The error for a cut that names a version of a table that was made again since."""
-    return TableError(
-        ErrorCode.CUT_EXPIRED,
-        f"Table {name} has no version at {view_of_time(cut.low_watermark)}",
-        f"The table was made again after this cut was recorded: its version {cut.versions[name]}"
-        " is another state now",
-        "Read the table without a snapshot until the next cut is recorded",
-        table=name,
-    )
+    return cut_replaced(name, str(view_of_time(cut.low_watermark)), cut.versions[name])
 
 
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:

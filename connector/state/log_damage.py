@@ -135,25 +135,25 @@ def _of_checkpoint(
     newest = max((number for number in (*parts, hint) if number <= last), default=-1)
     if newest in (-1, base):
         return None
-    found = sorted(parts.get(newest, []))
-    removable = (*found, *([LAST_CHECKPOINT] if LAST_CHECKPOINT in sizes else []))
-    if not found:
+    files = sorted(parts.get(newest, []))
+    removable = (*files, *([LAST_CHECKPOINT] if LAST_CHECKPOINT in sizes else []))
+    if not files:
         return LogDamage(f"{newest:020}.checkpoint.parquet", IS_MISSING, removable)
-    for file in found:
+    for file in files:
         if not sizes[file]:
             return LogDamage(file, IS_EMPTY, removable)
         if read is not None and not _is_content(file, read):
             return LogDamage(file, _IS_NO_PARQUET, removable)
-    return LogDamage(found[0], "is a part of a checkpoint, and other parts are missing", removable)
+    return LogDamage(files[0], "is a part of a checkpoint, and other parts are missing", removable)
 
 
 def _checkpoints(sizes: Mapping[str, int]) -> dict[int, list[str]]:
     """The files of each checkpoint, by its version."""
-    found: dict[int, list[str]] = {}
+    checkpoints: dict[int, list[str]] = {}
     for name in sizes:
         if "checkpoint" in name and (match := _CHECKPOINT.fullmatch(name)) is not None:
-            found.setdefault(int(match[1]), []).append(name)
-    return found
+            checkpoints.setdefault(int(match[1]), []).append(name)
+    return checkpoints
 
 
 def _is_whole(

@@ -40,7 +40,7 @@ LARGEST_BYTES: Final = 128 * MIB
 """The maximum size of a combined file."""
 GAIN: Final = 30
 GAIN_OF_LOG: Final = 200
-GAIN_PER_PLACE: Final = 4
+GAIN_PER_PARTITION: Final = 4
 """A compaction must remove at least `GAIN` files, and so many for each partition on average.
 Otherwise it is not worth a commit. An apply or a read opens all files of a table, but only the
 newest files of a changelog. Therefore a changelog has `GAIN_OF_LOG`.
@@ -88,7 +88,7 @@ class DataFile:
     its deleted rows.
     """
 
-    place: str
+    partition: str
     size: int
     rows: int
     marked: int = 0
@@ -116,18 +116,18 @@ def to_compact(files: Sequence[DataFile], *, is_log: bool = False) -> list[list[
     A group has the indexes of its files in `files`. Its files have the same partition, and together
     at most `LARGEST_BYTES`. A group of one file may be larger.
     """
-    by_place: dict[str, list[int]] = {}
+    by_partition: dict[str, list[int]] = {}
     for number, file in enumerate(files):
-        by_place.setdefault(file.place, []).append(number)
-    groups = [group for numbers in by_place.values() for group in _groups(files, numbers)]
+        by_partition.setdefault(file.partition, []).append(number)
+    groups = [group for numbers in by_partition.values() for group in _groups(files, numbers)]
     gain = sum(len(group) - 1 for group in groups)
     marked = sum(
         files[number].size * files[number].marked_share for group in groups for number in group
     )
     least = GAIN_OF_LOG if is_log else GAIN
-    is_worth = gain >= max(least, GAIN_PER_PLACE * len(by_place)) or marked > MARKED_BYTES * sum(
-        file.size for file in files
-    )
+    is_worth = gain >= max(
+        least, GAIN_PER_PARTITION * len(by_partition)
+    ) or marked > MARKED_BYTES * sum(file.size for file in files)
     return groups if is_worth else []
 
 
@@ -141,9 +141,9 @@ def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]
         if files[number].size < SMALL_BYTES and number not in set(marked)
     ]
     before, joined = 0, 0
-    for place, number in enumerate(small):
+    for index, number in enumerate(small):
         if files[number].size <= TIER * before:
-            joined = place + 1
+            joined = index + 1
         before += files[number].size
     groups: list[list[int]] = []
     size = LARGEST_BYTES
@@ -225,14 +225,14 @@ class Compactions:
         self._live_bytes = live_bytes
 
 
-def vacuums(attempts: int, applies: int) -> bool:
+def is_vacuum_due(attempts: int, applies: int) -> bool:
     """Return whether tombstones are to be vacuumed. There were so many applies since the last time,
     and the commit names so many attempts.
     """
     return attempts >= MOST_ATTEMPTS or applies >= VACUUM_EVERY
 
 
-def cleans(
+def is_clean_up_due(
     removed: Sequence[CommitCount], now: int, *, last: int, newest_at: int, retention_s: int
 ) -> bool:
     """Return whether files of old versions should be removed now. The last time was `last` (µs).
@@ -258,7 +258,7 @@ def cleans(
     )
 
 
-def superfluous(names: Iterable[str], first_needed: int | None, newest: int) -> list[str]:
+def removable_log_files(names: Iterable[str], first_needed: int | None, newest: int) -> list[str]:
     """Return the files of a Delta log that can be removed, oldest version first.
 
     All versions from `first_needed` on stay readable. With None, all versions stay readable. Delta
@@ -267,21 +267,21 @@ def superfluous(names: Iterable[str], first_needed: int | None, newest: int) -> 
     commit and all later ones. Of the checksums, only the newest ones stay. All other kinds of files
     stay.
     """
-    found = [match for name in names if (match := _LOG_FILE.fullmatch(name))]
+    matches = [match for name in names if (match := _LOG_FILE.fullmatch(name))]
     parts: dict[tuple[int, int], int] = {}
-    for match in found:
-        version, _, _, whole, part, of = match.groups()
+    for match in matches:
+        version, _, _, whole, part, parts_count = match.groups()
         if whole or part:
-            key = (int(version), int(of or 1))
+            key = (int(version), int(parts_count or 1))
             parts[key] = parts.get(key, 0) + 1
-    complete = [version for (version, of), count in parts.items() if count == of]
+    complete = [version for (version, parts_count), count in parts.items() if count == parts_count]
     base = max(
         (version for version in complete if first_needed is not None and version <= first_needed),
         default=0,
     )
     going = [
         match
-        for match in found
+        for match in matches
         if int(match[1]) < base or (match[3] and int(match[1]) <= newest - CHECKSUMS_KEPT)
     ]
     return [match[0] for match in sorted(going, key=lambda match: int(match[1]))]

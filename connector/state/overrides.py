@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connector.errors import ConfigError, ErrorCode, TableError, argument_invalid
+from connector.errors import argument_invalid
+from connector.errors.settings import setting_invalid
+from connector.errors.tables import commit_foreign
 from connector.records.model import MAX_INT
-from connector.state.damage import or_move_away
+from connector.state.damage import or_move_away, reading
 from connector.state.pace import pace_s
-from connector.state.reading import reading
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 
@@ -57,15 +58,14 @@ class PaceOverride:
 
 
 def _check_seconds(setting: str, table: str, seconds: object, least: int) -> None:
-    is_number = isinstance(seconds, int) and not isinstance(seconds, bool)
-    if seconds is None or (is_number and least <= seconds <= MAX_INT):  # type: ignore[operator]
+    # A number of another type would be stored, and could not be read.
+    if seconds is None or (type(seconds) is int and least <= seconds <= MAX_INT):
         return
-    raise ConfigError(
-        ErrorCode.SETTING_INVALID,
-        f"{setting} of table {table} is {seconds!r}",
-        f"It is a number of seconds from {least} to {MAX_INT}",
+    raise setting_invalid(
+        f"{setting} of table {table}",
+        repr(seconds),
+        f"a number of seconds from {least} to {MAX_INT}",
         "Set such a number, or None for the value of the configuration",
-        table=table,
     )
 
 
@@ -148,22 +148,12 @@ def check_requests(path: str, metadata: Mapping[str, Any], key: str) -> None:
     one would make that permanent.
     """
     if key not in metadata:
-        raise TableError(
-            ErrorCode.COMMIT_FOREIGN,
-            f"The newest commit of {path} was not made by lowmark, or its metadata is damaged",
-            "Another program committed to the Delta table. So the overrides in force are unknown",
-            "Restore the Delta table to the last version that lowmark committed"
-            + or_move_away(path),
-            path=path,
-        )
+        raise commit_foreign(path, "", "lowmark", or_move_away(path))
 
 
-def check_bound(max_staleness_s: object) -> None:
-    """Raise `ConfigError` if the bound of a read is not a number of seconds, or None (TBL-16)."""
-    is_number = isinstance(max_staleness_s, int | float) and not isinstance(max_staleness_s, bool)
-    if max_staleness_s is not None and not (
-        is_number and 0 <= max_staleness_s < math.inf  # type: ignore[operator]
-    ):
+def check_bound(max_staleness_s: float | None) -> None:
+    """Raise `ConfigError` if the bound of a read is negative or infinite (TBL-16)."""
+    if max_staleness_s is not None and not 0 <= max_staleness_s < math.inf:
         allowed = "a number of seconds, at least 0, or None for the bound of the table"
         raise argument_invalid("max_staleness_s", max_staleness_s, allowed)
 

@@ -1,5 +1,5 @@
 """The schedule of applies: each table has its own pace, and tables of a stream have common cuts
-(JOB-2, TBL-10).
+(JOB-2, TBL-10). And a limit for actions in a second, without bursts (PUB-7).
 
 Theory. The pace of a table is the time from the start of one apply to the start of the next one. So
 it includes the duration of the apply. A table is due when this time has passed and there is
@@ -16,9 +16,16 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from connector.errors import argument_invalid
+
 APPLY_EVERY_S: Final = 2.0
 """The pace of a table without a declared bound or pace."""
 MIN_APPLY_EVERY_S: Final = 1.0
+LEAST_RATE: Final = 0.001
+MOST_RATE: Final = 1_000_000.0
+"""The limits of `max_changes_per_s`."""
+SMOOTH_S: Final = 0.01
+"""Shorter waits are not made, because sleeping is not that exact. They add up."""
 LOOK_AGAIN_S: Final = 10.0
 """The minimum time until a table that is already at the cut is checked again."""
 
@@ -32,7 +39,7 @@ def pace_s(apply_every_s: int | None, max_staleness_s: int | None) -> float:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _LastApply:
     """`started`: the last apply with changes. `looked`: the last apply. `cut`: the cut of the last
     apply.
     """
@@ -44,7 +51,7 @@ class _Turn:
 
 
 @dataclass(slots=True)
-class Turns:
+class ApplySchedule:
     """Decides which tables of one stream are applied next. Not thread-safe.
 
     Times are seconds of a monotonic clock. A cut is any value that can be compared with other cuts.
@@ -52,7 +59,7 @@ class Turns:
     taken is due.
     """
 
-    _by_table: dict[str, _Turn] = field(default_factory=dict)
+    _by_table: dict[str, _LastApply] = field(default_factory=dict)
 
     def is_ready(self, paces: Mapping[str, float], now: float) -> bool:
         """Return whether the time of a table has come. `take` returns it if there is something new
@@ -62,7 +69,7 @@ class Turns:
 
     def ready_at(self, paces: Mapping[str, float]) -> float:
         """Return when the time of the next table comes. Infinity: all tables are being applied."""
-        turns = [(self._turn(name), pace) for name, pace in paces.items()]
+        turns = [(self._last_apply(name), pace) for name, pace in paces.items()]
         return min(
             (turn.started + pace for turn, pace in turns if not turn.is_at_work), default=math.inf
         )
@@ -75,7 +82,7 @@ class Turns:
         """
         due = self.due(paces, now, cut)
         longest = max((paces[name] for name in due), default=-math.inf)
-        turns = {name: self._turn(name) for name in paces}
+        turns = {name: self._last_apply(name) for name in paces}
         with_them = {
             name
             for name, turn in turns.items()
@@ -91,7 +98,7 @@ class Turns:
 
         They are not at `cut`, or were not checked for at least their pace.
         """
-        turns = [(name, self._turn(name), pace) for name, pace in paces.items()]
+        turns = [(name, self._last_apply(name), pace) for name, pace in paces.items()]
         ready = [
             (name, turn, pace)
             for name, turn, pace in turns
@@ -105,14 +112,45 @@ class Turns:
 
     def ended(self, name: str, *, applied: bool) -> None:
         """Report the end of the apply of a table. `applied`: there was something to apply."""
-        turn = self._turn(name)
+        turn = self._last_apply(name)
         assert turn.is_at_work, name
         turn.is_at_work = False
         if applied:
             turn.started = turn.looked
 
-    def _turn(self, name: str) -> _Turn:
-        return self._by_table.setdefault(name, _Turn())
+    def _last_apply(self, name: str) -> _LastApply:
+        return self._by_table.setdefault(name, _LastApply())
 
 
-__all__ = ["APPLY_EVERY_S", "MIN_APPLY_EVERY_S", "Turns", "pace_s"]
+class RateLimit:
+    """Says how long to wait before the next actions, so that there are at most `per_second` in a
+    second. Time that was not used is not made up for.
+
+    Times are seconds of any clock that does not go back.
+    """
+
+    def __init__(self, per_second: float) -> None:
+        assert per_second > 0, per_second
+        self._per_second = per_second
+        self._next_at: float | None = None
+
+    @property
+    def at_once(self) -> int:
+        """The number of actions that may be taken together: those of a tenth of a second."""
+        return max(1, int(self._per_second / 10))
+
+    def wait_s(self, now: float, count: int = 1) -> float:
+        """Return how long to wait, and take that `count` actions follow then.
+
+        Waits below `SMOOTH_S` are 0.
+        """
+        at = now if self._next_at is None else max(now, self._next_at)
+        self._next_at = at + count / self._per_second
+        return at - now if at - now >= SMOOTH_S else 0.0
+
+
+def check_rate(per_second: float | None) -> None:
+    """Raise `ConfigError` if the argument `max_changes_per_s` is not allowed. None is no limit."""
+    if per_second is not None and not LEAST_RATE <= per_second <= MOST_RATE:
+        allowed = f"a number from {LEAST_RATE:g} to {MOST_RATE:,.0f}, or None"
+        raise argument_invalid("max_changes_per_s", per_second, allowed)

@@ -2,7 +2,7 @@
 ING-3, ING-4, ING-7).
 
 A finding rejects nothing. It is counted with the progress of the stream, and `status` shows it.
-Each kind of finding has at most `MAX_KEPT` names, so that the stored form stays small.
+Each kind of finding has at most `MAX_NAMES` names, so that the stored form stays small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connector.records.views import Hidden, Listed, Named, Shown, Time, TimeOrNu
 from connector.watermarks.frontier import BatchClaims, Frontier
 from connector.watermarks.producer_epoch import OlderProducer
 
-MAX_KEPT: Final = 50
+MAX_NAMES: Final = 50
 MAX_FIELDS: Final = 10
 MAX_FIELD_LENGTH: Final = 100
 MAX_SHOWN_KEY_BYTES: Final = 64
@@ -27,7 +27,7 @@ SAMPLE_RECORDS: Final = 1_000
 
 _Key = TypeVar("_Key", bound=str)
 _Name = TypeVar("_Name", str, int)
-_Found = TypeVar("_Found")
+_Finding = TypeVar("_Finding")
 
 
 class Ignored(StrEnum):
@@ -79,7 +79,7 @@ class SchemaFields:
     records: int
 
 
-class Placed(NamedTuple):
+class SampledChange(NamedTuple):
     """A change of a sample: its key, its Kafka partition and offset, and the number of Kafka
     partitions that it names.
     """
@@ -119,7 +119,7 @@ class KeyPlacement:
         return now - self.sampled_at >= SAMPLE_EVERY_S * 1_000_000
 
     def after(
-        self, sample: Iterable[Placed], partition_of: Callable[[bytes, int], int], now: int
+        self, sample: Iterable[SampledChange], partition_of: Callable[[bytes, int], int], now: int
     ) -> KeyPlacement:
         """Compare the changes of a sample with the Kafka partitions of their keys (ING-1).
 
@@ -128,20 +128,21 @@ class KeyPlacement:
         placed = list(sample)
         wrong = [
             Misplaced(
-                one.key[:MAX_SHOWN_KEY_BYTES],
-                one.kafka_partition,
-                one.offset,
+                change.key[:MAX_SHOWN_KEY_BYTES],
+                change.kafka_partition,
+                change.offset,
                 right,
-                one.kafka_partitions,
+                change.kafka_partitions,
             )
-            for one in placed
-            if (right := partition_of(one.key, one.kafka_partitions)) != one.kafka_partition
+            for change in placed
+            if (right := partition_of(change.key, change.kafka_partitions))
+            != change.kafka_partition
         ]
         return KeyPlacement(
             now,
             self.sampled + len(placed),
             self.misplaced + len(wrong),
-            max(wrong, key=lambda one: (one.offset, one.kafka_partition))
+            max(wrong, key=lambda change: (change.offset, change.kafka_partition))
             if wrong
             else self.example,
         )
@@ -191,37 +192,23 @@ class SourceChecks:
             for reason, count in self.ignored[name].items()
         ]
 
-    def after(self, found: BatchFindings, placement: KeyPlacement, now: int) -> SourceChecks:
+    def after(self, findings: BatchFindings, placement: KeyPlacement, now: int) -> SourceChecks:
         """Return the findings after a batch that was read at `now`."""
+        ignored = {
+            name: sum_counts(self.ignored.get(name, {}), counts)
+            for name, counts in findings.ignored.items()
+        }
+        producers = {
+            name: self._two(name, older, now) for name, older in findings.older_producers.items()
+        }
+        schemas = {id_: self._fields(id_, new) for id_, new in findings.unknown_fields.items()}
         return replace(
             self,
-            ignored=_kept(
-                {
-                    **self.ignored,
-                    **{
-                        name: _sum(self.ignored.get(name, {}), counts)
-                        for name, counts in found.ignored.items()
-                    },
-                },
-                lambda counts: sum(counts.values()),
-            ),
-            two_producers=_kept(
-                {
-                    **self.two_producers,
-                    **{
-                        name: self._two(name, older, now)
-                        for name, older in found.older_producers.items()
-                    },
-                },
-                lambda two: two.last_at,
-            ),
-            row_images=_sum(self.row_images, found.row_images),
-            unknown_fields=_kept(
-                {
-                    **self.unknown_fields,
-                    **{id_: self._fields(id_, of) for id_, of in found.unknown_fields.items()},
-                },
-                lambda of: of.records,
+            ignored=_greatest({**self.ignored, **ignored}, lambda counts: sum(counts.values())),
+            two_producers=_greatest({**self.two_producers, **producers}, lambda two: two.last_at),
+            row_images=sum_counts(self.row_images, findings.row_images),
+            unknown_fields=_greatest(
+                {**self.unknown_fields, **schemas}, lambda schema: schema.records
             ),
             placement=placement,
         )
@@ -231,17 +218,17 @@ class SourceChecks:
         batches = 1 if before is None else before.batches + 1
         return TwoProducers(older.kafka_partition, older.older, older.newer, batches, now)
 
-    def _fields(self, schema_id: int, found: SchemaFields) -> SchemaFields:
+    def _fields(self, schema_id: int, fields: SchemaFields) -> SchemaFields:
         before = self.unknown_fields.get(schema_id)
-        shown = tuple(name[:MAX_FIELD_LENGTH] for name in found.fields[:MAX_FIELDS])
-        return SchemaFields(shown, found.records + (0 if before is None else before.records))
+        shown = tuple(name[:MAX_FIELD_LENGTH] for name in fields.fields[:MAX_FIELDS])
+        return SchemaFields(shown, fields.records + (0 if before is None else before.records))
 
 
 NOTHING_FOUND: Final = SourceChecks()
 
 
 def ignored_claims(
-    in_future: Mapping[str, int], heard: BatchClaims, before: Frontier
+    in_future: Mapping[str, int], claims: BatchClaims, before: Frontier
 ) -> dict[str, dict[Ignored, int]]:
     """Count the claims of a batch without effect, by stream partition and reason (ING-4).
 
@@ -250,46 +237,48 @@ def ignored_claims(
     if it is older than the newest one of the batches before. A record that ends a parent counts if
     it gives a child another start timestamp than the batches before, or a later one than the batch.
     """
-    found: dict[str, Counter[Ignored]] = {
+    ignored: dict[str, Counter[Ignored]] = {
         name: Counter({Ignored.IN_FUTURE: count}) for name, count in in_future.items() if count
     }
 
     def add(name: str, reason: Ignored) -> None:
-        found.setdefault(name, Counter())[reason] += 1
+        ignored.setdefault(name, Counter())[reason] += 1
 
-    for name, claims in heard.claims.items():
-        known = before.partitions.get(name)
-        for k, claim in claims.items():
+    for name, by_kafka_partition in claims.claims.items():
+        partition = before.partitions.get(name)
+        for k, claim in by_kafka_partition.items():
             if name in before.ended and claim:
                 add(name, Ignored.ENDED)
-            elif known is not None and 0 < claim < known.claims.get(k, 0):
+            elif partition is not None and 0 < claim < partition.claims.get(k, 0):
                 add(name, Ignored.BACKWARDS)
     newest = {
         (root, k): start
-        for (root, start), one in sorted(before.announcements.items())
-        for k in one.read_in
+        for (root, start), announcement in sorted(before.announcements.items())
+        for k in announcement.read_in
     }
-    known_starts = {name: one.start for name, one in before.partitions.items() if one.start}
-    starts = _starts_of_children(heard, known_starts)
-    for lineage in heard.lineage:
+    earlier_starts = {
+        name: partition.start for name, partition in before.partitions.items() if partition.start
+    }
+    starts = _starts_of_children(claims, earlier_starts)
+    for lineage in claims.lineage:
         record = lineage.record
-        place = record.stream_partition, lineage.kafka_partition
+        key = record.stream_partition, lineage.kafka_partition
         if any(child.parent_partition_tokens for child in record.children):
             at = record.start_timestamp
             if any(
-                {at} != {starts[child.token], known_starts.get(child.token, at)}
+                {at} != {starts[child.token], earlier_starts.get(child.token, at)}
                 for child in record.children
             ):
                 add(record.stream_partition, Ignored.LATER_START)
-        elif record.start_timestamp < newest.get(place, before.past_roots.get(place[0], 0)):
+        elif record.start_timestamp < newest.get(key, before.past_roots.get(key[0], 0)):
             add(record.stream_partition, Ignored.OLDER_ANNOUNCEMENT)
-    return {name: dict(counts) for name, counts in sorted(found.items())}
+    return {name: dict(counts) for name, counts in sorted(ignored.items())}
 
 
-def _starts_of_children(heard: BatchClaims, known: Mapping[str, int]) -> dict[str, int]:
+def _starts_of_children(claims: BatchClaims, earlier_starts: Mapping[str, int]) -> dict[str, int]:
     """Return the least start timestamp of each child that the ends of a batch name."""
-    starts = dict(known)
-    for lineage in heard.lineage:
+    starts = dict(earlier_starts)
+    for lineage in claims.lineage:
         for child in lineage.record.children:
             if child.parent_partition_tokens:
                 at = lineage.record.start_timestamp
@@ -297,13 +286,16 @@ def _starts_of_children(heard: BatchClaims, known: Mapping[str, int]) -> dict[st
     return starts
 
 
-def _sum(one: Mapping[_Key, int], other: Mapping[_Key, int]) -> dict[_Key, int]:
-    return {key: one.get(key, 0) + other.get(key, 0) for key in sorted({*one, *other})}
+def sum_counts(first: Mapping[_Key, int], second: Mapping[_Key, int]) -> dict[_Key, int]:
+    """Return the sum of two counts by key."""
+    return {key: first.get(key, 0) + second.get(key, 0) for key in sorted({*first, *second})}
 
 
-def _kept(found: Mapping[_Name, _Found], weight: Callable[[_Found], int]) -> dict[_Name, _Found]:
+def _greatest(
+    by_name: Mapping[_Name, _Finding], weight: Callable[[_Finding], int]
+) -> dict[_Name, _Finding]:
     """Keep the names with the greatest weights."""
-    if len(found) <= MAX_KEPT:
-        return dict(found)
-    ordered = sorted(found, key=lambda name: (-weight(found[name]), name))
-    return {name: found[name] for name in sorted(ordered[:MAX_KEPT])}
+    if len(by_name) <= MAX_NAMES:
+        return dict(by_name)
+    ordered = sorted(by_name, key=lambda name: (-weight(by_name[name]), name))
+    return {name: by_name[name] for name in sorted(ordered[:MAX_NAMES])}

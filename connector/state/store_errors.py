@@ -9,7 +9,19 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from connector.errors import ErrorCode, StorageError
+from connector.errors import StorageError
+from connector.errors.tables import (
+    bucket_missing,
+    store_access_denied,
+    store_busy,
+    store_clock_different,
+    store_credentials_missing,
+    store_credentials_refused,
+    store_is_other_server,
+    store_not_conditional,
+    store_unreachable,
+    store_untrusted,
+)
 
 _FROM_STORE: Final = re.compile(
     r"software\.amazon\.awssdk|hadoop\.fs\.s3a|Generic \w+ error|necessary privileges"
@@ -29,8 +41,10 @@ _MEANS: Final = {
     "SignatureDoesNotMatch": ", the secret key is not that of the access key",
     "ExpiredToken": ", they were valid for a time that is over",
 }
-_NO_BUCKET: Final = re.compile("NoSuchBucket|UnknownStoreException|bucket does not exist")
-_REGION: Final = re.compile("PermanentRedirect|AWSRedirectException|IllegalLocationConstraint")
+_NO_BUCKET: Final = re.compile(
+    "NoSuchBucket|UnknownStoreException|bucket does not exist|PermanentRedirect"
+    "|AWSRedirectException|IllegalLocationConstraint"
+)
 _DENIED: Final = re.compile(
     r"AccessDenied(?!Exception)|AllAccessDisabled|403 Forbidden|Status Code: 403"
     r"|necessary privileges"
@@ -40,10 +54,7 @@ _BUSY: Final = re.compile(
     r"SlowDown|\bInternalError\b|ServiceUnavailable|Status Code: 5\d\d|AWSStatus500Exception"
     r"|AWSServiceThrottledException|\b50[0234] [A-Z][a-z]+"
 )
-_UNTRUSTED: Final = (
-    "the certificate of the server has expired, is for another host, or is of an authority that"
-    " this machine does not know"
-)
+_UNTRUSTED: Final = "the certificate of the server is not valid"
 _UNREACHABLE: Final = {
     "no host has this name": re.compile("dns error|UnknownHostException"),
     "no server listens there": re.compile("Connection refused"),
@@ -70,7 +81,6 @@ _OTHER_SERVER: Final = re.compile(
     r"|list request.*\b40[045] [A-Z](?!.*<Code>)",
     re.DOTALL,
 )
-_SETTINGS: Final = "Correct the section [storage]"
 
 
 def store_error(text: str, problem: str, **fields: object) -> StorageError | None:
@@ -79,110 +89,34 @@ def store_error(text: str, problem: str, **fields: object) -> StorageError | Non
     """
     if _FROM_STORE.search(text) is None:
         return None
-    return _refusal(text, problem, fields) or _trouble(text, problem, fields)
+    return _refusal(text, problem, fields) or _failure(text, problem, fields)
 
 
 def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
     """The error for a store that answers, and will answer the same again."""
     if _CLOCK.search(text):
-        return StorageError(
-            ErrorCode.STORE_CLOCK_DIFFERENT,
-            problem,
-            "The clock of this machine and that of the object store differ by more than 15 minutes",
-            "Set the clock of this machine, for example with NTP",
-            **fields,
-        )
+        return store_clock_different(problem, **fields)
     if _NO_BUCKET.search(text):
-        return StorageError(
-            ErrorCode.BUCKET_MISSING,
-            problem,
-            "The object store has no bucket of this name, or it is in another region",
-            "Create the bucket, or correct warehouse or storage.region",
-            **fields,
-        )
-    if _REGION.search(text):
-        return StorageError(
-            ErrorCode.BUCKET_MISSING,
-            problem,
-            "The bucket is in another region",
-            "Set storage.region to the region of the bucket",
-            **fields,
-        )
+        return bucket_missing(problem, **fields)
     if _NO_CREDENTIALS.search(text):
-        return StorageError(
-            ErrorCode.STORE_CREDENTIALS_REFUSED,
-            problem,
-            "No credentials of the object store were found",
-            "Set access_key and secret_key in [storage], or AWS_ACCESS_KEY_ID and"
-            " AWS_SECRET_ACCESS_KEY in the environment, or give the machine a role",
-            **fields,
-        )
+        return store_credentials_missing(problem, **fields)
     if (refused := _CREDENTIALS.search(text)) is not None:
-        return StorageError(
-            ErrorCode.STORE_CREDENTIALS_REFUSED,
-            problem,
-            f"The object store refuses the credentials: {refused[0]}{_MEANS.get(refused[0], '')}",
-            f"{_SETTINGS}, or the variables CONNECTOR__STORAGE__*: access_key, secret_key,"
-            " session_token, region. Without any, those of AWS's tools are used, such as"
-            " AWS_ACCESS_KEY_ID",
-            **fields,
-        )
-    if _DENIED.search(text):
-        return StorageError(
-            ErrorCode.STORE_ACCESS_DENIED,
-            problem,
-            "The credentials are valid, but do not allow it",
-            "Allow this user to list the bucket, and to get, put and delete objects below the"
-            " warehouse. A command that only reads needs to list and to get",
-            **fields,
-        )
-    return None
+        reason = f"{refused[0]}{_MEANS.get(refused[0], '')}"
+        return store_credentials_refused(problem, reason, **fields)
+    return store_access_denied(problem, **fields) if _DENIED.search(text) else None
 
 
-def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
+def _failure(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
     """The error for a store that may answer later."""
     if _UNCONDITIONAL.search(text):
-        return unconditional(problem, **fields)
-    cause = next((cause for cause, sign in _UNREACHABLE.items() if sign.search(text)), "")
-    if (busy := _BUSY.search(text)) is not None and cause not in _CERTAIN:
-        return StorageError(
-            ErrorCode.STORE_UNREACHABLE,
-            problem,
-            f"The object store answers with an error, also when asked again: {busy[0]}",
-            "Try again later. Nothing is lost: lowmark continues where it stopped",
-            **fields,
-        )
-    at = f" at {asked[1] or asked[2]}" if (asked := _AT.search(text)) else ""
-    if not cause and _OTHER_SERVER.search(text):
-        return StorageError(
-            ErrorCode.STORE_UNREACHABLE,
-            problem,
-            f"The server{at} does not answer as an object store does",
-            "Correct storage.endpoint. It may be the port of another server",
-            **fields,
-        )
-    if not cause:
-        return None
-    return StorageError(
-        ErrorCode.STORE_UNREACHABLE,
-        problem,
-        f"The object store{at} cannot be reached: {cause}",
-        "Name the file of the authority's certificate in SSL_CERT_FILE, and in the trust store of"
-        " Spark's JVM"
-        if cause == _UNTRUSTED
-        else f"Check the network and the store. {_SETTINGS} if its endpoint is wrong. Nothing is"
-        " lost: lowmark continues where it stopped",
-        **fields,
-    )
-
-
-def unconditional(problem: str, **fields: object) -> StorageError:
-    """The error for a store in which a second writer could replace a commit (STO-3)."""
-    return StorageError(
-        ErrorCode.STORE_NOT_CONDITIONAL,
-        problem,
-        "The object store does not know conditional PUTs (If-None-Match), so a second writer could"
-        " replace a commit",
-        "Use a store that knows them, for example Amazon S3, or a newer release of yours",
-        **fields,
-    )
+        return store_not_conditional(problem, **fields)
+    reason = next((reason for reason, sign in _UNREACHABLE.items() if sign.search(text)), "")
+    if (busy := _BUSY.search(text)) is not None and reason not in _CERTAIN:
+        return store_busy(problem, busy[0], **fields)
+    host = f" at {asked[1] or asked[2]}" if (asked := _AT.search(text)) else ""
+    if reason == _UNTRUSTED:
+        return store_untrusted(problem, host, **fields)
+    if reason:
+        return store_unreachable(problem, host, reason, **fields)
+    is_other_server = _OTHER_SERVER.search(text) is not None
+    return store_is_other_server(problem, host, **fields) if is_other_server else None

@@ -9,23 +9,75 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
-from connector.errors import ErrorCode, StaleTableError
+from connector.errors.tables import table_stale, table_stale_blocked
 from connector.records.model import Release
-from connector.records.views import view_of_time
+from connector.records.views import Time, view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
-from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
-from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlacement, SourceChecks
+from connector.state.source_checks import (
+    NOTHING_FOUND,
+    BatchFindings,
+    KeyPlacement,
+    SourceChecks,
+    sum_counts,
+)
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
+from connector.text import counted, duration
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
+
+NORMAL_US: Final = 60_000_000
+"""A transaction that is open for less is no problem."""
+
+
+class OpenTransaction(NamedTuple):
+    """The oldest open transaction of a Kafka partition.
+
+    `first_offset` is that of its first record, which arrived at `since` (µs) and is of the
+    `stream_partition`. Empty: it is no record of a known schema. `hidden` is the number of offsets
+    from there to the end.
+    """
+
+    kafka_partition: int
+    first_offset: int
+    hidden: int
+    since: Time
+    stream_partition: str = ""
+
+    def describe(self, now: int) -> str:
+        """Return what is known of it, and what you can do, as one sentence."""
+        origin = (
+            f"of stream partition {self.stream_partition}"
+            if self.stream_partition
+            else "not a record of a known schema"
+        )
+        return (
+            f"an open transaction hides {counted(self.hidden, 'offset')} of Kafka partition"
+            f" {self.kafka_partition}: its first record, at offset {self.first_offset}, arrived"
+            f" {duration(max(0, now - self.since) / 1_000_000)} ago"
+            f" ({view_of_time(self.since)}), and is {origin}. End or restart its producer, or"
+            " wait for its transaction.timeout.ms"
+        )
+
+
+def still_hiding(
+    transactions: Iterable[OpenTransaction], ends: Mapping[int, int]
+) -> tuple[OpenTransaction, ...]:
+    """Return those that hold reading up, if it has reached `ends`. One that reading has passed has
+    ended, and one that reading has not reached hides nothing yet.
+    """
+    return tuple(
+        transaction
+        for transaction in transactions
+        if ends.get(transaction.kafka_partition, 0) == transaction.first_offset
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +110,7 @@ class BatchCounts:
     late: int = 0
     ignored_claims: int = 0
     rejected: Mapping[str, int] = field(default_factory=dict)
-    heard: BatchClaims = field(default_factory=lambda: BatchClaims(0))
+    claims: BatchClaims = field(default_factory=lambda: BatchClaims(0))
     read_at: int = 0
     findings: BatchFindings = field(default_factory=BatchFindings)
     declared: int = 0
@@ -192,25 +244,25 @@ class Progress:
         that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
         as before.
         """
-        retention, roots, wait_s = rules.retention, rules.roots, rules.wait_s
+        wait_s = rules.wait_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
-        reasons = sorted({*self.rejected, *counts.rejected})
         taken = tuple(override for override in overrides if override.number > self.closed_to)
         ended = [override.stream_partition for override in taken]
         # A batch without rows has the time when Kafka was asked.
         read_at = counts.read_at or asked.at
         frontier = advance(
-            self.frontier, counts.heard, now=read_at, horizon=self.horizon, roots=roots, ends=ended
+            self.frontier,
+            counts.claims,
+            now=read_at,
+            horizon=self.horizon,
+            roots=rules.roots,
+            ends=ended,
         )
         transactions = self.transactions.counted(
             counts.declared, self.low_watermark, waits=wait_s is not None
         )
         releases = self.releases if releases is None else releases
-        complete_to = frontier.low_watermark
-        if complete_to is not None:
-            complete_to = releases.waits_below(complete_to)
-        if wait_s is not None and complete_to is not None:
-            complete_to = transactions.waits_to(complete_to, read_at, wait_s * 1_000_000)
+        complete_to = _complete_to(frontier, releases, transactions, read_at, wait_s)
         return replace(
             self,
             ingest_batch=ingest_batch,
@@ -219,13 +271,10 @@ class Progress:
             unknown_tables=self.unknown_tables + counts.unknown_tables,
             late=self.late + counts.late,
             ignored_claims=self.ignored_claims + counts.ignored_claims,
-            rejected={
-                reason: self.rejected.get(reason, 0) + counts.rejected.get(reason, 0)
-                for reason in reasons
-            },
+            rejected=sum_counts(self.rejected, counts.rejected),
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
-            horizon=retention.horizon(self.horizon, complete_to),
-            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention),
+            horizon=rules.retention.horizon(self.horizon, complete_to),
+            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, rules.retention),
             freshness=self.freshness.after(
                 ingest_batch, ends, asked, is_whole=not releases.is_waiting
             ),
@@ -235,7 +284,7 @@ class Progress:
             staged=self.staged + counts.staged,
             releases=releases,
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
-            open_transactions=not_passed(self.open_transactions, ends),
+            open_transactions=still_hiding(self.open_transactions, ends),
             frontier=frontier,
         )
 
@@ -290,21 +339,10 @@ class Progress:
         if not max_staleness_s or is_fresh(as_of, max_staleness_s, now):
             return
         age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
-        problem = (
-            f"Table {table} is {age}, even with all ingested changes, but the bound is"
-            f" {max_staleness_s:g} s"
-        )
+        bound = f"{max_staleness_s:g}"
         if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
-            raise StaleTableError(
-                ErrorCode.TABLE_STALE_BLOCKED,
-                problem,
-                "Rows of the table wait for dead letters (block_rows). The oldest one waits since"
-                f" {view_of_time(min(dead.since for dead in blocked_rows))}",
-                "Repair and replay the dead letters, or discard them, or read the table as it is"
-                " (allow_stale)",
-                table=table,
-                as_of=as_of,
-            )
+            since = view_of_time(min(letter.since for letter in blocked_rows))
+            raise table_stale_blocked(table, age, bound, str(since), as_of)
         asked = self.freshness.newest
         last = (
             "Ingest has never run"
@@ -312,16 +350,9 @@ class Progress:
             else f"Ingest last asked Kafka at {view_of_time(asked)}"
         )
         lag = f", and was {self.freshness.behind} offsets behind" if self.freshness.behind else ""
-        raise StaleTableError(
-            ErrorCode.TABLE_STALE,
-            problem,
-            f"{last}{lag}",
-            "Check that ingest runs and keeps up, or read the table as it is (allow_stale)",
-            table=table,
-            as_of=as_of,
-        )
+        raise table_stale(table, age, bound, f"{last}{lag}", as_of)
 
-    def renewed(
+    def refreshed(
         self,
         ends: Mapping[int, int],
         asked: EndOffsets,
@@ -364,14 +395,14 @@ class Progress:
             del stored["releases"]
             if not self.staged:
                 del stored["staged"]
-        horizons = stored["batch_horizons"]["kept"]
+        horizons = stored["batch_horizons"]["horizons"]
         return {**stored, "batch_horizons": horizons, "low_watermark": self.low_watermark}
 
     @staticmethod
     def from_json(stored: Mapping[str, Any], frontier: Frontier) -> Progress:
-        horizons = {"kept": stored["batch_horizons"]}
-        known = from_stored(Progress, {**stored, "batch_horizons": horizons})
-        return replace(known, frontier=frontier)
+        horizons = {"horizons": stored["batch_horizons"]}
+        progress = from_stored(Progress, {**stored, "batch_horizons": horizons})
+        return replace(progress, frontier=frontier)
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,11 +435,27 @@ class FreshnessFile:
             return None
 
 
+def _complete_to(
+    frontier: Frontier,
+    releases: ReleaseProgress,
+    transactions: TransactionCheck,
+    now: int,
+    wait_s: int | None,
+) -> int | None:
+    """The time below which nothing is waited for. The horizon is counted back from it."""
+    if frontier.low_watermark is None:
+        return None
+    low = releases.waits_below(frontier.low_watermark)
+    return low if wait_s is None else transactions.waits_to(low, now, wait_s * 1_000_000)
+
+
 def _checksum(content: str) -> str:
     return f"{zlib.crc32(content.encode('utf-8', 'surrogatepass')):08x}"
 
 
-def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -> Progress:
+def with_freshness_file(
+    progress: Progress, stored: Mapping[str, Any], text: str | None
+) -> Progress:
     """Return a progress with the freshness of the file, if the file is newer.
 
     Args:
@@ -418,11 +465,11 @@ def with_file(progress: Progress, stored: Mapping[str, Any], text: str | None) -
     """
     if text is None or stored["ingest_batch"] != progress.ingest_batch:
         return progress
-    known = FreshnessFile.from_text(text)
-    if known is None or known.topic_id != stored["topic_id"]:
+    file = FreshnessFile.from_text(text)
+    if file is None or file.topic_id != stored["topic_id"]:
         return progress
-    if known.at <= (progress.freshness.newest or 0):
+    if file.at <= (progress.freshness.newest or 0):
         return progress
     read_to = from_stored(dict[int, int], stored["end_offsets"])
-    asked = EndOffsets(known.at, known.ends)
-    return progress.renewed(read_to, asked, progress.open_transactions)
+    asked = EndOffsets(file.at, file.ends)
+    return progress.refreshed(read_to, asked, progress.open_transactions)

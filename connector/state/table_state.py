@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
-from connector.errors import ErrorCode, TableError
+from connector.errors.changelog import changelog_replaced
 from connector.stored import from_stored, to_stored
 
 
@@ -88,7 +88,9 @@ class TableState:
         A blocked row needs the batch of its dead letter, because a replay is matched with the
         change that became a table letter.
         """
-        return min([self.complete_to_batch, *(dead.newest_batch - 1 for dead in self.blocked_rows)])
+        return min(
+            [self.complete_to_batch, *(letter.newest_batch - 1 for letter in self.blocked_rows)]
+        )
 
     def covers(self, ingest_batch: int, commit_timestamp: int) -> bool:
         """Return whether the applies covered a change of this batch. If its row is blocked, the
@@ -118,22 +120,14 @@ class TableState:
             self.changelog_id if changelog_id is None else changelog_id,
         )
         if replaced or batch < self.to_batch:
-            how = (
+            state = (
                 "replaced by another one"
                 if replaced
                 else f"restored to batch {batch}"
                 if batch
                 else "removed"
             )
-            raise TableError(
-                ErrorCode.CHANGELOG_REPLACED,
-                f"Table {table} contains the changelog up to batch {self.to_batch}, but the"
-                f" changelog was {how}",
-                "The changelog was moved or restored without the table",
-                "Put the changelog back. Or move the folder of the table away, so that lowmark"
-                " builds the table again from the whole changelog",
-                table=table,
-            )
+            raise changelog_replaced(table, self.to_batch, state)
 
     def to_json(self, table: str) -> dict[str, Any]:
         return {

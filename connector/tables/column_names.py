@@ -7,10 +7,16 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors.definitions import (
+    column_name_invalid,
+    column_name_repeated,
+    column_name_reserved,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from connector.errors import ConfigError
 
 NAME_PATTERN: Final = r"[A-Za-z0-9](?:[-_A-Za-z0-9]{0,126}[A-Za-z0-9])?"
 """Names of tables and streams. They are names of folders, so dots and slashes are not allowed."""
@@ -42,54 +48,17 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
         )
 
 
-def unmapped_cell(name: str) -> tuple[str, bytes]:
-    """The inverse of `unmapped_name`. Raises `ValueError` for any other text."""
-    family, colon, rest = name.partition(":")
-    qualifier = re.sub(
-        rb"%([0-9A-F]{2})", lambda found: bytes.fromhex(found[1].decode()), rest.encode()
-    )
-    if not colon or unmapped_name(family, qualifier) != name:
-        raise ValueError(f"{name!r} is not the name of a cell")
-    return family, qualifier
-
-
 def name_fault(what: str, name: str) -> ConfigError | None:
     """Return what is wrong with the name of a column."""
     if name.startswith("_"):
-        return ConfigError(
-            ErrorCode.COLUMN_NAME_RESERVED,
-            f"A {what} has the name {name}",
-            "Names that begin with _ are reserved",
-            "Choose another name",
-        )
-    if not _is_column_name(name):
-        cause = (
-            "A column name has at most 300 ASCII characters. The first one is a letter, and the"
-            " others are letters, digits or _"
-        )
-        return ConfigError(
-            ErrorCode.COLUMN_NAME_INVALID,
-            f"A {what} has the name {name!r}",
-            cause,
-            "Choose another name",
-        )
-    return None
+        return column_name_reserved(what, name)
+    return None if _is_column_name(name) else column_name_invalid(what, name)
 
 
 def repeated_names(what: str, names: Iterable[str]) -> Iterator[ConfigError]:
     """Yield an error for each name that another one equals but for its case."""
-    seen: dict[str, str] = {}
+    by_lower_case: dict[str, str] = {}
     for name in names:
-        if (other := seen.get(name.lower())) is not None:
-            cause = (
-                "Each name can be used once"
-                if name == other
-                else "Spark does not distinguish upper and lower case"
-            )
-            yield ConfigError(
-                ErrorCode.COLUMN_NAME_REPEATED,
-                f"Two {what} have the names {other} and {name}",
-                cause,
-                "Rename one of them",
-            )
-        seen[name.lower()] = name
+        if (other := by_lower_case.get(name.lower())) is not None:
+            yield column_name_repeated(what, name, other)
+        by_lower_case[name.lower()] = name

@@ -13,8 +13,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode, TableError
-from connector.records.field_types import check_arguments
+from connector.errors import ConfigError
+from connector.errors.definitions import (
+    cell_repeated,
+    column_encoding_invalid,
+    column_family_invalid,
+    column_qualifier_invalid,
+    columns_changed,
+    columns_missing,
+    columns_too_many,
+    definition_different,
+    source_table_invalid,
+)
+from connector.errors.settings import name_invalid, setting_invalid
+from connector.records.field_types import check_ranges
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import (
@@ -64,7 +76,6 @@ class Column:
     encoding: Encoding = Encoding.TEXT
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         for fault in column_faults(
             self.name, self.family, self.qualifier, self.type, self.encoding
         ):
@@ -113,7 +124,7 @@ class TableDefinition:
     buckets: int = 1
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
         for fault in setting_faults(
             self.name,
             self.stream,
@@ -141,26 +152,11 @@ def column_faults(
     if name is not None and (fault := name_fault("column", name)):
         yield fault
     if family is not None and not _is_family(family):
-        yield ConfigError(
-            ErrorCode.COLUMN_FAMILY_INVALID,
-            f"Column {name} has the family {family!r}",
-            "A family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
-            "Use the name that the family has in the source",
-        )
+        yield column_family_invalid(str(name), family)
     if len(qualifier) > MAX_QUALIFIER_BYTES:
-        yield ConfigError(
-            ErrorCode.COLUMN_QUALIFIER_INVALID,
-            f"Column {name} has a qualifier of {len(qualifier)} bytes",
-            f"A qualifier has at most {MAX_QUALIFIER_BYTES} bytes",
-            "Use the name that the qualifier has in the source",
-        )
+        yield column_qualifier_invalid(str(name), len(qualifier), MAX_QUALIFIER_BYTES)
     if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
-        yield ConfigError(
-            ErrorCode.COLUMN_ENCODING_INVALID,
-            f"Column {name} has the type {type_} and a binary encoding",
-            f"{type_} has no binary form",
-            'Set encoding = "text", or type = "BYTES"',
-        )
+        yield column_encoding_invalid(str(name), str(type_))
 
 
 def setting_faults(
@@ -172,45 +168,34 @@ def setting_faults(
     buckets: int,
 ) -> Iterator[ConfigError]:
     """Yield what is wrong with the settings of a table that are not about columns (TBL-8)."""
-    where = f"tables.{table}"
-    for what, name in (("A table", table), (f"The stream of {where}", stream)):
+    for what, name in (("A table", table), (f"The stream of tables.{table}", stream)):
         if name is not None and not is_name(name):
-            cause = (
-                "Names have 1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a"
-                " digit at both ends"
-            )
-            yield ConfigError(
-                ErrorCode.NAME_INVALID,
-                f"{what} has the name {name!r}",
-                cause,
-                "Choose another name",
+            yield name_invalid(
+                what,
+                name,
+                "1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a digit at both ends",
             )
     if not _is_table_name(source):
-        yield ConfigError(
-            ErrorCode.SOURCE_TABLE_INVALID,
-            f"{where}.source is {source!r}",
-            "A source table has a name of 1 to 128 of the characters - _ . a-z A-Z 0-9",
-            "Use the name that the change records have",
-        )
+        yield source_table_invalid(table, source)
     if max_staleness_s is not None and max_staleness_s < 0:
-        yield ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"{where}.max_staleness is {max_staleness_s} s",
-            "A bound cannot be negative",
+        yield setting_invalid(
+            f"tables.{table}.max_staleness",
+            f"{max_staleness_s} s",
+            "a duration of at least 0 s",
             "Remove the setting, or set it to 10m, for example",
         )
     if apply_every_s is not None and apply_every_s < 1:
-        yield ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"{where}.apply_every is {apply_every_s} s",
-            "The shortest time between two applies is 1 s",
+        yield setting_invalid(
+            f"tables.{table}.apply_every",
+            f"{apply_every_s} s",
+            "a duration of at least 1 s",
             "Remove the setting, or set it to 1h, for example",
         )
     if not 1 <= buckets <= MAX_BUCKETS or buckets.bit_count() != 1:
-        yield ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"{where}.buckets is {buckets}",
-            f"The number must be a power of two from 1 to {MAX_BUCKETS}",
+        yield setting_invalid(
+            f"tables.{table}.buckets",
+            str(buckets),
+            f"a power of two from 1 to {MAX_BUCKETS}",
             "Remove the setting for a table below 256 MB. 16 buckets fit a few gigabytes",
         )
 
@@ -231,51 +216,17 @@ def columns_faults(
         cells: The column, the family and the qualifier of each cell that is shown.
         keep_unmapped: Whether the table keeps cells that no column shows.
     """
-    where = f"tables.{table}"
     count = len(key_names) + len(names)
     if count > MAX_COLUMNS:
-        yield ConfigError(
-            ErrorCode.COLUMNS_TOO_MANY,
-            f"{where} has {count} columns",
-            f"A table has at most {MAX_COLUMNS} columns, including key columns",
-            "Remove some columns. Their cells are then kept unmapped"
-            if keep_unmapped
-            else "Remove some columns",
-        )
-    yield from repeated_names(f"columns of {where}", filter(None, (*key_names, *names)))
+        yield columns_too_many(table, count, MAX_COLUMNS)
+    yield from repeated_names(f"columns of tables.{table}", filter(None, (*key_names, *names)))
     if not names and not keep_unmapped:
-        yield ConfigError(
-            ErrorCode.COLUMNS_MISSING,
-            f"{where} has no columns and keep_unmapped = false",
-            "Such a table never has a row",
-            "Declare columns, or remove keep_unmapped",
-        )
+        yield columns_missing(table)
     shown_by: dict[tuple[str, bytes], str] = {}
     for name, family, qualifier in cells:
         if (other := shown_by.get((family, qualifier))) is not None:
-            yield ConfigError(
-                ErrorCode.COLUMN_REPEATED,
-                f"{where}.columns: {other} and {name} both show the cell"
-                f" {unmapped_name(family, qualifier)}",
-                "Only one column can show a cell",
-                "Remove one of them, or declare a second table on the same source",
-            )
+            yield cell_repeated(table, name, other, unmapped_name(family, qualifier))
         shown_by[family, qualifier] = name
-
-
-def column_type(text: str) -> DataType:
-    """Return the type with this name, in upper or lower case. Raises `ConfigError` for an unknown
-    name (TBL-8).
-    """
-    try:
-        return DataType(text.upper())
-    except ValueError:
-        raise ConfigError(
-            ErrorCode.TYPE_UNKNOWN,
-            f"The type {text!r} is unknown",
-            f"The types are {', '.join(DataType)}",
-            "Use one of these types",
-        ) from None
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:
@@ -314,26 +265,13 @@ def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[st
 def check_compatible(existing: TableDefinition, declared: TableDefinition) -> None:
     """Raises `TableError` with every difference of `compatible`."""
     if differs := compatible(existing, declared):
-        raise TableError(
-            ErrorCode.TABLE_DEFINITION_DIFFERENT,
-            f"Table {declared.name} exists with another definition: {'; '.join(differs)}",
-            "Its rows were written with the old definition",
-            "Undo the change, rename the column, or declare a table with another name",
-            table=declared.name,
-        )
+        raise definition_different(declared.name, "; ".join(differs))
 
 
 def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
     """Raises `TableError` if the table would have other cells. Then you must rebuild it (TBL-8)."""
     if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
-        raise TableError(
-            ErrorCode.TABLE_COLUMNS_CHANGED,
-            f"The columns of table {declared.name}, or its keep_unmapped, were changed after the"
-            " table was created",
-            "Each merge decided by the old definition which cells a row has",
-            "Rebuild the table from the changelog, or undo the change",
-            table=declared.name,
-        )
+        raise columns_changed(declared.name)
 
 
 def _shown(part: object) -> str:

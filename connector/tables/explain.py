@@ -53,13 +53,9 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SetEntry:
-    """An entry that sets a cell.
+    """An entry that sets a cell. `order` is unique within the row.
 
-    Attributes:
-        order: The order of the entry. It is unique within the row.
-        entry: The entry.
-        outcome: Its fate.
-        lost_to: The order of the entry that it lost to. None: it won, or that entry is not known.
+    `lost_to` is the order of the entry that it lost to. None: it won, or that entry is not known.
     """
 
     order: Annotated[AsText[ChangeOrder], Named("entry")]
@@ -80,16 +76,11 @@ class SetEntry:
 
 @dataclass(frozen=True, slots=True)
 class ColumnHistory:
-    """The entries that set the cells of one column.
+    """The entries that set the cells of one column, the oldest first.
 
-    Attributes:
-        column: The name of the column. None: the table has no column for these cells.
-        family: The family of the column.
-        qualifier: The qualifier of the column.
-        winner: The cell that gives the column its value, with its order. None: the column has no
-            value.
-        entries: All entries that set it, the oldest first. The change of the winner may be
-            missing: it may have left the changelog.
+    - `column` is its name. None: the table has no column for these cells.
+    - `winner` is the cell that gives the column its value. None: the column has no value. The
+      change of the winner may not be in `entries`: it may have left the changelog.
     """
 
     column: str | None
@@ -111,12 +102,8 @@ class ColumnHistory:
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A deletion in the history of the row.
-
-    Attributes:
-        order: The order of the newest entry with this deletion.
-        tombstone: The cells that it covers.
-        hides: How many of the older entries it covers.
+    """A deletion in the history of the row. `order` is that of the newest entry with it, and
+    `hides` is the number of older entries that it covers.
     """
 
     order: Annotated[AsText[ChangeOrder], Named("entry")]
@@ -134,11 +121,8 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a row is as it is.
-
-    Attributes:
-        columns: The columns that an entry set or that have a value, by family and qualifier.
-        deletions: The deletions, the oldest first.
+    """Why a row is as it is: the columns that an entry set or that have a value, by family and
+    qualifier, and the deletions, the oldest first.
     """
 
     columns: tuple[ColumnHistory, ...]
@@ -172,23 +156,23 @@ def explain(
         (write for delivery in once.values() for write in _writes(delivery, definition)),
         key=lambda write: write.order,
     )
-    known = _tombstones(state, writes)
+    tombstones = _tombstones(state, writes)
     winning = {(name.family, name.qualifier): (name, cell) for name, cell in winners(state).items()}
-    found: dict[Column, list[SetEntry]] = {column: [] for column in winning}
-    hides: dict[Tombstone, int] = dict.fromkeys(known, 0)
+    entries_by_column: dict[Column, list[SetEntry]] = {column: [] for column in winning}
+    hides: dict[Tombstone, int] = dict.fromkeys(tombstones, 0)
     for order, entry, alone in writes:
         if not isinstance(entry, SetCell):
             continue
         ((name, cell),) = alone.cells.items()
         column = (name.family, name.qualifier)
-        covering = _covering(known, name, cell)
+        covering = _covering(tombstones, name, cell)
         for tombstone in covering:
             hides[tombstone] += 1
         outcome, lost_to = _outcome(state, winning.get(column), name, order)
         if outcome is Outcome.DELETED:
-            lost_to = max((known[tombstone] for tombstone in covering), default=None)
+            lost_to = max((tombstones[tombstone] for tombstone in covering), default=None)
             outcome = Outcome.REMOVED if lost_to is None else outcome
-        found.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
+        entries_by_column.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
     names = {column.cell: column.name for column in definition.columns}
     columns = tuple(
         ColumnHistory(
@@ -197,9 +181,11 @@ def explain(
             winning[column][1] if column in winning else None,
             tuple(entries),
         )
-        for column, entries in sorted(found.items())
+        for column, entries in sorted(entries_by_column.items())
     )
-    deletions = (Deletion(order, tombstone, hides[tombstone]) for tombstone, order in known.items())
+    deletions = (
+        Deletion(order, tombstone, hides[tombstone]) for tombstone, order in tombstones.items()
+    )
     return Explanation(columns, tuple(sorted(deletions, key=lambda deletion: deletion.order)))
 
 
@@ -239,10 +225,10 @@ def _tombstones(state: RowState, writes: Iterable[_Write]) -> dict[Tombstone, Ch
     """The deletions of a state, and those of entries that a state without superfluous deletions
     does not have.
     """
-    known = state
+    joined = state
     for write in writes:
-        known = join(known, RowState({}, write.state.tombstones))
-    return dict(known.tombstones)
+        joined = join(joined, RowState({}, write.state.tombstones))
+    return dict(joined.tombstones)
 
 
 def _writes(delivery: Delivery, definition: TableDefinition) -> Iterable[_Write]:

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode, InvalidChangeError
-from connector.records.field_types import check_arguments
+from connector.errors import ConfigError, InvalidChangeError
+from connector.errors.definitions import (
+    delimiter_invalid,
+    key_columns_invalid,
+    key_type_invalid,
+    row_key_invalid,
+)
+from connector.records.field_types import check_ranges
 from connector.records.model import MAX_ROW_KEY_BYTES, Rule
 from connector.tables.column_names import name_fault, repeated_names
 from connector.tables.ordered_key import join_parts, read_part, split_parts, write_part
@@ -68,7 +74,6 @@ class KeyPart:
     type: DataType
 
     def __post_init__(self) -> None:
-        check_arguments(self)
         if fault := name_fault("key column", self.name):
             raise fault
 
@@ -92,7 +97,7 @@ class Key:
     delimiter: str = DEFAULT_DELIMITER
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        check_ranges(self)
         types = [(part.name, part.type) for part in self.parts]
         for fault in key_faults(types, self.form, self.delimiter):
             raise fault
@@ -177,41 +182,21 @@ def key_faults(
         delimiter: The delimiter.
     """
     if not 1 <= len(columns) <= MAX_KEY_COLUMNS:
-        yield ConfigError(
-            ErrorCode.KEY_INVALID,
-            f"The key has {len(columns)} columns",
-            f"A key has 1 to {MAX_KEY_COLUMNS} columns",
-            "Join some of the columns in the source" if columns else "Declare a key column",
-        )
+        yield key_columns_invalid(len(columns), MAX_KEY_COLUMNS)
     types = key_types(form, delimiter)
     for name, type_ in columns:
         if type_ is not None and type_ not in KEY_TYPES:
-            yield ConfigError(
-                ErrorCode.KEY_INVALID,
-                f"Key column {name} has the type {type_}",
-                "Equal values of this type can have different texts, so the column cannot"
-                " identify a row",
-                f"Declare the column as {', '.join(types[:-1])} or {types[-1]}",
-            )
-    known = [(name, type_) for name, type_ in columns if type_ in KEY_TYPES]
-    is_row_key = len(columns) == 1 and all(type_ in ROW_KEY_TYPES for _, type_ in known)
+            yield key_type_invalid(name, type_, f"{', '.join(types[:-1])} or {types[-1]}")
+    typed = [(name, type_) for name, type_ in columns if type_ in KEY_TYPES]
+    is_row_key = len(columns) == 1 and all(type_ in ROW_KEY_TYPES for _, type_ in typed)
     if form is KeyForm.ROW_KEY and columns and not is_row_key:
         declared = ", ".join(f"{name} {type_ or '(unknown)'}" for name, type_ in columns)
-        yield ConfigError(
-            ErrorCode.KEY_INVALID,
-            f"The row key is declared as {declared}",
-            "In the form row_key, the key is one column of the type BYTES or STRING",
-            f"Set form = {_forms_for(known, delimiter)}",
-        )
+        yield row_key_invalid(declared, _forms_for(typed, delimiter))
     if form is not KeyForm.DELIMITED and delimiter != DEFAULT_DELIMITER:
-        is_delimiter = _delimiter_fault(known, delimiter) is None
-        yield ConfigError(
-            ErrorCode.KEY_DELIMITER_INVALID,
-            f"The delimiter of the key is {delimiter!r}",
-            f"The form {form} has no delimiter",
-            "Remove the delimiter" + (', or set form = "delimited"' if is_delimiter else ""),
-        )
-    if form is KeyForm.DELIMITED and (fault := _delimiter_fault(known, delimiter)):
+        is_delimiter = _delimiter_fault(typed, delimiter) is None
+        remedy = "Remove the delimiter" + (', or set form = "delimited"' if is_delimiter else "")
+        yield delimiter_invalid(delimiter, f"The form {form} has no delimiter", remedy)
+    if form is KeyForm.DELIMITED and (fault := _delimiter_fault(typed, delimiter)):
         yield fault
 
 
@@ -240,20 +225,12 @@ def _delimiter_fault(
 ) -> ConfigError | None:
     """Return why a delimiter cannot join key columns."""
     if not _is_delimiter(delimiter):
-        return ConfigError(
-            ErrorCode.KEY_DELIMITER_INVALID,
-            f"The delimiter of the key is {delimiter!r}",
-            f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters",
-            'Set delimiter = "#"',
-        )
+        cause = f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters"
+        return delimiter_invalid(delimiter, cause, 'Set delimiter = "#"')
     for name, type_ in columns:
         if type_ is not None and type_ not in key_types(KeyForm.DELIMITED, delimiter):
-            return ConfigError(
-                ErrorCode.KEY_DELIMITER_INVALID,
-                f"The delimiter of the key is {delimiter!r}",
-                f"The values of {name}, which has the type {type_}, may contain it",
-                'Choose another delimiter, for example "#"',
-            )
+            cause = f"The values of {name}, which has the type {type_}, may contain it"
+            return delimiter_invalid(delimiter, cause, 'Choose another delimiter, for example "#"')
     return None
 
 

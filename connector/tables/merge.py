@@ -119,29 +119,29 @@ def lift(
     return RowState(cells, tombstones)
 
 
-def join(one: RowState, other: RowState) -> RowState:
+def join(first: RowState, second: RowState) -> RowState:
     """Combine two states: for each name, take the value with the greater order (MRG-5, MRG-7).
 
     The result may not be normal, even if both states are.
     """
-    cells = dict(one.cells)
-    for name, cell in other.cells.items():
-        known = cells.get(name)
-        cells[name] = cell if known is None else _newer(known, cell)
-    tombstones = dict(one.tombstones)
-    for tombstone, order in other.tombstones.items():
+    cells = dict(first.cells)
+    for name, cell in second.cells.items():
+        earlier = cells.get(name)
+        cells[name] = cell if earlier is None else _newer(earlier, cell)
+    tombstones = dict(first.tombstones)
+    for tombstone, order in second.tombstones.items():
         tombstones[tombstone] = max(order, tombstones.get(tombstone, order))
     return RowState(cells, tombstones)
 
 
-def _newer(one: Cell, other: Cell) -> Cell:
-    if one.order != other.order:
-        return max(one, other, key=lambda cell: cell.order)
+def _newer(first: Cell, second: Cell) -> Cell:
+    if first.order != second.order:
+        return max(first, second, key=lambda cell: cell.order)
     # Both are the same entry. If one is from a normal state, its value may be gone. That state has
     # the tombstone that hid it.
-    assert one.cell_timestamp == other.cell_timestamp, (one, other)
-    assert one.value == other.value or None in (one.value, other.value), (one, other)
-    return one if one.value is None else other
+    assert first.cell_timestamp == second.cell_timestamp, (first, second)
+    assert first.value == second.value or None in (first.value, second.value), (first, second)
+    return first if first.value is None else second
 
 
 def normal(state: RowState) -> RowState:

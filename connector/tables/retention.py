@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors.settings import setting_invalid
 from connector.records.model import DataChange, Release
 
 
@@ -30,11 +30,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         if self.delete_retention_s <= 0:
-            cause = "lowmark must remember deletes for some time"
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"delete_retention is {self.delete_retention_s} s",
-                cause,
+            raise setting_invalid(
+                "delete_retention",
+                f"{self.delete_retention_s} s",
+                "a duration of at least 1 s",
                 "Set it to 2d, for example",
             )
 
@@ -69,22 +68,22 @@ class BatchHorizons:
     table remembers deletes longer, by about a sixteenth of the retention, and never shorter.
     """
 
-    kept: tuple[BatchHorizon, ...] = ()
+    horizons: tuple[BatchHorizon, ...] = ()
 
     def after(self, ingest_batch: int, at: int, retention: Retention) -> BatchHorizons:
         """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs). A
         horizon is never below an earlier one.
         """
         retention_us = retention.delete_retention_s * 1_000_000
-        last = self.kept[-1] if self.kept else BatchHorizon(0, 0, 0)
+        last = self.horizons[-1] if self.horizons else BatchHorizon(0, 0, 0)
         # The clock may have been set back. Times of batches never decrease.
         at = max(at, last.at)
-        if self.kept and at - last.at < retention_us // _KEPT_PER_RETENTION:
+        if self.horizons and at - last.at < retention_us // _PER_RETENTION:
             return self
-        passed = (batch.ingest_batch + 1 for batch in self.kept if batch.at < at - retention_us)
+        passed = (batch.ingest_batch + 1 for batch in self.horizons if batch.at < at - retention_us)
         horizon = max(last.horizon, *passed, 0)
         return BatchHorizons(
-            (*self.kept, BatchHorizon(ingest_batch, at, horizon))[-2 * _KEPT_PER_RETENTION :]
+            (*self.horizons, BatchHorizon(ingest_batch, at, horizon))[-2 * _PER_RETENTION :]
         )
 
     def of(self, complete_to_batch: int) -> int | None:
@@ -95,13 +94,13 @@ class BatchHorizons:
         return next(
             (
                 batch.horizon
-                for batch in reversed(self.kept)
+                for batch in reversed(self.horizons)
                 if batch.ingest_batch <= complete_to_batch
             ),
             None,
         )
 
 
-_KEPT_PER_RETENTION: Final = 32
+_PER_RETENTION: Final = 32
 NONE_READ: Final = BatchHorizons()
 """No batch was read."""

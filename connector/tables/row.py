@@ -112,10 +112,10 @@ class RowReader:
         of_column = self._columns.get(cell)
         if of_column is None:
             return None
-        column, known = of_column
-        value = known.get(written)
+        column, values = of_column
+        value = values.get(written)
         if value is None:
-            value = known[written] = read_value(column.type, column.encoding, written)
+            value = values[written] = read_value(column.type, column.encoding, written)
         return value
 
 
@@ -145,15 +145,16 @@ def canonical(definition: TableDefinition, state: RowState) -> RowState:
     return RowReader(definition).canonical(state)
 
 
-def is_same_row(one: Mapping[str, object] | None, other: Mapping[str, object] | None) -> bool:
+def is_same_row(first: Mapping[str, object] | None, second: Mapping[str, object] | None) -> bool:
     """Return whether two results of `row_of` are equal. A NaN is equal to itself, and -0.0 differs
     from 0.0.
     """
-    first, second = (
-        row and {name: repr(it) if isinstance(it, float) else it for name, it in row.items()}
-        for row in (one, other)
+    first_row, second_row = (
+        row
+        and {name: repr(cell) if isinstance(cell, float) else cell for name, cell in row.items()}
+        for row in (first, second)
     )
-    return first == second
+    return first_row == second_row
 
 
 def view_of_row(definition: TableDefinition, row: Mapping[str, object]) -> Json:

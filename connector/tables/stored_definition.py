@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode, TableError
+from connector.errors import ConfigError
+from connector.errors.definitions import definition_unreadable
 from connector.records.ordering import OrderBy
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -47,11 +48,13 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     new = [name for name in names if name not in existing.by_name]
     given = {
         **existing.by_name,
-        **{name: existing.next_id + place for place, name in enumerate(new)},
+        **{name: existing.next_id + index for index, name in enumerate(new)},
     }
     since = {**existing.since, **dict.fromkeys(new, batch)}
-    known = {name: since[name] for name in names if since.get(name)}
-    return ColumnIds({name: given[name] for name in names}, existing.next_id + len(new), known)
+    since_existing = {name: since[name] for name in names if since.get(name)}
+    return ColumnIds(
+        {name: given[name] for name in names}, existing.next_id + len(new), since_existing
+    )
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
@@ -108,9 +111,4 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
-        raise TableError(
-            ErrorCode.TABLE_DEFINITION_UNREADABLE,
-            "The properties of the table have no readable definition",
-            f"Another program or a later release of lowmark created the table ({error})",
-            "Use another table or warehouse, or the release that created the table",
-        ) from error
+        raise definition_unreadable(str(error)) from error

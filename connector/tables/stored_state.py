@@ -41,7 +41,13 @@ class StateForm:
         self._families = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
 
     def read(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
-        """Return the state of a row: `read_state`."""
+        """Return the state of a row. `values` are those of the columns, as `tables.values` has
+        them. They are empty if all versions are kept.
+
+        The cells of columns have the canonical bytes of their values. A cell has a timestamp, also
+        if a deletion hid its value. A write without a value and a timestamp is the deletion of its
+        column.
+        """
         order_by = self._definition.order
         # The order is null if no column and no family of the row was written by it.
         orders = [order and read_order(order_by, order) for order in stored["orders"] or ()]
@@ -70,12 +76,14 @@ class StateForm:
             if index is not None:
                 change = orders[stored["family_orders"][n]]
                 tombstones[family] = ChangeOrder(change.rank, change.position, index)
-        for one in stored["residual"] or ():
-            _read_element(self._definition, one, cells, tombstones)
+        for element in stored["residual"] or ():
+            _read_element(self._definition, element, cells, tombstones)
         return RowState(cells, tombstones)
 
     def write(self, state: RowState) -> dict[str, Any]:
-        """Return the value of `_state`: `write_state`."""
+        """Return the value of `_state` for a normal state, without the values of the columns. The
+        table keeps the latest version of a cell.
+        """
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
         registers = [
@@ -83,11 +91,11 @@ class StateForm:
         ]
         deletions = [tombstones.pop(family, None) for family in self._families]
         stored = {
-            "column_orders": [one and orders.index(one[0]) for one in registers],
-            "column_entries": [one and one[0].entry_index for one in registers],
-            "cell_timestamps": [one and one[1] for one in registers],
-            "family_orders": [one and orders.index(one) for one in deletions],
-            "family_entries": [one and one.entry_index for one in deletions],
+            "column_orders": [register and orders.index(register[0]) for register in registers],
+            "column_entries": [register and register[0].entry_index for register in registers],
+            "cell_timestamps": [register and register[1] for register in registers],
+            "family_orders": [deletion and orders.index(deletion) for deletion in deletions],
+            "family_entries": [deletion and deletion.entry_index for deletion in deletions],
         }
         residual = None
         if cells or tombstones:
@@ -95,45 +103,26 @@ class StateForm:
         return {"orders": orders.stored, **stored, "residual": residual}
 
 
-def read_state(
-    definition: TableDefinition, stored: Mapping[str, Any], values: Iterable[Any]
-) -> RowState:
-    """Return the state of a row. `values` are those of the columns, as `tables.values` has them.
-    They are empty if all versions are kept.
-
-    The cells of columns have the canonical bytes of their values. A cell has a timestamp, also if a
-    deletion hid its value. A write without a value and a timestamp is the deletion of its column.
-    """
-    return StateForm(definition).read(stored, values)
-
-
-def write_state(definition: TableDefinition, state: RowState) -> dict[str, Any]:
-    """Return the value of `_state` for a normal state, without the values of the columns. The table
-    keeps the latest version of a cell.
-    """
-    return StateForm(definition).write(state)
-
-
 def _read_element(
     definition: TableDefinition,
-    one: Mapping[str, Any],
+    element: Mapping[str, Any],
     cells: dict[CellName, Cell],
     tombstones: dict[Tombstone, ChangeOrder],
 ) -> None:
     """Add an element of the residual to a state."""
-    order = read_order(definition.order, one["order"]["change"])
-    order = order._replace(entry_index=one["order"]["entry_index"])
-    family, qualifier, at = one["family"], one["qualifier"], one["cell_timestamp"]
+    order = read_order(definition.order, element["order"]["change"])
+    order = order._replace(entry_index=element["order"]["entry_index"])
+    family, qualifier, at = element["family"], element["qualifier"], element["cell_timestamp"]
     if qualifier is None:
         tombstones[Tombstone(family, None, 0, 0)] = order
-    elif one["range_start"] is not None:
-        name = Tombstone(family, bytes(qualifier), one["range_start"], one["range_end"])
+    elif element["range_start"] is not None:
+        name = Tombstone(family, bytes(qualifier), element["range_start"], element["range_end"])
         tombstones[name] = order
-    elif one["value"] is None and at is None:
+    elif element["value"] is None and at is None:
         tombstones[Tombstone(family, bytes(qualifier), 0, 0)] = order
     else:
         is_latest = definition.versions is Versions.LATEST
-        as_bytes = None if one["value"] is None else bytes(one["value"])
+        as_bytes = None if element["value"] is None else bytes(element["value"])
         name_of_cell = CellName(family, bytes(qualifier), None if is_latest else at or 0)
         cells[name_of_cell] = Cell(order, at or 0, as_bytes)
 
@@ -202,9 +191,9 @@ def _residual(
         return {"family": family, **dict.fromkeys(names), "order": change, **others}
 
     whole = {
-        CellName(one.family, one.qualifier, None)
-        for one in tombstones
-        if one.qualifier is not None and (one.start, one.end) == (0, 0)
+        CellName(tombstone.family, tombstone.qualifier, None)
+        for tombstone in tombstones
+        if tombstone.qualifier is not None and (tombstone.start, tombstone.end) == (0, 0)
     }
     for name in sorted({*cells, *whole}) if keeps else ():
         value = cells[name].value if name in cells else None
@@ -214,15 +203,18 @@ def _residual(
         order, at = written
         value = None if at is None else value
         yield element(name.family, order, qualifier=name.qualifier, cell_timestamp=at, value=value)
-    for one, order in sorted(tombstones.items(), key=lambda item: (item[1], repr(item[0]))):
-        if one.qualifier is None:
+    for tombstone, order in sorted(tombstones.items(), key=lambda item: (item[1], repr(item[0]))):
+        if tombstone.qualifier is None:
             if keeps:
-                yield element(one.family, order)
-        elif (keeps or (one.family, one.qualifier) in mapped) and (one.start, one.end) != (0, 0):
+                yield element(tombstone.family, order)
+        elif (keeps or (tombstone.family, tombstone.qualifier) in mapped) and (
+            tombstone.start,
+            tombstone.end,
+        ) != (0, 0):
             yield element(
-                one.family,
+                tombstone.family,
                 order,
-                qualifier=one.qualifier,
-                range_start=one.start,
-                range_end=one.end,
+                qualifier=tombstone.qualifier,
+                range_start=tombstone.start,
+                range_end=tombstone.end,
             )

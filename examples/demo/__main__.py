@@ -22,8 +22,8 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from connector import ConnectorConfig, ConnectorError
-from connector.errors import TableError
+from connector import ConnectorConfig
+from connector.errors import ConnectorError, TableError
 from connector.jars import JarStore, fetch
 from connector.kafka import ChangeProducer, LocalBroker, create_topic
 from connector.services import dead_letters, load_config, read, status

@@ -21,11 +21,10 @@ from connector.records.model import DataChange, DeleteFamily, Heartbeat, SetCell
 from connector.records.views import EPOCH
 from connector.spark.session import start_session
 from connector.state import apply_level
-from connector.tables.column_names import unmapped_cell
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import TIMESTAMP_MAX, TIMESTAMP_MIN, DataType, Encoding, write_value
-from tests.changes import change
+from tests.changes import change, unmapped_cell
 from tests.spark.streams import Stream, shown
 
 FOLDER: Final = Path(__file__).parent / "typed_table"

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import KafkaConfig
-from connector.errors import BrokerError, JarError
+from connector.errors import BrokerError, ConnectorError
 from connector.jars import JarStore
 from connector.kafka import topics
 from connector.kafka.local.broker import LocalBroker
@@ -165,7 +165,7 @@ def test_a_failed_start_says_why_in_the_brokers_words(tmp_path: Path) -> None:
 
 
 def test_missing_java_is_said(tmp_path: Path) -> None:
-    with pytest.raises(JarError, match="No Java was found"):
+    with pytest.raises(ConnectorError, match="No Java was found"):
         LocalBroker.start(tmp_path / "new", JarStore(jar_store().folder, {"PATH": ""}))
 
 

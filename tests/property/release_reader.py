@@ -183,7 +183,7 @@ class Reader:
                     case ChildPartitions() as record:
                         lineage.append(LineageRecord(k, sent.sent_to, record))
         return BatchCounts(
-            heard=BatchClaims(width, claims, tuple(lineage)),
+            claims=BatchClaims(width, claims, tuple(lineage)),
             staged=staged,
             streams=frozenset(streams),
             releases=tuple(releases),

@@ -10,7 +10,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.records.datum import to_datum
 from connector.records.model import (
     CONTROL_KEY,
     MAX_LONG,
@@ -35,6 +34,7 @@ from connector.records.model import (
     WriteStreamOffset,
 )
 from connector.records.rejection import Position, Reason
+from tests.fastavro_encoder import to_datum
 
 INT = st.integers(-(2**31), 2**31 - 1)
 LONG = st.integers(-(2**63), 2**63 - 1)

@@ -17,12 +17,11 @@ from connector.records.codec import (
     Schemas,
     decode,
     encode,
-    encode_with_fastavro,
     frame,
     framed,
 )
-from connector.records.datum import to_datum
 from connector.records.model import Record
+from tests.fastavro_encoder import encode_with_fastavro, to_datum
 from tests.property.strategies import KAFKA_PARTITIONS, RECORDS
 
 

@@ -31,14 +31,14 @@ from connector.records.model import (
     Release,
 )
 from connector.state.batch_counts import BatchRows, RowCounts
-from connector.state.changelog_slots import (
+from connector.state.source_checks import SampledChange
+from connector.warehouse import (
     CONTROL_SLOT,
     FRONTIER_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
 )
-from connector.state.source_checks import Placed
 from connector.watermarks.frontier import LineageRecord, is_claim
 from connector.watermarks.producer_epoch import EPOCH_HEADER, EpochRun
 
@@ -192,7 +192,7 @@ def tell(one: Row, found: RowCounts) -> None:
             if not is_replay:
                 found.claim(*place, low if counts else 0)
                 found.sample.append(
-                    Placed(one["row_key"], place[1], one["kafka_partitions"], one["offset"])
+                    SampledChange(one["row_key"], place[1], one["kafka_partitions"], one["offset"])
                 )
             tell_image(one, found)
         case "staged":

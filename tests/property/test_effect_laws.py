@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from hypothesis import given
 
-from connector.dead_letters.effect import Effect, as_of_today, difference, effect
+from connector.dead_letters.effect import Effect, at_low_watermark, difference, effect
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
@@ -34,7 +34,7 @@ def same_today(of: TableDefinition, late: Delivery, others: list[Delivery]) -> N
     if not entries:
         assert visible(after) == visible(before)
         return
-    today = as_of_today(late.change, entries, TODAY)
+    today = at_low_watermark(late.change, entries, TODAY)
     # A replay has an attempt of its own.
     attempt = 1 + max(delivery.position.attempt for delivery in (late, *others))
     replayed = late.position._replace(attempt=attempt)

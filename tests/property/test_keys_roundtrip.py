@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.errors import ConfigError, InvalidChangeError
-from connector.tables.column_names import unmapped_cell, unmapped_name
+from connector.tables.column_names import unmapped_name
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Unreadable
+from tests.changes import unmapped_cell
 from tests.examples import examples
 from tests.property.test_values_roundtrip import VALUES
 

@@ -69,7 +69,7 @@ def test_no_letter_is_sent_twice_and_nothing_circles(
     letters, sent, in_row = [FIRST], [], {FIRST.id: 0}
     for what, which in attempts_since_reopen:
         letter = letters[which % len(letters)]
-        standing = ledger.standing(letter)
+        standing = ledger.status(letter)
         if what == "replay":
             found = decide(letter, standing, DOOR, Schemas(), now=1, max_attempts=max_attempts)
             if found.verdict is Verdict.REFUSE:
@@ -100,7 +100,7 @@ def test_no_letter_is_sent_twice_and_nothing_circles(
         else:
             continue
         # What another run reads of it is what this one wrote.
-        ledger.keep(
+        ledger.set_history(
             letter.id, history_from_json(history_to_json(ledger.with_entry(letter.id, entry)))
         )
     assert len({letter_id for letter_id, _ in sent}) == len(sent)
@@ -128,7 +128,7 @@ def test_the_totals_are_the_count_of_what_is_kept(
     """DLQ-7: in whatever order histories come, and whichever they take the place of."""
     ledger = Ledger()
     for letter_id, history in kept:
-        ledger.keep(letter_id, history)
+        ledger.set_history(letter_id, history)
     histories = dict(kept)
     before, after = (
         Counter(

@@ -28,7 +28,6 @@ from connector.records.codec import (
     read,
     schema_fingerprint,
 )
-from connector.records.datum import to_datum
 from connector.records.model import (
     ChildPartition,
     ChildPartitions,
@@ -46,6 +45,7 @@ from connector.records.model import (
 )
 from connector.records.rejection import Reason, Rejection
 from tests.changes import change, put
+from tests.fastavro_encoder import to_datum
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.pace import Turns
+from connector.state.pace import ApplySchedule
 
 TICK = 0.5
 PACES = st.dictionaries(
@@ -26,7 +26,7 @@ class Simulation:
     """Applies with given durations, and the log of their starts: time, cut and tables."""
 
     paces: dict[str, float]
-    turns: Turns = field(default_factory=Turns)
+    schedule: ApplySchedule = field(default_factory=ApplySchedule)
     now: float = 0.0
     cut: int = 0
     at_work: dict[str, float] = field(default_factory=dict)
@@ -37,8 +37,8 @@ class Simulation:
         self.cut += step % 2
         for name in [name for name, until in self.at_work.items() if until <= self.now]:
             del self.at_work[name]
-            self.turns.ended(name, applied=True)
-        names = self.turns.take(self.paces, self.now, self.cut)
+            self.schedule.ended(name, applied=True)
+        names = self.schedule.take(self.paces, self.now, self.cut)
         assert not set(names) & self.at_work.keys(), "one table is never applied twice at once"
         self.at_work |= {
             name: self.now + TICK * (step // 2 % 8) * place for place, name in enumerate(names)

@@ -22,9 +22,9 @@ from connector.records.codec import (
     read,
     schema_fingerprint,
 )
-from connector.records.datum import to_datum
 from connector.records.model import BRANCHES, Record
 from connector.records.rejection import Reason, Rejection
+from tests.fastavro_encoder import to_datum
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA, without_logical_types
 

@@ -29,7 +29,6 @@ from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.state import apply_level as limits
 from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
-from connector.state.changelog_slots import bucket_of
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition
@@ -37,6 +36,7 @@ from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
 from connector.tables.row import is_same_row, row_of
 from connector.tables.values import DataType, Encoding, read_value
+from connector.warehouse import bucket_of
 from tests.property.histories import COLUMNS, Delivery, batches, history, plain_entries
 from tests.property.spellings import COLUMNS as TYPED
 from tests.property.spellings import KEY_TYPES, spelled, value_of

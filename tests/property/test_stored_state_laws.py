@@ -23,13 +23,18 @@ from connector.tables.merge import (
     visible,
 )
 from connector.tables.row import row_of
-from connector.tables.stored_state import read_state, write_state
+from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType
 from tests.examples import examples
 from tests.property.histories import COLUMNS, Delivery, batches, histories, history
 
 ROW = (b"r1",)
 Write = Callable[[TableDefinition, RowState], dict[str, Any]]
+
+
+def written(table: TableDefinition, state: RowState) -> dict[str, Any]:
+    return StateForm(table).write(state)
+
 
 tables = pytest.mark.parametrize(
     "table",
@@ -53,7 +58,9 @@ tables = pytest.mark.parametrize(
 
 
 def stored(
-    table: TableDefinition, deliveries: Iterable[list[Delivery]], write: Write = write_state
+    table: TableDefinition,
+    deliveries: Iterable[list[Delivery]],
+    write: Write = written,
 ) -> dict[str, object] | None:
     """The row after all batches. Its state is stored and read again after each of them."""
     state = EMPTY
@@ -63,7 +70,7 @@ def stored(
         state = normal(state)
         row = row_of(table, ROW[0], visible(state))
         values = [None if row is None else row[column.name] for column in table.columns]
-        state = read_state(table, write(table, state), values)
+        state = StateForm(table).read(write(table, state), values)
     return row_of(table, ROW[0], visible(state))
 
 
@@ -126,7 +133,7 @@ def test_a_state_is_read_back_as_it_was(table: TableDefinition, seed: int) -> No
             state = RowState(cells, state.tombstones)
         row = row_of(table, ROW[0], visible(state))
         values = [None if row is None else row[column.name] for column in table.columns]
-        read = read_state(table, write_state(table, state), values)
+        read = StateForm(table).read(StateForm(table).write(state), values)
         assert read == RowState(state.cells, tombstones)
         seen += any(is_of_column(one) for one in read.tombstones)
     assert seen, "columns were deleted"
@@ -148,7 +155,7 @@ def test_a_state_that_loses_a_part_is_noticed(lost: str, seed: int) -> None:
     """The law above can fail."""
 
     def write(table: TableDefinition, state: RowState) -> dict[str, Any]:
-        whole = write_state(table, state)
+        whole = StateForm(table).write(state)
         kept = whole[lost]
         return {**whole, lost: None if lost == "residual" else [None] * len(kept)}
 

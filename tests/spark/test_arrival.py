@@ -21,16 +21,15 @@ from connector.config.settings import KafkaConfig
 from connector.kafka import client
 from connector.kafka.dead_letters.topic import read_letters
 from connector.records import codec
-from connector.records.arrival import EARLIEST_ARRIVAL, MAX_AHEAD_US, arrival
 from connector.records.model import MAX_TIMESTAMP, kafka_key
 from connector.records.rejection import Position, Reason
 from connector.spark.ingest import source
 from connector.spark.sql import literal_rows
 from connector.spark.storage.logged_batch import BatchRange, same
-from connector.validation import KafkaRecord
+from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord, arrival
 from tests.spark.live import Live
 from tests.spark.streams import CrashError, account
-from tests.unit.records.test_arrival import ABSURD_MS, READ_AT
+from tests.unit.test_validation import ABSURD_MS, READ_AT
 
 S = 1_000_000
 

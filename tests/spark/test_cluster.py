@@ -233,7 +233,7 @@ def test_a_folder_that_hosts_may_not_share_is_refused(site: Site, driver: Driver
     """SCL-2, SCL-7: nothing is written. `check_session` asks the executors, too."""
     site.file.write_text(site.file.read_text().replace("shared_folder = true", ""))
     code, lacking = driver.call(refused, site.file)
-    assert code == ErrorCode.FOLDER_NOT_SHARED
+    assert code == "WAREHOUSE_UNUSABLE"
     assert lacking == [ErrorCode.EXECUTORS_WITHOUT_JARS, "Executors lack the jars of Absent"]
     assert not (site.file.parent / "warehouse").exists()
 
@@ -423,7 +423,7 @@ executor_memory = "1g"
     site.file.write_text(text.replace("shared_folder = true", ""))
     refused = connector(site.file, "run", "--once")
     assert refused.returncode == 1
-    assert "FOLDER_NOT_SHARED" in refused.stderr
+    assert "WAREHOUSE_UNUSABLE" in refused.stderr
     in_store = text.replace('"warehouse"', f'"{object_store.warehouse()}"').replace(
         "shared_folder = true",
         f'endpoint = "{object_store.endpoint}"\naccess_key = "{KEY}"\nsecret_key = "{SECRET}"',

@@ -19,7 +19,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from connector.records.codec import CONFLUENT, SCHEMA, SINGLE_OBJECT, Schemas, encode, frame, framed
-from connector.records.datum import to_datum
 from connector.records.model import (
     ColumnType,
     ModType,
@@ -34,6 +33,7 @@ from connector.records.model import (
 from connector.records.rejection import Reason
 from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
 from connector.validation import Limits
+from tests.fastavro_encoder import to_datum
 from tests.property import test_logical_types as logical_types
 from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types

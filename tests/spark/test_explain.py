@@ -14,12 +14,12 @@ from connector.lake.row_states import RowStates
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.services.rows.explain import explain
-from connector.state.changelog_slots import table_slot
 from connector.tables.definition import Column, Versions
 from connector.tables.explain import Outcome
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.row import is_same_row
 from connector.tables.values import DataType
+from connector.warehouse import table_slot
 from tests.changes import change
 from tests.property import spellings
 from tests.property.histories import history

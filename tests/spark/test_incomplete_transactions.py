@@ -112,7 +112,7 @@ def test_what_is_overdue_or_released_is_not_waited_for(spark: SparkSession, tmp_
     assert sorted(shown(table)) == ["a1", "b1"]
     assert not table.table_state().is_consistent_cut
 
-    requests = [ReleaseTransaction(1, "s", "a", "lost at the source", stream.clock, "a test")]
+    requests = [ReleaseTransaction(1, "s", "a", "lost at the source", stream.clock, "a test", 10)]
     stream.releases.extend(requests)
     stream.topic.send_everywhere(Heartbeat("p", 50))
     stream.ingest()
@@ -296,7 +296,7 @@ def test_a_check_with_more_than_it_may_find(
     """cut_is_consistent: what it may have left out holds the cut, also where a record without a
     number completes one that it found. A stream that counts goes on.
     """
-    monkeypatch.setattr(completeness, "MOST_FOUND", 2)
+    monkeypatch.setattr(completeness, "MAX_GAPS", 2)
     stream = begun(spark, tmp_path, WAITS if wait else STREAM)
     stream.topic.send(of("a", 1, 10), of("a", 2, 10, declared=0), of("b", 1, 20), of("c", 1, 30))
     stream.topic.send_everywhere(Heartbeat("p", 40))
@@ -318,7 +318,7 @@ def test_a_long_id_is_listed_in_short(spark: SparkSession, tmp_path: Path) -> No
     (first, *_), (second, *_) = listed(stream)
     assert first != second
     assert {len(first), len(second)} == {ID_PREFIX + len("...") + 64}
-    stream.releases.append(ReleaseTransaction(1, "s", first, "lost", stream.clock, "a test"))
+    stream.releases.append(ReleaseTransaction(1, "s", first, "lost", stream.clock, "a test", 10))
     assert check(stream)
     assert [(id_, is_released) for id_, _, _, is_released in listed(stream)] == [
         (first, True),

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.records.codec import SCHEMA, Schemas, frame, framed, read
-from connector.records.datum import to_datum
 from connector.records.model import (
     BRANCHES,
     CONTROL_KEY,
@@ -56,6 +55,7 @@ from connector.validation import (
     validate_record,
 )
 from tests.changes import NEWER_SCHEMA, in_newer_schema
+from tests.fastavro_encoder import to_datum
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
 

@@ -32,9 +32,9 @@ from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
 from connector.spark.storage.transaction import Transaction
 from connector.state import maintenance_schedule
-from connector.state.changelog_slots import TABLE_SLOTS
 from connector.state.jobs import Job, JobKind
 from connector.state.maintenance_schedule import CommitCount
+from connector.warehouse import TABLE_SLOTS
 from tests.property.histories import history
 from tests.spark.streams import (
     STREAM,

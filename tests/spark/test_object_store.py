@@ -140,10 +140,10 @@ WRONG = {
         ErrorCode.STORE_UNREACHABLE,
         "no host has this name",
     ),
-    "key": ({"fs.s3a.access.key": "not-a-key"}, ErrorCode.STORE_CREDENTIALS_REFUSED, "refuses"),
+    "key": ({"fs.s3a.access.key": "not-a-key"}, "STORE_ACCESS_DENIED", "refuses"),
     "secret": (
         {"fs.s3a.secret.key": "not-the-secret"},
-        ErrorCode.STORE_CREDENTIALS_REFUSED,
+        "STORE_ACCESS_DENIED",
         "refuses",
     ),
     "reader": (

@@ -21,11 +21,11 @@ from connector.dead_letters.ledger import LetterState, LetterStatus
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import ReplayTarget, Verdict, decide
 from connector.records.codec import SCHEMA, Schemas, encode, frame
-from connector.records.datum import to_datum
 from connector.records.json_view import to_json
 from connector.records.model import DataChange, Heartbeat, kafka_key
 from connector.records.rejection import Reason
 from connector.validation import KafkaRecord, Limits, validate_record
+from tests.fastavro_encoder import to_datum
 from tests.spark.streams import STREAM, Stream, account, definition, shown
 
 PARSED = parse_schema(json.loads(SCHEMA))

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.errors import ErrorCode, StorageError, TableError, WriterConflictError
+from connector.errors import StorageError, TableError, WriterConflictError
 from connector.records.model import DeleteCells, Heartbeat
 from connector.records.rejection import Reason
 from connector.spark.apply.rebuild import Rebuilt, rebuild
@@ -92,7 +92,7 @@ def test_a_rebuild_replaces_a_table_whose_data_files_are_gone(stream: Stream) ->
     with pytest.raises(StorageError) as caught, applying("accounts"):
         stream.apply(stream.table())
     assert (caught.value.code, caught.value.fields) == (
-        ErrorCode.DATA_FILE_MISSING,
+        "TABLE_DAMAGED",
         {"table": "accounts"},
     )
     assert any(file.name in caught.value.cause for file in gone)

@@ -31,9 +31,8 @@ from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.incomplete_transactions import TransactionCheck
-from connector.state.open_transactions import OpenTransaction
 from connector.state.source_checks import SourceChecks
-from connector.state.stream_progress import Progress
+from connector.state.stream_progress import OpenTransaction, Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition

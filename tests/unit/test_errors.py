@@ -93,6 +93,6 @@ def test_errors_carry_the_numbers_that_programs_want() -> None:
         == "UNDECODABLE"
     )
     error = JsonViewError(
-        ErrorCode.FIELD_UNKNOWN, "x is not a field", "it was removed", "leave it out", field="x"
+        "FIELD_INVALID", "x is not a field", "it was removed", "leave it out", field="x"
     )
     assert (error.field, str(error)) == ("x", "x is not a field. it was removed. leave it out")

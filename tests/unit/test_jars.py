@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from connector.errors import JarError
+from connector.errors import ConnectorError
 from connector.jars import JarStore, find_java, read_lock
 from connector.jars.store import fetch_listed
 
@@ -139,7 +139,7 @@ def test_a_jar_that_was_cut_short_is_fetched_again(machine: Machine) -> None:
     assert machine.runs == 2
 
 
-def test_another_lock_checks_the_jars_in_the_folder(machine: Machine) -> None:
+def test_another_lock_checks_the_existing_jars(machine: Machine) -> None:
     first = machine.fetch()[0]
     first.write_bytes(b"X" * first.stat().st_size)
     fetch_listed("other", machine.lock, machine.store)
@@ -151,7 +151,7 @@ def test_wrong_hash_is_refused_and_the_good_ones_are_kept(machine: Machine) -> N
     good = machine.contents[COORDINATES[1]]
     (machine.repository / file_name(COORDINATES[1])).write_bytes(b"Y" * len(good))
     with pytest.raises(
-        JarError, match=r"org.example:second_2.13:2.0-rc1 differs from the lock file"
+        ConnectorError, match=r"org.example:second_2.13:2.0-rc1 differs from the lock file"
     ) as caught:
         fetch_listed("test", lock, machine.store)
     assert hashlib.sha256(good).hexdigest() in caught.value.cause
@@ -181,7 +181,7 @@ def test_each_failure_of_ivy_has_its_own_words(
     machine: Machine, behaviour: str, problem: str
 ) -> None:
     machine.java(behaviour=behaviour)
-    with pytest.raises(JarError, match=problem) as caught:
+    with pytest.raises(ConnectorError, match=problem) as caught:
         machine.fetch()
     assert caught.value.remedy
     assert not machine.kept()
@@ -189,14 +189,14 @@ def test_each_failure_of_ivy_has_its_own_words(
 
 def test_missing_java_is_an_error_with_a_remedy(machine: Machine) -> None:
     store = JarStore(machine.store.folder, {"PATH": ""})
-    with pytest.raises(JarError, match="No Java was found") as caught:
+    with pytest.raises(ConnectorError, match="No Java was found") as caught:
         fetch_listed("test", machine.lock, store)
     assert "Install Java 17 or 21" in caught.value.remedy
 
 
 def test_an_old_java_is_named(machine: Machine) -> None:
     machine.java(version="11.0.2")
-    with pytest.raises(JarError, match=r"Java 11 at .* is too old"):
+    with pytest.raises(ConnectorError, match=r"Java 11 at .* is too old"):
         machine.fetch()
 
 
@@ -209,7 +209,7 @@ def test_java_home_outranks_the_path(machine: Machine, tmp_path: Path) -> None:
 
 def test_a_program_that_is_not_java_is_an_error(machine: Machine) -> None:
     (machine.bin / "java").write_text("#!/bin/sh\nexit 3\n")
-    with pytest.raises(JarError, match="does not report its version"):
+    with pytest.raises(ConnectorError, match="does not report its version"):
         machine.fetch()
 
 
@@ -223,18 +223,18 @@ def test_a_mirror_is_handed_to_ivy(machine: Machine, tmp_path: Path) -> None:
 
 def test_a_missing_settings_file_is_an_error(machine: Machine, tmp_path: Path) -> None:
     machine.store = JarStore(machine.store.folder, machine.store.environment, tmp_path / "none.xml")
-    with pytest.raises(JarError, match=r"none.xml does not exist"):
+    with pytest.raises(ConnectorError, match=r"none.xml does not exist"):
         machine.fetch()
 
 
 def test_an_unusable_folder_is_an_error(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     machine.store = JarStore(tmp_path / "file" / "jars", machine.store.environment)
-    with pytest.raises(JarError, match="cannot be used"):
+    with pytest.raises(ConnectorError, match="cannot be used"):
         machine.fetch()
 
 
-def test_of_two_processes_one_fetches(machine: Machine) -> None:
+def test_of_two_processes_only_one_fetches(machine: Machine) -> None:
     machine.java(behaviour="sleep 0.5")
     code = (
         "import sys; from pathlib import Path; from connector.jars import JarStore; from"
@@ -261,14 +261,14 @@ def test_without_pyspark_the_extra_is_named(machine: Machine) -> None:
     code = (
         # As `find_spec` answers for a package that is not there.
         "import sys; sys.modules['pyspark'] = None\nfrom pathlib import Path; from connector.jars"
-        " import JarStore, fetch; from connector.errors import JarError\ntry: fetch('spark',"
-        f" JarStore(Path({str(machine.store.folder)!r}), {{}}))\nexcept JarError as error:"
+        " import JarStore, fetch; from connector.errors import ConnectorError\ntry: fetch('spark',"
+        f" JarStore(Path({str(machine.store.folder)!r}), {{}}))\nexcept ConnectorError as error:"
         " print(error)"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    assert "pyspark is not installed" in answer.stdout
+    assert "pyspark, of which Ivy is a part, is not installed" in answer.stdout
     assert "pip install 'lowmark[spark]'" in answer.stdout
 
 

@@ -3,11 +3,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.errors import ConfigError, InvalidChangeError
 from connector.records.codec import SCHEMA, ChangeRecord, Schemas, encode, frame, framed
 from connector.records.model import (
     CONTROL_KEY,
+    MAX_TIMESTAMP,
     ChildPartitions,
     DataChange,
     DeleteFamily,
@@ -23,13 +26,17 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.records.units import YEAR_2000
+from connector.records.views import YEAR_2000
 from connector.validation import (
+    EARLIEST_ARRIVAL,
+    MAX_AHEAD_US,
     KafkaRecord,
     Limits,
     RowImages,
     UnknownFields,
+    arrival,
     check_age,
+    size_of,
     validate_record,
 )
 from tests.changes import NEWER_SCHEMA, in_newer_schema
@@ -166,7 +173,7 @@ def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mism
     ],
     ids=["change", "row", "release", "heartbeat", "child partitions"],
 )
-def test_a_claim_may_lie_ahead_by_the_skew_and_no_microsecond_more(
+def test_a_claim_may_be_ahead_by_the_skew_and_no_microsecond_more(
     claim: Any, expected: Reason
 ) -> None:
     """REC-15, WRS-20."""
@@ -457,3 +464,62 @@ def test_a_row_image_that_contradicts_the_entries_is_rejected_if_the_stream_says
     assert verdict(record, limits=reject) == (rejection or ChangeRecord(record, 4))
     plain = change(entries=entries)
     assert verdict(plain, limits=reject) == ChangeRecord(plain, 4)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "headers", "size"),
+    [
+        (None, None, (), 0),
+        (b"key", None, (), 3),
+        (b"key", b"value", (), 8),
+        (None, None, (("\ud800", b"1"),), 3 + 1),
+        (None, b"v", (("name", b"text"), ("näme", None)), 1 + 8 + 5),
+    ],
+)
+def test_keys_values_and_headers_count(
+    key: bytes | None, value: bytes | None, headers: tuple, size: int
+) -> None:
+    assert size_of(key, value, headers) == size
+
+
+READ_AT = 1_795_653_500_413_362
+LONG = st.integers(-(2**63), 2**63 - 1)
+ABSURD_MS = {
+    "none": -1,
+    "zero": 0,
+    "negative": -62_135_596_800_001,
+    "seconds": READ_AT // 1_000_000,
+    "microseconds": READ_AT,
+    "nanoseconds": READ_AT * 1000,
+    "far future": READ_AT // 1000 + 10**11,
+    "greatest": 2**63 - 1,
+    "least": -(2**63),
+}
+
+
+@pytest.mark.parametrize("milliseconds", ABSURD_MS.values(), ids=ABSURD_MS)
+def test_an_absurd_time_is_not_believed(milliseconds: int) -> None:
+    """REC-25: a number that a client wrote in another unit, or for no time at all."""
+    assert arrival(milliseconds, by_broker=False, read_at=READ_AT) is None
+
+
+@given(LONG, st.booleans())
+def test_a_time_that_is_believed_is_possible(milliseconds: int, by_broker: bool) -> None:
+    """REC-25: it is the record timestamp, and every later step can compute with it."""
+    found = arrival(milliseconds, by_broker=by_broker, read_at=READ_AT)
+    assert found in (None, milliseconds * 1000)
+    assert found is None or EARLIEST_ARRIVAL <= found <= MAX_TIMESTAMP
+    assert found is None or by_broker or found <= READ_AT + MAX_AHEAD_US
+
+
+@given(st.integers(EARLIEST_ARRIVAL // 1000, (READ_AT + MAX_AHEAD_US) // 1000), st.booleans())
+def test_a_possible_time_is_believed(milliseconds: int, by_broker: bool) -> None:
+    """REC-25: also a minute ahead, because clocks differ."""
+    assert arrival(milliseconds, by_broker=by_broker, read_at=READ_AT) == milliseconds * 1000
+
+
+def test_the_clock_of_a_broker_may_be_ahead() -> None:
+    """REC-25: a reader whose clock is an hour behind believes the brokers."""
+    ahead = READ_AT // 1000 + 3_600_000
+    assert arrival(ahead, by_broker=True, read_at=READ_AT) == ahead * 1000
+    assert arrival(ahead, by_broker=False, read_at=READ_AT) is None

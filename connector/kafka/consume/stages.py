@@ -18,8 +18,7 @@ from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.start_offsets import first_arrival
 from connector.records.model import MAX_LONG, DataChange, Release, time_of
 from connector.records.rejection import Position, Rejection
-from connector.records.sizes import size_of
-from connector.validation import Limits
+from connector.validation import Limits, size_of
 from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (

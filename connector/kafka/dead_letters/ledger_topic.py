@@ -69,7 +69,7 @@ def read_ledger(kafka: KafkaConfig, topic: str, group: str | None = None) -> Led
         if isinstance(value, Totals):
             ledger.open_since, ledger.sent = value.open_since, value.sent
         else:
-            ledger.keep(key, value)
+            ledger.set_history(key, value)
     return ledger
 
 
@@ -215,7 +215,7 @@ class LedgerWriter:
         if failure is not None:
             raise self._failed(failure)
         for letter_id, entries in histories.items():
-            self.ledger.keep(letter_id, entries)
+            self.ledger.set_history(letter_id, entries)
         known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.target.topic_id else {}
         self.ledger.sent = Sent(self.target.topic_id, {**known, **self._delivered})
 

@@ -118,7 +118,7 @@ class LocalBroker:
             BrokerError: The port is in use, the folder has a running broker, is not the folder of a
                 broker or is damaged, or the broker does not start. In the last case, the error has
                 the end of its log.
-            JarError: Java or a jar is missing.
+            ConnectorError: Java or a jar is missing.
         """
         folder = folder.absolute()
         jars = fetch("broker", store, say)
@@ -172,7 +172,7 @@ class LocalBroker:
 
         Raises:
             BrokerError: As `start` does, or the broker runs with another port.
-            JarError: Java or a jar is missing.
+            ConnectorError: Java or a jar is missing.
         """
         running = cls.find(folder, store)
         if running is None:

@@ -43,7 +43,7 @@ from connector.services.rows.versions import (
     is_applied,
 )
 from connector.services.warehouses import warehouse_of
-from connector.state.reading import reading
+from connector.state.damage import reading
 from connector.state.stream_progress import Progress
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition

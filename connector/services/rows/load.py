@@ -43,7 +43,7 @@ from connector.services.rows.files import (
 from connector.services.rows.load_checks import check_as_of, check_empty
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.services.wait import wait_for_commit
-from connector.state.rate import RateLimit, check_rate
+from connector.state.pace import RateLimit, check_rate
 from connector.text import counted, one_of
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,

@@ -85,7 +85,7 @@ def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
 def _staged_streams(changelog: PlainTable, source: str) -> set[str]:
     """The write streams with rows of a source table that the changelog has."""
     from connector.lake.small_tables import quoted
-    from connector.state.changelog_slots import STAGED_SLOT
+    from connector.warehouse import STAGED_SLOT
 
     if "write_stream" not in changelog.types:
         return set()

@@ -40,7 +40,7 @@ def is_sparse(table: Table, seen: BatchStatistics, files: Files | None) -> bool:
     touched = None
     if files is not None:
         known = map(DataFile.of, files.actions())
-        touched = [file for file in known if file.place in buckets]
+        touched = [file for file in known if file.partition in buckets]
     return is_row_level(seen.changes, touched)
 
 

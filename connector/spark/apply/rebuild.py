@@ -41,7 +41,7 @@ from connector.spark.storage.table import (
     new_properties,
 )
 from connector.state.commits import Commit
-from connector.state.reading import reading
+from connector.state.damage import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name

@@ -12,11 +12,11 @@ from connector.spark.sql import literal_rows
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.state.incomplete_transactions import (
     ID_PREFIX,
+    MAX_GAPS,
     MAX_ID_LENGTH,
-    MOST_FOUND,
-    Found,
     IncompleteTransaction,
     TransactionCheck,
+    TransactionGap,
 )
 from connector.write_streams.releases import ReleaseProgress
 
@@ -30,9 +30,9 @@ _DECLARED: Final = "transaction.number_of_records_in_transaction"
 
 def incomplete_transactions(
     changelog: ChangelogReader, before: TransactionCheck, low_watermark: int
-) -> tuple[list[Found], int]:
+) -> tuple[list[TransactionGap], int]:
     """The transactions with fewer records than they declare, the oldest first, at most
-    `MOST_FOUND`, and the commit timestamp below which these are all.
+    `MAX_GAPS`, and the commit timestamp below which these are all.
 
     Looked at are the commit timestamps from `before.checked_to` up to, and without, the low
     watermark, and those that were incomplete before. Only columns of the transaction are read, and
@@ -48,13 +48,13 @@ def incomplete_transactions(
     doubtful = _lacking(changes.where(f"{_DECLARED} > 1"))
     if not doubtful:
         return [], low_watermark
-    is_all = len(doubtful) < MOST_FOUND
+    is_all = len(doubtful) < MAX_GAPS
     checked_to = low_watermark if is_all else doubtful[-1].commit_timestamp
     # Records of the transaction that declare no number count, too.
     return _lacking(changes.where(_is_one_of(doubtful))), checked_to
 
 
-def _is_one_of(transactions: Sequence[Found | IncompleteTransaction]) -> Column:
+def _is_one_of(transactions: Sequence[TransactionGap | IncompleteTransaction]) -> Column:
     """Only files with one of the commit timestamps are read."""
     times = sorted({one.commit_timestamp for one in transactions})
     ids = sorted({one.server_transaction_id for one in transactions})
@@ -62,7 +62,7 @@ def _is_one_of(transactions: Sequence[Found | IncompleteTransaction]) -> Column:
     return F.expr(f"commit_timestamp IN ({listed})") & F.expr(_LISTED_ID).isin(ids)
 
 
-def _lacking(changes: DataFrame) -> list[Found]:
+def _lacking(changes: DataFrame) -> list[TransactionGap]:
     counted = (
         changes.where(f"{_ID} <> ''")
         .groupBy(
@@ -74,8 +74,8 @@ def _lacking(changes: DataFrame) -> list[Found]:
             )
         )
     )
-    lacking = counted.where("missing > 0").orderBy("at", "id").limit(MOST_FOUND)
-    return [Found(row["at"], row["id"], row["missing"]) for row in lacking.collect()]
+    lacking = counted.where("missing > 0").orderBy("at", "id").limit(MAX_GAPS)
+    return [TransactionGap(row["at"], row["id"], row["missing"]) for row in lacking.collect()]
 
 
 def count_rows_of(releases: ReleaseProgress, changelog: ChangelogReader, to: int) -> dict[int, int]:

@@ -38,10 +38,15 @@ from connector.spark.storage.dead_letters import rejected_letters
 from connector.spark.storage.logged_batch import BatchRange, LoggedBatch, same
 from connector.state.batch_counts import BatchRows, CountRows, counts_of
 from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
-from connector.state.open_transactions import OpenTransaction, not_passed
 from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SAMPLE_RECORDS, KeyPlacement
-from connector.state.stream_progress import BatchCounts, Progress, StreamRules
+from connector.state.stream_progress import (
+    BatchCounts,
+    OpenTransaction,
+    Progress,
+    StreamRules,
+    still_hiding,
+)
 from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
@@ -221,9 +226,9 @@ class Ingest:
         if asked.at - self._counted_at < COUNT_EVERY_US:
             return
         self._counted_at = asked.at
-        hiding = () if is_at_end else not_passed(self._world.open_transactions(), ends)
+        hiding = () if is_at_end else still_hiding(self._world.open_transactions(), ends)
         if is_at_end or hiding:
-            counted = self._with_outside(progress.renewed(ends, asked, hiding), 0)
+            counted = self._with_outside(progress.refreshed(ends, asked, hiding), 0)
             known = (progress.external_dead_letters, progress.open_transactions)
             if (counted.external_dead_letters, counted.open_transactions) != known:
                 self._changelog.renew(counted)

@@ -21,14 +21,12 @@ from pyspark.sql import functions as F
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig, StreamConfig
 from connector.errors import ErrorCode, WriterConflictError
-from connector.records.arrival import EARLIEST_ARRIVAL, MAX_AHEAD_US
 from connector.records.model import MAX_TIMESTAMP
-from connector.records.sizes import size_of
 from connector.spark.failures import text_of
 from connector.spark.sql import constant, literal_rows
 from connector.spark.storage.hadoop import content_of, names_in, remove_folder
 from connector.spark.storage.logged_batch import BatchRange, Offsets, same
-from connector.validation import KafkaRecord
+from connector.validation import EARLIEST_ARRIVAL, MAX_AHEAD_US, KafkaRecord, size_of
 
 PIECE_RECORDS: Final = 20_000
 PIECE_BYTES: Final = 16_000_000

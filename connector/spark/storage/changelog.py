@@ -38,17 +38,17 @@ from connector.spark.storage.maintenance import (
     rewrite,
 )
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
-from connector.state.changelog_slots import (
+from connector.state.commits import user_metadata
+from connector.state.damage import reading
+from connector.state.maintenance_schedule import CommitCount
+from connector.state.stream_progress import FreshnessFile, Progress
+from connector.stored import to_stored
+from connector.warehouse import (
     FRONTIER_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
 )
-from connector.state.commits import user_metadata
-from connector.state.maintenance_schedule import CommitCount
-from connector.state.reading import reading
-from connector.state.stream_progress import FreshnessFile, Progress
-from connector.stored import to_stored
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import ReleasedRange, StagedStream

@@ -6,7 +6,7 @@ from typing import Final
 
 from connector.records.ordering import OrderPosition
 from connector.spark.sql import constant
-from connector.state.changelog_slots import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_SLOTS
+from connector.warehouse import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_SLOTS
 
 STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 

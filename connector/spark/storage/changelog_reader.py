@@ -1,6 +1,6 @@
 """Reads a changelog: the position of its stream, the progress, and the rows (TBL-4, WRS-19).
 
-`connector.state.changelog_slots` has the slots. Recent changes of one table are in a few files.
+`connector.warehouse` has the slots. Recent changes of one table are in a few files.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector import warehouse as places
+from connector.errors.changelog import frontier_missing
 from connector.spark.storage.changelog_columns import ENTRIES
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list
 from connector.spark.storage.hadoop import read_text
 from connector.spark.storage.logged_batch import LoggedBatch
-from connector.state.changelog_slots import (
+from connector.state.damage import check_owner, reading
+from connector.state.stream_progress import Progress, with_freshness_file
+from connector.stored import from_stored
+from connector.warehouse import (
     FRONTIER_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
@@ -28,9 +32,6 @@ from connector.state.changelog_slots import (
     TABLE_SLOTS,
     table_slot,
 )
-from connector.state.reading import check_owner, frontier_missing, reading
-from connector.state.stream_progress import Progress, with_file
-from connector.stored import from_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 _LONG_LIST: Final = 1000
@@ -119,7 +120,7 @@ class ChangelogReader:
                 frontier = Frontier(low_watermark=progress["low_watermark"])
             # The process that writes the file knows it. Every other process reads it.
             file = self._freshness_file or read_text(self._spark, self._freshness_path)
-            return with_file(Progress.from_json(progress, frontier), stored, file)
+            return with_freshness_file(Progress.from_json(progress, frontier), stored, file)
 
     def rows(self, *, pinned: bool = False) -> DataFrame:
         """One row for each Kafka record that was read. `pinned` is as in `changes`."""

@@ -23,7 +23,7 @@ from connector.spark.storage.files import newest_snapshot
 from connector.state.commits import Commit, Commits
 from connector.state.damage import log_missing
 from connector.state.log_damage import commit_file
-from connector.state.maintenance_schedule import CommitCount, superfluous
+from connector.state.maintenance_schedule import CommitCount, removable_log_files
 
 _FILE: Final = re.compile(
     r"/_delta_log/([^,/;}]+);(?: isDirectory=false; (length=\d+;[^{}]*?modification_time=\d+))?"
@@ -165,7 +165,7 @@ class DeltaLog(Commits):
         first_needed = self.version_at(before)
         if first_needed is not None:
             first_needed = min([first_needed, *readable])
-        going = superfluous(names, first_needed, max(_versions_in(names), default=-1))
+        going = removable_log_files(names, first_needed, max(_versions_in(names), default=-1))
         going = going[:_DELETED_AT_ONCE]
         for name in going:
             self._files.delete(self._path_of(self._folder, name), False)

@@ -42,7 +42,7 @@ from connector.state.maintenance_schedule import (
     Compactions,
     DataFile,
     Postponed,
-    cleans,
+    is_clean_up_due,
     to_compact,
 )
 
@@ -161,7 +161,7 @@ class Maintenance:
             known = self._last_clean()
             self._cleaned_at = self._of.begun_at() if known is None else known
             self._newest_at = max(self._newest_at, self._cleaned_at)
-        if cleans(
+        if is_clean_up_due(
             self._removed,
             now,
             last=self._cleaned_at,

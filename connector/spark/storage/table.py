@@ -47,8 +47,8 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.tombstones import Tombstones, tombstones_state
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
 from connector.state.commits import Commit, user_metadata
-from connector.state.maintenance_schedule import DAY_US, CommitCount, vacuums
-from connector.state.reading import check_owner, reading
+from connector.state.damage import check_owner, reading
+from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.definition import TableDefinition, check_columns, check_compatible
@@ -319,7 +319,7 @@ class Table:
     def is_vacuum_due(self) -> bool:
         """Whether `compact` has tombstones to remove (TBL-12)."""
         state = self.table_state()
-        return state.has_tombstones and vacuums(
+        return state.has_tombstones and is_vacuum_due(
             len(state.attempt_ids), state.apply_number - state.vacuumed_to
         )
 

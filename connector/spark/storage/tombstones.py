@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from connector.errors.tables import tombstones_unusable
 from connector.spark.failures import explained
 from connector.spark.sql import constant
 from connector.spark.storage.delta_log import DeltaLog, set_properties
@@ -21,7 +22,6 @@ from connector.spark.storage.layout import Layout
 from connector.spark.storage.maintenance import Rewritten, Work, rewrite, without_rows
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
 from connector.state.commits import Commit, user_metadata
-from connector.state.damage import tombstones_unusable
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 

@@ -41,8 +41,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),
         LineageRecord(0, 1, merged),
     )
-    heard = BatchClaims(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
-    counts = BatchCounts(changes=1, heard=heard, read_at=7)
+    claims = BatchClaims(1, {"left": {0: 30}, "right": {0: 20}, HOSTILE: {0: 5}}, lineage)
+    counts = BatchCounts(changes=1, claims=claims, read_at=7)
     log_progress(
         tmp_path / "w",
         "s",
@@ -131,7 +131,7 @@ def test_a_stream_partition_that_has_ended_is_not_closed_again(
         "s",
         before.after(
             2,
-            BatchCounts(heard=BatchClaims(1)),
+            BatchCounts(claims=BatchClaims(1)),
             {0: 7},
             EndOffsets(9, {0: 7}),
             StreamRules(),

@@ -12,7 +12,7 @@ from connector.cli.publish import _send_all
 from connector.errors import ConnectorError
 from connector.kafka.produce.producer import ChangeProducer
 from connector.records.model import Record
-from connector.state.rate import RateLimit
+from connector.state.pace import RateLimit
 from tests.unit.mock_cluster import FACTS, running_cluster
 
 

@@ -63,7 +63,7 @@ def test_a_command_has_the_values_of_its_error() -> None:
     )
     assert command("TABLE_MISSING") == "connector run --once"
     assert command("TABLE_COLUMNS_CHANGED", table="T") == "connector table rebuild T"
-    assert command("TOMBSTONES_UNUSABLE", table="a b") == "connector table rebuild 'a b'"
+    assert command("TABLE_DAMAGED", table="a b") == "connector table rebuild 'a b'"
     assert command("STREAM_PARTITION_UNKNOWN", stream="-s") == ("connector partitions list -- -s")
     assert command("BROKER_UNREACHABLE", port=9092) == "connector broker start --port 9092"
     assert command("BROKER_UNREACHABLE", port=None) is None
@@ -81,7 +81,7 @@ def test_a_command_has_the_values_of_its_error() -> None:
     )
     for topic in ("orders", "orders.write-streams"):
         assert command("CATALOG_MISSING", topic=topic) == "connector topic create orders"
-    assert command("JAVA_MISSING") is None
+    assert command("JAVA_UNUSABLE") is None
     assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
 
 

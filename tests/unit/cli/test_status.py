@@ -45,11 +45,11 @@ def warehouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "connector.toml").write_text(SETTINGS)
     folder, now = tmp_path / "warehouse", time.time_ns() // 1000
-    heard = BatchClaims(1, {HOSTILE: {0: 50}})
+    claims = BatchClaims(1, {HOSTILE: {0: 50}})
     counts = BatchCounts(
         changes=5,
         ignored_claims=2,
-        heard=heard,
+        claims=claims,
         read_at=now,
         rejected={"BAD_FRAMING": 2},
         findings=BatchFindings(
@@ -222,9 +222,9 @@ def test_a_script_that_has_ended_is_no_fault(
     now = time.time_ns() // 1000
     ended_at = now - 7_200_000_000
     announced = LineageRecord(0, 1, ChildPartitions("p", 1, 0, (ChildPartition("p"),)))
-    heard = BatchClaims(1, {"p": {0: ended_at}}, (announced,))
+    claims = BatchClaims(1, {"p": {0: ended_at}}, (announced,))
     stands = Progress().after(
-        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(ended_at, {0: 7}), StreamRules()
+        1, BatchCounts(claims=claims), {0: 7}, EndOffsets(ended_at, {0: 7}), StreamRules()
     )
     log_progress(tmp_path / "warehouse", "s", replace(stands, ingest_batch=3, late=2))
     assert cli.invoke(["status"]) == 0
@@ -243,9 +243,9 @@ def test_stream_partitions_that_may_fill_a_hole_in_the_key_space_are_named(
 ) -> None:
     """WMK-9: to people and to programs."""
     children = (ChildPartition("left", (), None, b"m"), ChildPartition(HOSTILE))
-    heard = BatchClaims(1, {}, (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),))
+    claims = BatchClaims(1, {}, (LineageRecord(0, 1, ChildPartitions("root", 1, 0, children)),))
     stands = Progress().after(
-        1, BatchCounts(heard=heard), {0: 7}, EndOffsets(1, {0: 7}), StreamRules()
+        1, BatchCounts(claims=claims), {0: 7}, EndOffsets(1, {0: 7}), StreamRules()
     )
     log_progress(warehouse, "s", replace(stands, ingest_batch=3))
     found = status(capsys)["streams"]["s"]

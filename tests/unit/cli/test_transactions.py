@@ -9,7 +9,7 @@ import pytest
 
 from connector import cli
 from connector.lake.overrides import Overrides
-from connector.state.incomplete_transactions import Found, TransactionCheck
+from connector.state.incomplete_transactions import TransactionCheck, TransactionGap
 from connector.state.stream_progress import Progress
 from connector.watermarks.frontier import Frontier
 from tests.unit.warehouses import log_progress
@@ -29,7 +29,7 @@ HOSTILE = "t\x1b[2J\u202e"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "connector.toml").write_text(SETTINGS)
-    found = [Found(20, HOSTILE, 2), Found(30, "tx-7", 1)]
+    found = [TransactionGap(20, HOSTILE, 2), TransactionGap(30, "tx-7", 1)]
     check = TransactionCheck(declared=5).after(41, found, 50)
     progress = Progress(ingest_batch=1, transactions=check, frontier=Frontier(low_watermark=41))
     log_progress(tmp_path / "w", "s", progress)
@@ -76,7 +76,9 @@ def test_a_release_is_stored_with_its_author_time_and_reason(
 
 def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """ING-2: the source used an id again. A request that fits both is refused."""
-    check = TransactionCheck(declared=5).after(41, [Found(20, "tx", 2), Found(30, "tx", 1)], 50)
+    check = TransactionCheck(declared=5).after(
+        41, [TransactionGap(20, "tx", 2), TransactionGap(30, "tx", 1)], 50
+    )
     log_progress(folder, "s", Progress(ingest_batch=2, transactions=check))
     call = ["transactions", "release", "s", "tx", "--why", "lost"]
     assert cli.invoke(call) == 1

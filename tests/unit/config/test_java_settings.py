@@ -9,7 +9,7 @@ import pytest
 
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
 
 
 def options(**settings: str) -> dict[str, str]:
@@ -28,15 +28,15 @@ def read(file: Path) -> str:
 
 
 def test_only_committed_records_are_read() -> None:
-    found = options()
-    assert found["kafka.bootstrap.servers"] == "kafka:9092"
-    assert found["kafka.isolation.level"] == "read_committed"
+    result = options()
+    assert result["kafka.bootstrap.servers"] == "kafka:9092"
+    assert result["kafka.isolation.level"] == "read_committed"
 
 
 def test_settings_that_both_clients_know_are_handed_on_and_tuning_is_left_out() -> None:
-    found = options(client_id="me", socket_keepalive_enable="true")
-    assert found["kafka.client.id"] == "me"
-    assert not any("keepalive" in name for name in found)
+    result = options(client_id="me", socket_keepalive_enable="true")
+    assert result["kafka.client.id"] == "me"
+    assert not any("keepalive" in name for name in result)
 
 
 @pytest.mark.parametrize(
@@ -48,27 +48,27 @@ def test_settings_that_both_clients_know_are_handed_on_and_tuning_is_left_out() 
     ],
 )
 def test_a_login_is_translated(mechanism: str, module: str) -> None:
-    found = options(
+    result = options(
         security_protocol="SASL_SSL",
         sasl_mechanism=mechanism,
         sasl_username="me",
         sasl_password="s",
     )
-    assert found["kafka.security.protocol"] == "SASL_SSL"
-    assert found["kafka.sasl.mechanism"] == mechanism
-    assert module in found["kafka.sasl.jaas.config"]
-    assert found["kafka.sasl.jaas.config"].endswith(' required username="me" password="s";')
+    assert result["kafka.security.protocol"] == "SASL_SSL"
+    assert result["kafka.sasl.mechanism"] == mechanism
+    assert module in result["kafka.sasl.jaas.config"]
+    assert result["kafka.sasl.jaas.config"].endswith(' required username="me" password="s";')
 
 
 def test_a_password_cannot_end_its_quotes() -> None:
-    found = options(sasl_mechanism="PLAIN", sasl_username="me", sasl_password='x" serviceName="\\')
-    assert found["kafka.sasl.jaas.config"].endswith(r' password="x\" serviceName=\"\\";')
+    result = options(sasl_mechanism="PLAIN", sasl_username="me", sasl_password='x" serviceName="\\')
+    assert result["kafka.sasl.jaas.config"].endswith(r' password="x\" serviceName=\"\\";')
 
 
 def test_trusted_certificates_are_a_pem_file() -> None:
-    found = options(security_protocol="SSL", ssl_ca_location="/etc/ca.pem")
-    assert found["kafka.ssl.truststore.type"] == "PEM"
-    assert found["kafka.ssl.truststore.location"] == "/etc/ca.pem"
+    result = options(security_protocol="SSL", ssl_ca_location="/etc/ca.pem")
+    assert result["kafka.ssl.truststore.type"] == "PEM"
+    assert result["kafka.ssl.truststore.location"] == "/etc/ca.pem"
 
 
 PBES2 = """-----BEGIN ENCRYPTED PRIVATE KEY-----
@@ -99,36 +99,36 @@ def test_a_client_certificate_and_its_key_are_passed_as_text(
     certificate: str, key: str, chain: list[str]
 ) -> None:
     """SEC-1: only their PEM blocks, from one file or from two."""
-    found = options(ssl_certificate_location=certificate, ssl_key_location=key)
-    assert found["kafka.ssl.keystore.type"] == "PEM"
-    assert found["kafka.ssl.keystore.certificate.chain"] == "\n".join(chain)
-    assert found["kafka.ssl.keystore.key"] == KEY
-    assert "kafka.ssl.key.password" not in found
+    result = options(ssl_certificate_location=certificate, ssl_key_location=key)
+    assert result["kafka.ssl.keystore.type"] == "PEM"
+    assert result["kafka.ssl.keystore.certificate.chain"] == "\n".join(chain)
+    assert result["kafka.ssl.keystore.key"] == KEY
+    assert "kafka.ssl.key.password" not in result
 
 
 def test_a_client_certificate_may_be_a_text_and_its_key_have_a_password() -> None:
-    found = options(ssl_certificate_pem=CERTIFICATE, ssl_key_pem=PBES1, ssl_key_password="secret")
-    assert found["kafka.ssl.keystore.key"] == PBES1.strip()
-    assert found["kafka.ssl.key.password"] == "secret"
+    result = options(ssl_certificate_pem=CERTIFICATE, ssl_key_pem=PBES1, ssl_key_password="secret")
+    assert result["kafka.ssl.keystore.key"] == PBES1.strip()
+    assert result["kafka.ssl.key.password"] == "secret"
 
 
 def test_a_key_in_an_unknown_form_is_left_to_java() -> None:
     key = re.sub(r"\nM.*\n", "\nAAAAA\n", PBES1)
-    found = options(ssl_certificate_pem=CERTIFICATE, ssl_key_pem=key, ssl_key_password="secret")
-    assert found["kafka.ssl.keystore.key"] == key.strip()
+    result = options(ssl_certificate_pem=CERTIFICATE, ssl_key_pem=key, ssl_key_password="secret")
+    assert result["kafka.ssl.keystore.key"] == key.strip()
 
 
 def test_trusted_certificates_may_be_a_text() -> None:
-    found = options(security_protocol="SSL", ssl_ca_pem=CERTIFICATE)
-    assert found["kafka.ssl.truststore.type"] == "PEM"
-    assert found["kafka.ssl.truststore.certificates"] == CERTIFICATE
+    result = options(security_protocol="SSL", ssl_ca_pem=CERTIFICATE)
+    assert result["kafka.ssl.truststore.type"] == "PEM"
+    assert result["kafka.ssl.truststore.certificates"] == CERTIFICATE
 
 
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"ssl_certificate_location": "cert.pem"}, "without a key"),
-        ({"ssl_key_location": "key.pem"}, "without a certificate"),
+        ({"ssl_certificate_location": "cert.pem"}, "has no key"),
+        ({"ssl_key_location": "key.pem"}, "has no certificate"),
         ({"ssl_certificate_location": "key.pem", "ssl_key_location": "key.pem"}, "no certificate"),
         ({"ssl_certificate_pem": CERTIFICATE, "ssl_key_location": "pkcs1.pem"}, "no key that Java"),
         ({"ssl_certificate_pem": CERTIFICATE, "ssl_key_location": "pbes2.pem"}, "cannot decrypt"),
@@ -141,19 +141,19 @@ def test_a_client_certificate_that_java_cannot_use_is_an_error(
     """SEC-1: before Spark starts, and without the key."""
     with pytest.raises(ConfigError, match=says) as caught:
         options(**given)
-    assert caught.value.code == ErrorCode.CLIENT_CERTIFICATE_UNUSABLE
+    assert caught.value.code == "CLIENT_CERTIFICATE_UNUSABLE"
     assert "AAAA" not in str(caught.value)
 
 
 def test_a_file_that_cannot_be_read_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"ssl\.key\.location names cannot be read") as caught:
         options(ssl_certificate_pem=CERTIFICATE, ssl_key_location="missing.pem")
-    assert caught.value.code == ErrorCode.SECRET_UNREADABLE
+    assert caught.value.code == "SECRET_UNREADABLE"
 
 
 def test_client_credentials_are_translated() -> None:
     """SEC-1: OAUTHBEARER, with the certificates that the token endpoint is trusted by."""
-    found = options(
+    result = options(
         sasl_mechanism="OAUTHBEARER",
         sasl_oauthbearer_method="oidc",
         sasl_oauthbearer_client_id="me",
@@ -163,11 +163,11 @@ def test_client_credentials_are_translated() -> None:
         sasl_oauthbearer_token_endpoint_url="https://tokens/",
         https_ca_location="/ca.pem",
     )
-    assert found["kafka.sasl.oauthbearer.token.endpoint.url"] == "https://tokens/"
-    assert found["kafka.sasl.login.callback.handler.class"].endswith(
+    assert result["kafka.sasl.oauthbearer.token.endpoint.url"] == "https://tokens/"
+    assert result["kafka.sasl.login.callback.handler.class"].endswith(
         ".OAuthBearerLoginCallbackHandler"
     )
-    assert found["kafka.sasl.jaas.config"].endswith(
+    assert result["kafka.sasl.jaas.config"].endswith(
         r'.OAuthBearerLoginModule required clientId="me" clientSecret="s\"" scope="kafka"'
         ' extension_logicalCluster="lkc-1" extension_pool="p" ssl.truststore.type="PEM"'
         ' ssl.truststore.location="/ca.pem";'
@@ -185,14 +185,14 @@ def test_other_tokens_than_those_of_client_credentials_are_refused(given: dict[s
 
 def test_kerberos_is_passed_on() -> None:
     """SEC-1: it was not tried."""
-    found = options(
+    result = options(
         sasl_mechanism="GSSAPI",
         sasl_kerberos_service_name="kafka",
         sasl_kerberos_keytab="/me.keytab",
         sasl_kerberos_principal="me@REALM",
     )
-    assert found["kafka.sasl.kerberos.service.name"] == "kafka"
-    assert found["kafka.sasl.jaas.config"] == (
+    assert result["kafka.sasl.kerberos.service.name"] == "kafka"
+    assert result["kafka.sasl.jaas.config"] == (
         'com.sun.security.auth.module.Krb5LoginModule required useKeyTab="true"'
         ' storeKey="true" keyTab="/me.keytab" principal="me@REALM";'
     )

@@ -23,7 +23,7 @@ from connector.config.settings_reader import (
     parse_duration_ms,
     parse_time_us,
 )
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
 from connector.records.field_types import Between
 from connector.text import is_secret, nearest
 
@@ -305,8 +305,8 @@ def test_an_unknown_key_is_a_fault_with_the_nearest_known_one() -> None:
     """OPS-1."""
     _, faults = read(triger="1s", xyzzy={})
     assert [fault.problem for fault in faults] == [
-        "here.triger is not a known setting",
-        "here.xyzzy is not a known section",
+        "The setting here.triger is not known",
+        "The section here.xyzzy is not known",
     ]
     assert faults[0].remedy == "did you mean trigger?"
     assert faults[1].remedy.startswith("remove it, or use one of: colour, cores, count, flag")
@@ -407,8 +407,8 @@ def test_the_rest_has_dotted_names() -> None:
 
 def test_one_fault_is_itself_and_several_are_listed() -> None:
     one, two = (
-        ConfigError(ErrorCode.SETTING_INVALID, "a is 1", "allowed: 2", "write 2"),
-        ConfigError(ErrorCode.SETTING_INVALID, "b is 1", "allowed: 2", "write 2"),
+        ConfigError("SETTING_INVALID", "a is 1", "allowed: 2", "write 2"),
+        ConfigError("SETTING_INVALID", "b is 1", "allowed: 2", "write 2"),
     )
     assert all_in_one([one]) is one
     assert (

@@ -151,7 +151,7 @@ def test_each_remedy_that_names_a_value_is_tried() -> None:
     assert all(tried.values()), tried
 
 
-def test_the_faults_of_keys_and_columns_are_said_together() -> None:
+def test_the_errors_of_keys_and_columns_are_reported_together() -> None:
     """TBL-8: those of one column, of a key, and of names that columns share."""
     table = {
         "key": {

@@ -15,14 +15,14 @@ OTHER = BlockingLetter(b"l", 4, (0, 9), 4, (0, 9), table_letter=False, since=120
 
 def waiting(
     *before: BlockingLetter,
-    found: tuple[BlockingLetter, ...] = (),
+    result: tuple[BlockingLetter, ...] = (),
     replayed: dict[tuple[int, int], int] | None = None,
     discarded: frozenset[str] = frozenset(),
     horizon: int | None = None,
 ) -> tuple[BlockingLetter, ...]:
     return still_blocking(
         before,
-        found,
+        result,
         replayed=replayed or {},
         discarded=discarded,
         topic_id=TOPIC,
@@ -31,14 +31,14 @@ def waiting(
     )
 
 
-def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
+def test_a_row_waits_for_the_newest_letter_of_its_change() -> None:
     """A replay that is rejected again takes the place of the letter before, whichever is heard of
     first; since when stays.
     """
     newest = AGAIN._replace(since=100)
     assert (
-        waiting(FIRST, found=(OTHER, AGAIN))
-        == waiting(AGAIN, found=(FIRST, OTHER))
+        waiting(FIRST, result=(OTHER, AGAIN))
+        == waiting(AGAIN, result=(FIRST, OTHER))
         == (newest, OTHER)
     )
 
@@ -56,7 +56,7 @@ def test_a_row_waits_for_the_newest_letter_of_its_dead_change() -> None:
         ({"horizon": 101}, ()),
     ],
 )
-def test_it_waits_until_that_is_replayed_discarded_or_too_old(
+def test_a_row_waits_until_the_letter_is_replayed_discarded_or_too_old(
     how: dict[str, object], left: tuple[BlockingLetter, ...]
 ) -> None:
     assert waiting(FIRST, **how) == left  # type: ignore[arg-type]
@@ -66,14 +66,16 @@ def test_a_replay_that_was_rejected_again_releases_nothing() -> None:
     """The replay of batch 4 was taken by the changelog, that of batch 5 became a letter of the
     table.
     """
-    assert waiting(FIRST, found=(AGAIN,), replayed={(0, 7): 4}) == (AGAIN._replace(since=100),)
+    assert waiting(FIRST, result=(AGAIN,), replayed={(0, 7): 4}) == (AGAIN._replace(since=100),)
     assert waiting(AGAIN, replayed={(0, 7): 6}) == ()
     assert waiting(AGAIN, discarded=frozenset({"T-1-2-one"})) == ()
 
 
 def test_a_row_stays_held_under_the_key_that_it_had() -> None:
     """Whatever key a replay of its letter bore, which was rejected again."""
-    assert waiting(FIRST, found=(AGAIN._replace(row_key=b"other"),)) == (AGAIN._replace(since=100),)
+    assert waiting(FIRST, result=(AGAIN._replace(row_key=b"other"),)) == (
+        AGAIN._replace(since=100),
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +89,7 @@ def test_a_row_stays_held_under_the_key_that_it_had() -> None:
         ((b"l", 4, (0, 1)), 11, (False, False)),
     ],
 )
-def test_what_came_later_waits_unless_it_was_committed_before(
+def test_later_changes_wait_unless_they_were_committed_before(
     place: tuple[bytes, int, tuple[int, int]], committed: int, waits: tuple[bool, bool]
 ) -> None:
     """When a rejected record was committed nobody knows; what a replay replays has its place, and
@@ -117,6 +119,6 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
 
 
 def test_what_a_commit_keeps_is_read_back() -> None:
-    kept = [FIRST, AGAIN, AGAIN._replace(committed=10)]
-    assert [from_stored(BlockingLetter, to_stored(dead)) for dead in kept] == kept
+    letters = [FIRST, AGAIN, AGAIN._replace(committed=10)]
+    assert [from_stored(BlockingLetter, to_stored(dead)) for dead in letters] == letters
     assert from_stored(BlockingLetter, to_stored(FIRST)[:-1]) == FIRST

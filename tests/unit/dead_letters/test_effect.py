@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from connector.dead_letters.effect import Effect, as_of_today, difference, effect
+from connector.dead_letters.effect import Effect, at_low_watermark, difference, effect
 from connector.records.model import MAX_LONG, DataChange, DeleteCells, ModType, RowImage, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -67,7 +67,7 @@ def test_the_difference_says_only_what_would_change() -> None:
     )
     entries = difference(TABLE, before, late, PLACE)
     assert entries == (DeleteCells("f", b"c"), SetCell("f", b"b", b"late", 4))
-    today = as_of_today(late, entries, 70)
+    today = at_low_watermark(late, entries, 70)
     assert (
         today.commit_timestamp,
         today.row_key,
@@ -76,7 +76,7 @@ def test_the_difference_says_only_what_would_change() -> None:
     ) == (70, late.row_key, b"", 0)
 
 
-def test_the_difference_of_a_table_with_all_versions_deletes_those_that_are_gone_only() -> None:
+def test_the_difference_of_a_table_with_all_versions_deletes_only_removed_versions() -> None:
     """DLQ-13: each by its own cell timestamp; behind the greatest one there is no end."""
     table = replace(TABLE, versions=Versions.ALL)
     puts = (
@@ -96,7 +96,7 @@ def test_the_difference_of_a_table_with_all_versions_deletes_those_that_are_gone
     )
 
 
-def test_a_value_that_is_there_already_is_not_said_again() -> None:
+def test_a_value_that_the_row_has_is_not_repeated() -> None:
     """DLQ-13: nothing changes, so nothing is to be said."""
     before = known(change(put("same"), at=3))
     assert difference(TABLE, before, change(put("same"), at=5), PLACE) == ()
@@ -120,6 +120,6 @@ def test_the_change_of_today_keeps_what_names_the_row_and_drops_what_dates_it() 
     }
     late = change(put("x"), at=5, row_key=b"k", change_sequence_number="FF", **dated)  # type: ignore[arg-type]
     entries = (SetCell("f", b"q", b"y"),)
-    assert as_of_today(late, entries, 70) == change(
+    assert at_low_watermark(late, entries, 70) == change(
         *entries, at=70, row_key=b"k", change_sequence_number="FF"
     )

@@ -23,10 +23,9 @@ from connector.dead_letters.envelope import (
 )
 from connector.errors import ConfigError
 from connector.records.rejection import Position, Reason, Rejection
-from connector.records.sizes import size_of
 from connector.reports.audit import digest
 from connector.text import MAX_DETAIL_BYTES, is_header_name, truncate_utf8
-from connector.validation import KafkaRecord
+from connector.validation import KafkaRecord, size_of
 
 POSITION = Position("orders", "MkU3OEVBNTcwNTJENDM2Qg", 3, 17)
 
@@ -175,8 +174,8 @@ def test_a_letter_can_be_written_whatever_the_name_of_a_header(name: str, value:
     written = to_headers(letter(headers=headers))
     assert all(is_header_name(one) for one, _ in written)
     assert (written[0][0] == name) == is_header_name(name)
-    found = from_record(b"k", b"\xff", written)
-    assert digest(b"k", b"\xff", found.headers) == digest(b"k", b"\xff", headers)
+    result = from_record(b"k", b"\xff", written)
+    assert digest(b"k", b"\xff", result.headers) == digest(b"k", b"\xff", headers)
 
 
 def test_headers_that_came_behind_ours_are_no_part_of_the_letter() -> None:
@@ -198,16 +197,16 @@ def test_text_that_has_no_utf_8_is_escaped() -> None:
     assert truncate_utf8("a\ud800b") == "a\\ud800b"
 
 
-def test_a_letter_of_another_tool_goes_by_its_own_coordinates() -> None:
+def test_a_letter_of_another_tool_has_its_own_coordinates() -> None:
     """DLQ-1."""
     theirs = (
         ("__connect.errors.topic", b"x"),
         ("__connect.errors.exception.message", b"no such field"),
     )
-    found = from_record(
+    result = from_record(
         b"k", b"v", theirs, at=Position("orders.dead-letters", "T", 0, 5), record_timestamp=9
     )
-    assert (found.id, found.reason, found.detail, found.headers) == (
+    assert (result.id, result.reason, result.detail, result.headers) == (
         "T-0-5",
         Reason.REJECTED,
         "Kafka Connect: x: no such field",
@@ -263,8 +262,8 @@ def test_what_a_producer_could_not_deliver_is_a_letter_of_its_own_coordinates(
     own = (("trace", None), ("connector.dlq.reason", b"UNDECODABLE"))
     sent = source_letter("orders", b"k", b"v", own, why, now=7)
     at = Position("orders.dead-letters", "D", 1, 2)
-    found = from_record(b"k", b"v", to_headers(sent), at=at, record_timestamp=9)
-    assert (found.id, found.reason, found.detail, found.headers, found.first_failed_at) == (
+    result = from_record(b"k", b"v", to_headers(sent), at=at, record_timestamp=9)
+    assert (result.id, result.reason, result.detail, result.headers, result.first_failed_at) == (
         "D-1-2",
         reason,
         why,
@@ -339,5 +338,5 @@ def test_the_topics_of_a_group() -> None:
 )
 def test_a_group_whose_topics_cannot_have_its_name_is_refused(name: str) -> None:
     """SUB-4: also one whose topics would be those of another group."""
-    with pytest.raises(ConfigError, match="cannot have dead letters"):
+    with pytest.raises(ConfigError, match="A group with dead letters has the name"):
         check_group(name)

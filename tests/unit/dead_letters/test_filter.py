@@ -62,34 +62,34 @@ def test_each_part_of_a_filter_bounds_what_it_names(
     meant: dict[str, object], not_meant: dict[str, object]
 ) -> None:
     """DLQ-8: reason, table, key prefix, time, Kafka partition and offset range, attempt, state."""
-    assert LetterFilter(**meant).means(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
-    assert not LetterFilter(**not_meant).means(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
-    assert not LetterFilter(**meant | {"reasons": frozenset({Reason.TOO_LARGE})}).means(
+    assert LetterFilter(**meant).matches(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
+    assert not LetterFilter(**not_meant).matches(SUBJECT, OPEN, Schemas())  # type: ignore[arg-type]
+    assert not LetterFilter(**meant | {"reasons": frozenset({Reason.TOO_LARGE})}).matches(
         SUBJECT, OPEN, Schemas()
     )  # type: ignore[arg-type]
 
 
 def test_only_open_letters_are_meant_unless_others_are_asked_for() -> None:
-    assert LetterFilter().means(SUBJECT, OPEN, Schemas())
-    assert not LetterFilter().means(SUBJECT, LetterStatus(LetterState.DISCARDED, 0, 0), Schemas())
+    assert LetterFilter().matches(SUBJECT, OPEN, Schemas())
+    assert not LetterFilter().matches(SUBJECT, LetterStatus(LetterState.DISCARDED, 0, 0), Schemas())
 
 
 def test_a_filter_that_leaves_nothing_out_says_so() -> None:
-    assert (LetterFilter().chooses, str(LetterFilter())) == (False, "all")
-    assert not LetterFilter(states=frozenset({LetterState.PARKED})).chooses
-    said = LetterFilter(
+    assert (LetterFilter().has_conditions, str(LetterFilter())) == (False, "all")
+    assert not LetterFilter(states=frozenset({LetterState.PARKED})).has_conditions
+    text = LetterFilter(
         reasons=frozenset({Reason.INVALID}), table="t", key_prefix=b"\x1b", since=0, offsets=(1, 2)
     )
-    assert said.chooses
+    assert text.has_conditions
     assert (
-        str(said)
+        str(text)
         == "reason=INVALID table=t key-prefix=base64:Gw== since=1970-01-01T00:00:00.000000Z"
         " offsets=1..2"
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "text"),
     [
         ({"ids": frozenset({"b", "a"}), "states": frozenset()}, "id=a id=b"),
         ({"states": frozenset({LetterState.PARKED, LetterState.OPEN})}, "state=open state=parked"),
@@ -102,14 +102,14 @@ def test_a_filter_that_leaves_nothing_out_says_so() -> None:
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_the_ledger_says_which_letters_were_meant(given: dict[str, object], said: str) -> None:
+def test_a_filter_as_text_names_its_conditions(given: dict[str, object], text: str) -> None:
     """DLQ-11: which filter."""
-    assert str(LetterFilter(**given)) == said  # type: ignore[arg-type]
+    assert str(LetterFilter(**given)) == text  # type: ignore[arg-type]
 
 
 def test_the_table_is_that_of_a_table_letter_or_what_the_bytes_say() -> None:
     heartbeat = frame(encode(Heartbeat("p", 1, b""), 4), None)
-    found = [
+    result = [
         table_of(one, Schemas())
         for one in (
             letter(table="eu", value=USERS),
@@ -119,7 +119,7 @@ def test_the_table_is_that_of_a_table_letter_or_what_the_bytes_say() -> None:
             letter(value=None),
         )
     ]
-    assert found == ["eu", "users", None, None, None]
+    assert result == ["eu", "users", None, None, None]
 
 
 def test_letters_are_counted_by_what_they_have_in_common() -> None:

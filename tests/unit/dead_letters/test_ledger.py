@@ -41,14 +41,14 @@ def entry(
     )  # type: ignore[arg-type]
 
 
-def ledger(*history: LedgerEntry) -> Ledger:
-    kept = Ledger()
-    kept.keep(letter().id, history)
-    return kept
+def ledger_with(*history: LedgerEntry) -> Ledger:
+    ledger = Ledger()
+    ledger.set_history(letter().id, history)
+    return ledger
 
 
-def test_a_letter_without_a_story_is_open() -> None:
-    assert Ledger().standing(letter(attempt=0)) == LetterStatus(LetterState.OPEN, 0, 0)
+def test_a_letter_without_a_history_is_open() -> None:
+    assert Ledger().status(letter(attempt=0)) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -65,39 +65,39 @@ def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(
     action: Action | None, state: LetterState, allowed: set[Action]
 ) -> None:
     """DLQ-11: a letter that was replayed is not replayed again."""
-    kept = Ledger() if action is None else ledger(entry(Action.PARKED), entry(action, 2, 1))
-    standing = kept.standing(letter())
-    assert standing.state is state
-    assert {done for done in Action if standing.allows(done)} == allowed
+    ledger = Ledger() if action is None else ledger_with(entry(Action.PARKED), entry(action, 2, 1))
+    status = ledger.status(letter())
+    assert status.state is state
+    assert {done for done in Action if status.allows(done)} == allowed
 
 
 def test_a_replay_that_nobody_made_is_no_try() -> None:
     """DLQ-14: a header that anybody can write parks no letter."""
     claims = letter(attempt=9, headers=(replay_header("nonsense", 9),))
-    assert Ledger().standing(claims) == LetterStatus(LetterState.OPEN, 9, 0)
+    assert Ledger().status(claims) == LetterStatus(LetterState.OPEN, 9, 0)
 
 
 def test_a_replay_that_was_rejected_again_is_a_letter_with_the_attempts_of_the_first() -> None:
     """DLQ-14: nothing circles for ever."""
-    kept = ledger(entry(Action.REOPENED, 3, 0), entry(Action.REPLAYED, 4, 1))
+    ledger = ledger_with(entry(Action.REOPENED, 3, 0), entry(Action.REPLAYED, 4, 1))
     again = letter(
         position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),)
     )
-    assert kept.standing(again) == LetterStatus(LetterState.OPEN, 4, 1)
+    assert ledger.status(again) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
 def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
     """MRG-4, DLQ-10: two replays of a change with one attempt would be two changes with one
     order.
     """
-    kept = Ledger()
-    kept.keep(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
-    assert kept.standing(letter(table="b", attempt=0)) == LetterStatus(LetterState.OPEN, 3, 0)
+    ledger = Ledger()
+    ledger.set_history(letter(table="a-1").id, (entry(Action.REPLAYED, 3, 1),))
+    assert ledger.status(letter(table="b", attempt=0)) == LetterStatus(LetterState.OPEN, 3, 0)
     for other in (
         letter(table=None, attempt=0),
         letter(table="b", attempt=0, position=Position("orders", "T", 0, 99)),
     ):
-        assert kept.standing(other) == LetterStatus(LetterState.OPEN, 0, 0)
+        assert ledger.status(other) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
 )
 def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str, bytes]) -> None:
     """DLQ-10: anybody can write such a header."""
-    kept = ledger(entry(Action.REPLAYED, 4, 1))
+    ledger = ledger_with(entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(claim,))
-    assert kept.standing(again) == LetterStatus(LetterState.OPEN, 0, 0)
+    assert ledger.status(again) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
-def test_a_story_comes_back_as_it_was_written() -> None:
+def test_a_history_is_read_as_it_was_written() -> None:
     """DLQ-11: who, when, why, which filter; DLQ-12: what was mended, with digests."""
     note = RepairNote(("reframe=3", "key=\x1b"), "aa", "bb")
     history = (
@@ -164,7 +164,7 @@ def with_value(document: bytes, path: tuple[str | int, ...], text: str) -> bytes
         HISTORY.decode().encode("utf-16"),
     ],
 )
-def test_what_is_no_story_is_refused(value: bytes) -> None:
+def test_json_that_is_no_history_is_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="the history of a dead letter"):
         history_from_json(value)
 
@@ -204,7 +204,7 @@ NO_TEXTS = ["3", "true", '["a"]', r'"\ud800"', "{}", "null"]
     ],
     ids=lambda given: "-".join(map(str, given)) if isinstance(given, tuple) else "",
 )
-def test_a_story_with_a_value_that_we_do_not_write_is_refused(
+def test_a_history_with_a_value_that_is_never_written_is_refused(
     path: tuple[str | int, ...], texts: list[str]
 ) -> None:
     """DLQ-11: one record of others in the ledger is an error that names it, and no other
@@ -287,29 +287,31 @@ def test_an_error_about_a_record_of_others_stays_short() -> None:
     assert len(str(caught.value)) <= 1024
 
 
-def test_a_story_stays_small_enough_for_a_record() -> None:
-    kept = Ledger()
+def test_a_history_fits_into_a_record() -> None:
+    ledger = Ledger()
     for number in range(MAX_ENTRIES + 5):
-        kept.keep(
+        ledger.set_history(
             "id",
-            kept.with_entry("id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)),
+            ledger.with_entry(
+                "id", entry(Action.PARKED if number % 2 else Action.REOPENED, number)
+            ),
         )
-    assert [found.attempt for found in kept.history("id")] == list(range(5, MAX_ENTRIES + 5))
+    assert [result.attempt for result in ledger.history("id")] == list(range(5, MAX_ENTRIES + 5))
     texts = dict.fromkeys(("by", "why", "selection"), "ü" * 5000)
     long = LedgerEntry(Action.PARKED, 1, **texts)
     assert len(history_to_json((long,) * MAX_ENTRIES)) < 1_000_000
 
 
 def test_letters_are_counted_by_how_they_stand() -> None:
-    kept = Ledger()
+    ledger = Ledger()
     for name, action in (
         ("a", Action.PARKED),
         ("b", Action.REPLAYED),
         ("c", Action.REPLAYED),
         ("d", Action.REOPENED),
     ):
-        kept.keep(name, (entry(action),))
-    assert (len(kept), kept.states()) == (
+        ledger.set_history(name, (entry(action),))
+    assert (len(ledger), ledger.states()) == (
         4,
         {LetterState.PARKED: 1, LetterState.REPLAYED: 2, LetterState.OPEN: 1},
     )
@@ -346,15 +348,15 @@ def test_closed_letters_are_counted_by_topic_and_table_as_their_ids_have_them(
     """DLQ-7: Kafka's topic ids and the names of tables have hyphens, too. An id that is no letter's
     counts for no topic.
     """
-    kept = Ledger()
-    assert kept.totals({letter_id: (entry(Action.DISCARDED),)}).closed == {family: 1}
-    kept.keep(letter_id, (entry(Action.DISCARDED),))
-    assert kept.totals().closed == {family: 1}
+    ledger = Ledger()
+    assert ledger.totals({letter_id: (entry(Action.DISCARDED),)}).closed == {family: 1}
+    ledger.set_history(letter_id, (entry(Action.DISCARDED),))
+    assert ledger.totals().closed == {family: 1}
 
 
 def test_a_letter_counts_as_closed_while_it_is_replayed_or_discarded() -> None:
     """DLQ-7: whatever was known of it before, also where that is the longer history."""
-    kept, of_us = Ledger(), {(POSITION.topic_id, ""): 1}
+    ledger, of_us = Ledger(), {(POSITION.topic_id, ""): 1}
     history: tuple[LedgerEntry, ...] = ()
     for action, closed in (
         (Action.PARKED, {}),
@@ -363,50 +365,50 @@ def test_a_letter_counts_as_closed_while_it_is_replayed_or_discarded() -> None:
         (Action.REPLAYED, of_us),
     ):
         history = (*history, entry(action))
-        assert kept.totals({letter().id: history}).closed == closed
-        kept.keep(letter().id, history)
-        assert (kept.totals().closed, kept.totals({letter().id: history}).closed) == (
+        assert ledger.totals({letter().id: history}).closed == closed
+        ledger.set_history(letter().id, history)
+        assert (ledger.totals().closed, ledger.totals({letter().id: history}).closed) == (
             closed,
             closed,
         )
     for length, closed in ((2, of_us), (1, {}), (4, of_us), (3, {})):
-        kept.keep(letter().id, history[:length])
-        assert kept.totals().closed == closed
+        ledger.set_history(letter().id, history[:length])
+        assert ledger.totals().closed == closed
 
 
 def test_totals_say_since_when_and_up_to_where_as_the_ledger_does() -> None:
     """DLQ-7."""
-    kept = Ledger()
-    assert kept.totals() == Totals({}, None, Sent("", {}))
-    kept.open_since, kept.sent = 7, Sent("T", {3: 4})
-    assert kept.totals() == Totals({}, 7, Sent("T", {3: 4}))
+    ledger = Ledger()
+    assert ledger.totals() == Totals({}, None, Sent("", {}))
+    ledger.open_since, ledger.sent = 7, Sent("T", {3: 4})
+    assert ledger.totals() == Totals({}, 7, Sent("T", {3: 4}))
 
 
-def test_only_a_replay_in_the_story_makes_a_claim_true() -> None:
+def test_only_a_replay_in_the_history_confirms_a_claim() -> None:
     """DLQ-10, DLQ-14: what was parked after four attempts was not sent as the fourth."""
     again = letter(
         position=Position("orders", "T", 0, 99), attempt=0, headers=(replay_header(letter().id, 4),)
     )
-    assert ledger(entry(Action.PARKED, 4, 1)).standing(again) == LetterStatus(
+    assert ledger_with(entry(Action.PARKED, 4, 1)).status(again) == LetterStatus(
         LetterState.OPEN, 0, 0
     )
-    assert ledger(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).standing(
+    assert ledger_with(entry(Action.REPLAYED, 4, 1), entry(Action.DISCARDED, 4, 1)).status(
         again
     ) == LetterStatus(LetterState.OPEN, 4, 1)
 
 
-def test_a_letter_with_a_story_of_its_own_stands_by_that() -> None:
+def test_the_own_history_of_a_letter_decides_its_state() -> None:
     """DLQ-11: whatever its headers say."""
     again = letter(
         position=Position("orders", "T", 0, 99), headers=(replay_header(letter().id, 4),)
     )
-    kept = ledger(entry(Action.REPLAYED, 4, 1))
-    kept.keep(again.id, (entry(Action.PARKED, 4, 3),))
-    assert kept.standing(again) == LetterStatus(LetterState.PARKED, 4, 3)
+    ledger = ledger_with(entry(Action.REPLAYED, 4, 1))
+    ledger.set_history(again.id, (entry(Action.PARKED, 4, 3),))
+    assert ledger.status(again) == LetterStatus(LetterState.PARKED, 4, 3)
     assert (
-        kept.ids(LetterState.PARKED),
-        kept.ids(LetterState.REPLAYED),
-        kept.ids(LetterState.OPEN),
+        ledger.ids(LetterState.PARKED),
+        ledger.ids(LetterState.REPLAYED),
+        ledger.ids(LetterState.OPEN),
     ) == (
         {again.id},
         {letter().id},
@@ -416,12 +418,12 @@ def test_a_letter_with_a_story_of_its_own_stands_by_that() -> None:
 
 def test_the_greatest_attempt_of_the_tables_of_a_change_counts() -> None:
     """MRG-4, DLQ-10."""
-    kept = Ledger()
+    ledger = Ledger()
     for table, attempt in (("a", 2), ("b", 5), ("c", 3)):
-        kept.keep(letter(table=table).id, (entry(Action.REPLAYED, attempt, 1),))
-    kept.keep(
+        ledger.set_history(letter(table=table).id, (entry(Action.REPLAYED, attempt, 1),))
+    ledger.set_history(
         letter().id, (entry(Action.REPLAYED, 9, 9),)
     )  # of the record, which no table letter is of
-    assert kept.standing(letter(table="d", attempt=1)) == LetterStatus(LetterState.OPEN, 5, 0)
-    assert kept.standing(letter(table="a", attempt=1)) == LetterStatus(LetterState.REPLAYED, 5, 1)
-    assert kept.standing(letter(table="d", attempt=7)) == LetterStatus(LetterState.OPEN, 7, 0)
+    assert ledger.status(letter(table="d", attempt=1)) == LetterStatus(LetterState.OPEN, 5, 0)
+    assert ledger.status(letter(table="a", attempt=1)) == LetterStatus(LetterState.REPLAYED, 5, 1)
+    assert ledger.status(letter(table="d", attempt=7)) == LetterStatus(LetterState.OPEN, 7, 0)

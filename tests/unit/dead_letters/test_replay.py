@@ -96,7 +96,7 @@ def decided(
     return decide(subject, how, door, Schemas(), now=now, steps=parsed, max_attempts=max_attempts)
 
 
-def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
+def test_the_original_record_is_sent_with_its_letter_and_attempt() -> None:
     """DLQ-10: same key, original headers without ours, the Kafka partition of the key; a header
     with id and attempt + 1.
     """
@@ -106,25 +106,25 @@ def test_the_original_record_goes_back_with_its_letter_and_attempt() -> None:
         ("__connect.errors.topic", b"t"),
         ("kafka_dlt-x", None),
     )
-    found = decided(
+    result = decided(
         fit(headers=(("trace", b"1"), *ours, ("trace", None))),
         standing=LetterStatus(LetterState.OPEN, 2, 1),
     )
     assert (
-        found.verdict,
-        found.why,
-        found.kafka_partition,
-        found.attempt,
-        found.attempts_since_reopen,
+        result.verdict,
+        result.why,
+        result.kafka_partition,
+        result.attempt,
+        result.attempts_since_reopen,
     ) == (Verdict.REPLAY, "", None, 3, 2)
-    assert found.content is not None
-    assert (found.content.key, found.content.value) == (b"k", VALUE)
-    assert found.content.headers[:2] == (("trace", b"1"), ("trace", None))
-    assert len(found.content.headers) == 3
-    assert replay_claim(found.content.headers) == (fit().id, 3)
+    assert result.content is not None
+    assert (result.content.key, result.content.value) == (b"k", VALUE)
+    assert result.content.headers[:2] == (("trace", b"1"), ("trace", None))
+    assert len(result.content.headers) == 3
+    assert replay_claim(result.content.headers) == (fit().id, 3)
 
 
-def test_a_control_record_goes_to_its_original_kafka_partition() -> None:
+def test_a_control_record_is_sent_to_its_original_kafka_partition() -> None:
     """DLQ-10."""
     beat = fit(key=CONTROL_KEY, value=BEAT)
     assert (decided(beat).verdict, decided(beat).kafka_partition) == (
@@ -157,17 +157,17 @@ def test_only_an_open_letter_is_replayed(state: LetterState, why: str) -> None:
         fit(value=None),
         letter(attempt=MAX_ATTEMPT),
     ):
-        found = decided(subject, standing=LetterStatus(state, 4, 9))
+        result = decided(subject, standing=LetterStatus(state, 4, 9))
         assert (
-            found.verdict,
-            found.why,
-            found.attempt,
-            found.attempts_since_reopen,
-            found.content,
+            result.verdict,
+            result.why,
+            result.attempt,
+            result.attempts_since_reopen,
+            result.content,
         ) == (Verdict.REFUSE, why, 4, 9, None)
 
 
-def test_a_letter_that_was_sent_before_is_told_from_others_that_are_refused() -> None:
+def test_a_letter_that_was_replayed_before_has_its_own_reason() -> None:
     """DLQ-14: who waits for what was sent is told to go on waiting."""
     tally = Tally()
     tally.add(decided(fit(), standing=LetterStatus(LetterState.REPLAYED, 1, 1)))
@@ -209,14 +209,14 @@ def test_a_claim_of_a_wrong_clock_does_not_become_true() -> None:
 def test_a_letter_that_was_tried_too_often_is_parked() -> None:
     """DLQ-14."""
     assert decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 2)).verdict is Verdict.REPLAY
-    found = decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 3))
-    assert (found.verdict, found.attempt, found.attempts_since_reopen, found.content) == (
+    result = decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 3))
+    assert (result.verdict, result.attempt, result.attempts_since_reopen, result.content) == (
         Verdict.PARK,
         5,
         3,
         None,
     )
-    assert found.why == "it was replayed 3 times and rejected each time"
+    assert result.why == "it was replayed 3 times and rejected each time"
     for attempts_since_reopen, verdict in (
         (0, Verdict.REPLAY),
         (1, Verdict.PARK),
@@ -283,8 +283,8 @@ def test_a_record_that_the_topic_does_not_take_is_refused(headers: Headers) -> N
         decided(fit(headers=headers), door=ReplayTarget("orders", 4, size, validated, {})).verdict
         is Verdict.REPLAY
     )
-    found = decided(fit(headers=headers), door=ReplayTarget("orders", 4, size - 1, validated, {}))
-    assert (found.verdict, found.why) == (
+    result = decided(fit(headers=headers), door=ReplayTarget("orders", 4, size - 1, validated, {}))
+    assert (result.verdict, result.why) == (
         Verdict.REFUSE,
         f"it is too large: it has {size} bytes with its headers, but orders allows {size - 1}",
     )
@@ -303,7 +303,7 @@ def test_a_wrong_clock_is_judged_by_the_time_of_the_replay() -> None:
 def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_their_reason() -> None:
     """DLQ-14: briefly, without what differs from letter to letter."""
     tally = Tally()
-    for found in (
+    for result in (
         decided(fit()),
         decided(fit(), standing=LetterStatus(LetterState.OPEN, 5, 3)),
         decided(fit(), standing=LetterStatus(LetterState.OPEN, 4, 4)),
@@ -312,7 +312,7 @@ def test_a_tally_counts_letters_by_what_becomes_of_them_and_refused_ones_by_thei
         decided(fit(key=b"another")),
         decided(fit(), standing=LetterStatus(LetterState.PARKED, 0, 0)),
     ):
-        tally.add(found)
+        tally.add(result)
     assert tally.verdicts == {Verdict.REPLAY: 1, Verdict.PARK: 2, Verdict.REFUSE: 4}
     assert tally.refused == {
         "it is too late": 1,
@@ -353,17 +353,17 @@ def test_the_oldest_failure_is_that_of_letters_that_stay() -> None:
 @pytest.mark.parametrize("name", ["\ud800", "trace\udcff", "a\0b"])
 def test_a_record_with_a_header_that_no_client_can_write_is_refused(name: str) -> None:
     """DLQ-10: a client cuts such a name, or ends the process."""
-    found = decided(fit(headers=(("trace", b"1"), (name, b"2"))))
-    assert found.why == f"it has a header that no client can write: {name!r}"
+    result = decided(fit(headers=(("trace", b"1"), (name, b"2"))))
+    assert result.why == f"it has a header that no client can write: {name!r}"
 
 
 @given(dead_letters(), st.lists(st.sampled_from(["\ud800", "a\0b", "ok"])))
 def test_no_letter_is_too_strange_for_a_decision(subject: DeadLetter, names: list[str]) -> None:
     subject = replace(subject, headers=(*subject.headers, *((name, b"1") for name in names)))
     tally = Tally()
-    found = decided(subject)
-    tally.add(found)
-    assert (found.why == "") == (found.verdict is Verdict.REPLAY)
+    result = decided(subject)
+    tally.add(result)
+    assert (result.why == "") == (result.verdict is Verdict.REPLAY)
     assert tally.verdicts.total() == 1
 
 
@@ -371,12 +371,14 @@ def test_no_letter_is_too_strange_for_a_decision(subject: DeadLetter, names: lis
 def test_batches_have_all_in_order_and_as_many_as_fit(
     sizes: list[int], at_most: int, at_most_bytes: int
 ) -> None:
-    found = list(in_batches(sizes, lambda size: size, at_most=at_most, at_most_bytes=at_most_bytes))
-    assert [one for some in found for one in some] == sizes
-    for some in found:
+    result = list(
+        in_batches(sizes, lambda size: size, at_most=at_most, at_most_bytes=at_most_bytes)
+    )
+    assert [one for some in result for one in some] == sizes
+    for some in result:
         assert 0 < len(some) <= at_most
         assert len(some) == 1 or sum(some) <= at_most_bytes
-    for some, following in pairwise(found):
+    for some, following in pairwise(result):
         assert len(some) == at_most or sum(some) + following[0] > at_most_bytes
 
 

@@ -41,7 +41,7 @@ SPRING_KEY: Headers = (*SPRING[:3], ("kafka_dlt-key-exception-message", b"bad ke
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "description"),
     [
         (
             CONNECT,
@@ -69,12 +69,12 @@ SPRING_KEY: Headers = (*SPRING[:3], ("kafka_dlt-key-exception-message", b"bad ke
         ((("trace", b"1"),), None),
     ],
 )
-def test_each_tool_is_understood(headers: Headers, said: str | None) -> None:
-    assert describe_failure((("trace", b"x"), *headers)) == said
-    assert all(is_error_header(name) for name, _ in headers) == (said is not None)
+def test_the_failure_of_each_tool_is_described(headers: Headers, description: str | None) -> None:
+    assert describe_failure((("trace", b"x"), *headers)) == description
+    assert all(is_error_header(name) for name, _ in headers) == (description is not None)
 
 
-def test_a_letter_of_another_tool_says_what_that_tool_said() -> None:
+def test_a_letter_of_another_tool_has_the_error_of_that_tool() -> None:
     """DLQ-1: and goes by its own coordinates."""
     at = Position("orders.dead-letters", "T", 0, 5)
     letter = from_record(b"k", b"v", SPRING, at=at, record_timestamp=9)

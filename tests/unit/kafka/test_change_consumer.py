@@ -62,7 +62,7 @@ from connector.records.views import view_of_time
 from connector.validation import Limits
 from tests.changes import part
 from tests.unit.mock_cluster import HEARTBEAT, JOIN_GROUP, OFFSET_FETCH, SYNC_GROUP, MockCluster
-from tests.unit.records.test_arrival import ABSURD_MS
+from tests.unit.test_validation import ABSURD_MS
 
 FACTS = TopicFacts("t", "id", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 NOW = time.time_ns() // 1000

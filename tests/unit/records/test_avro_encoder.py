@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from connector.records.avro_encoder import encode_body, encode_row
-from connector.records.codec import encode_with_fastavro
 from connector.records.model import (
     MAX_LONG,
     SERVER_TIME,
@@ -17,6 +16,7 @@ from connector.records.model import (
     SetCell,
     WriteStreamOffset,
 )
+from tests.fastavro_encoder import encode_with_fastavro
 
 EDGES = sorted(
     {sign * 2**power + step for power in range(64) for sign in (1, -1) for step in (-1, 0, 1)}

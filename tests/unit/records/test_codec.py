@@ -170,8 +170,8 @@ def test_what_does_not_decide_how_bytes_are_read_refuses_no_schema(name: str) ->
     schema = json.loads(SCHEMA)
     schema["fields"] += SERVED[name]
     text = json.dumps(schema)
-    found = rejected(frame(BODY, 7), Schemas({7: text}))
-    assert found.reason is Reason.UNDECODABLE, found  # only the bytes of the fields are missing
+    result = rejected(frame(BODY, 7), Schemas({7: text}))
+    assert result.reason is Reason.UNDECODABLE, result  # only the bytes of the fields are missing
     unknown = {f"ChangeRecord.{one['name']}" for one in SERVED[name]}
     assert set(unknown_fields(text)) == unknown
     assert names_other_schema(frame(BODY, 7), Schemas({7: text}))
@@ -199,15 +199,15 @@ def test_a_schema_that_no_client_can_read_with_says_why(
     """REC-12."""
     schema = json.loads(SCHEMA)
     schema["fields"] += fields
-    found = rejected(frame(BODY, 7), Schemas({7: json.dumps(schema)}))
-    assert found.reason is Reason.UNKNOWN_SCHEMA
-    assert why in found.detail
+    result = rejected(frame(BODY, 7), Schemas({7: json.dumps(schema)}))
+    assert result.reason is Reason.UNKNOWN_SCHEMA
+    assert why in result.detail
 
 
 def test_a_schema_of_another_kind_is_named_by_its_kind() -> None:
     """REC-11: registries have schemas of Protobuf and JSON, too."""
-    found = rejected(frame(BODY, 7), Schemas({7: '{"schemaType": "PROTOBUF"}'}))
-    assert found == Rejection(
+    result = rejected(frame(BODY, 7), Schemas({7: '{"schemaType": "PROTOBUF"}'}))
+    assert result == Rejection(
         Reason.UNKNOWN_SCHEMA, "the schema 7 is of the kind PROTOBUF, and is not an Avro schema"
     )
 
@@ -238,7 +238,7 @@ def entry_kind(schema: Any) -> Any:
 
 def test_an_entry_of_a_newer_kind_is_an_unknown_entry() -> None:
     """REC-12, REC-16: the enum's default."""
-    schema = newer(lambda found: entry_kind(found)["symbols"].append("TRUNCATE_ROW"))
+    schema = newer(lambda result: entry_kind(result)["symbols"].append("TRUNCATE_ROW"))
     body = encode(CHANGE, 4).replace(b"\x06\x02f", b"\x08\x02f")
     assert rejected(frame(body, 7), Schemas({7: schema})).reason is Reason.UNKNOWN_ENTRY
     assert rejected(frame(body, None)).reason is Reason.UNDECODABLE
@@ -247,14 +247,14 @@ def test_an_entry_of_a_newer_kind_is_an_unknown_entry() -> None:
 def test_a_branch_of_a_newer_schema_is_undecodable_and_the_others_stay_readable() -> None:
     """REC-12."""
     new = {"type": "record", "name": "SchemaChange", "fields": [{"name": "text", "type": "string"}]}
-    schema = newer(lambda found: found["fields"][4]["type"].append(new))
+    schema = newer(lambda result: result["fields"][4]["type"].append(new))
     assert decode(frame(BODY, 7), Schemas({7: schema})) == ChangeRecord(HEARTBEAT, 4)
     unknown = rejected(frame(b"\x02p\x08\x00\x00\x04\x02a", 7), Schemas({7: schema}))
     assert unknown.reason is Reason.UNDECODABLE
     assert "lowmark.SchemaChange" in unknown.detail
 
 
-def test_the_id_is_there_for_whoever_asks_the_registry() -> None:
+def test_the_schema_id_of_a_value_is_known_before_it_is_decoded() -> None:
     """DLQ-4: asked before decoding, so that an unreachable registry makes no letters."""
     assert [
         confluent_id(value) for value in (None, b"", b"\x00\x01", SINGLE, frame(BODY, 2**32 - 1))
@@ -343,7 +343,7 @@ def test_what_was_there_before_travels_apart_from_the_entries() -> None:
     )
 
 
-def test_a_list_that_goes_on_with_an_impossible_block_is_undecodable() -> None:
+def test_a_list_with_an_impossible_second_block_is_undecodable() -> None:
     """REC-13, DLQ-9: a second block of -2^63 items."""
     value = frame(encode(ChildPartitions("p", 7, 0, (ChildPartition("c"),)), 4), None)
     assert value.endswith(b"\x00\x00")  # the end of the children, and no release

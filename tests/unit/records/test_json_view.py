@@ -314,7 +314,7 @@ def test_cell_timestamps_beyond_the_year_9999_stay_integers() -> None:
         row_image=RowImage(ModType.UPDATE, old_cells=(OldCell("f", b"", b"", -1),)),
     )
     view = written(change)["data_change"]
-    assert [found.get("cell_timestamp") for found in view["entries"]] == [
+    assert [result.get("cell_timestamp") for result in view["entries"]] == [
         "9999-12-31T23:59:59.999999Z",
         MAX_TIMESTAMP + 1,
         None,
@@ -428,11 +428,11 @@ def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
         ("[" * 100_000, "", "This line is not JSON"),
         ("[]", "", "but must be an object"),
         ('{"a": 1, "a": 2}', "a", "occurs twice"),
-        ({"stream_partition": "p"}, "data_change", "this one has none of them"),
+        ({"stream_partition": "p"}, "data_change", "This one has none of them"),
         (
             {"stream_partition": "p", "heartbeat": {}, "data_change": {}},
             "heartbeat",
-            "this one has data_change and heartbeat",
+            "This one has data_change and heartbeat",
         ),
         ({"heartbeat": {"timestamp": 5}}, "stream_partition", "stream_partition is missing"),
         (
@@ -454,7 +454,7 @@ def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
         (
             {"stream_partition": "p", "data_change": SMALL | {"row_key": {"base64": "!"}}},
             "data_change.row_key",
-            "cannot be read as bytes",
+            "but must be bytes (",
         ),
         (
             {
@@ -467,7 +467,7 @@ def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
         (
             {"stream_partition": "p", "data_change": SMALL | {"row_key": "\ud800"}},
             "data_change.row_key",
-            "cannot be read as bytes",
+            "but must be bytes (",
         ),
         (
             {"stream_partition": "p", "data_change": SMALL | {"row_key": ""}},

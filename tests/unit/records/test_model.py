@@ -177,7 +177,7 @@ def test_a_list_of_entries_is_taken_as_it_is_now() -> None:
     assert built.entries == (DeleteFamily("f"),)
 
 
-def test_a_column_is_no_part_of_the_primary_key_unless_that_is_said() -> None:
+def test_a_column_is_not_part_of_the_primary_key_by_default() -> None:
     """REC-8."""
     assert ColumnType("name", "STRING") == ColumnType(
         "name", "STRING", is_primary_key=False, ordinal_position=0

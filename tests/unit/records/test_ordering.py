@@ -55,7 +55,7 @@ def test_a_change_without_transaction_is_ordered_as_record_sequence_0() -> None:
     assert order(record_sequence=None) == order(record_sequence=0)
 
 
-def test_sequence_number_replaces_what_the_commit_says() -> None:
+def test_the_sequence_number_replaces_the_commit_timestamp() -> None:
     """MRG-2: an older commit with a larger number wins."""
     larger = change(at=1, change_sequence_number="B")
     smaller = change(at=9, tie_breaker=9, record_sequence=9, change_sequence_number="a")

@@ -29,19 +29,16 @@ WHOLE = READ.logged([Run(10, 20, 1)])
 def letter(offset: int, value: bytes | None = b"v", **fields: object) -> DeadLetter:
     position = Position("t", "id", 0, offset)
     common = DeadLetter(
-        position,
-        b"k",
-        value,
-        (("h", None),),
-        Reason.UNDECODABLE,
-        "",
-        "",
-        0,
-        0,
-        0,
-        None,
-        1,
-        "1/0/0/0",
+        position=position,
+        key=b"k",
+        value=value,
+        headers=(("h", None),),
+        reason=Reason.UNDECODABLE,
+        detail="",
+        first_failed_at=0,
+        record_timestamp=0,
+        ingest_batch=1,
+        order_position="1/0/0/0",
     )
     return replace(common, **fields)  # type: ignore[arg-type]
 

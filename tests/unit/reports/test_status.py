@@ -79,7 +79,7 @@ def announced(
 
 
 def progress(
-    heard: BatchClaims,
+    claims: BatchClaims,
     *,
     at: int = 0,
     ends: int = 3,
@@ -87,7 +87,7 @@ def progress(
     roots: frozenset[str] = frozenset(),
     **counts: object,
 ) -> Progress:
-    counted = BatchCounts(heard=heard, read_at=at, **counts)  # type: ignore[arg-type]
+    counted = BatchCounts(claims=claims, read_at=at, **counts)  # type: ignore[arg-type]
     return Progress().after(
         1, counted, {0: ends}, EndOffsets(900 * S, {0: high}), StreamRules(roots=roots)
     )
@@ -106,9 +106,9 @@ def test_the_stream_partition_with_the_least_claim_delays_the_low_watermark() ->
 
 def test_a_stream_has_its_progress_and_what_delays_it() -> None:
     """OPS-5, WMK-8, WMK-12, DLQ-7"""
-    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
+    claims = BatchClaims(2, {"a": {0: 50, 1: 50}, "stray": {0: 9, 1: 0}}, announced("a"))
     after_batch = progress(
-        heard, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
+        claims, at=600 * S, changes=5, late=2, rejected={"BAD_FRAMING": 3, "INVALID/ROW_KEY": 1}
     )
     status = stream_status(
         StreamConfig(name="s", topic="s", stall_after_s=400),
@@ -140,8 +140,8 @@ def test_a_stream_has_its_progress_and_what_delays_it() -> None:
 
 def test_a_stalled_stream_partition_without_a_claim_is_named_with_the_remedy() -> None:
     """PUB-2: not one that sends heartbeats and lags, and not while ingest may be the cause."""
-    heard = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
-    after_batch = progress(heard, at=600 * S)
+    claims = BatchClaims(2, {"a": {0: 50, 1: 50}, "b": {0: 9}}, announced("a", "b", "c"))
+    after_batch = progress(claims, at=600 * S)
     for stall_after_s, is_verified in ((300, True), (301, False)):
         status = stream_status(
             StreamConfig(name="s", topic="s", stall_after_s=stall_after_s), after_batch, NOW
@@ -236,11 +236,11 @@ def test_a_stall_names_ingest_or_the_producer_as_its_cause() -> None:
 
 def test_a_hole_in_the_key_space_is_shown() -> None:
     """WMK-9"""
-    heard = BatchClaims(
+    claims = BatchClaims(
         2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=((None, b"g"), (b"m\xff", None)))
     )
     status = stream_status(
-        StreamConfig(name="s", topic="s", stall_after_s=400), progress(heard), NOW
+        StreamConfig(name="s", topic="s", stall_after_s=400), progress(claims), NOW
     )
     assert status.uncovered == ("root", KeyRange(b"g", b"m\xff"))
     assert status.to_json()["uncovered"] == {
@@ -254,10 +254,10 @@ def test_a_hole_in_the_key_space_is_shown() -> None:
 def test_an_empty_end_key_leaves_no_hole() -> None:
     """ING-5, WMK-9: it is the end of the key space, as in Bigtable."""
     for ranges in (((b"", b"g"), (b"g", b"")), ((None, b"g"), (b"g", b""))):
-        heard = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
+        claims = BatchClaims(2, {"a": {0: 50, 1: 50}}, announced("a", "b", ranges=ranges))
         assert (
             stream_status(
-                StreamConfig(name="s", topic="s", stall_after_s=400), progress(heard), NOW
+                StreamConfig(name="s", topic="s", stall_after_s=400), progress(claims), NOW
             ).uncovered
             is None
         )
@@ -327,9 +327,9 @@ def test_a_hole_may_belong_to_stream_partitions_without_a_key_range(
         )
         for root, live in said.items()
     )
-    heard = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
+    claims = BatchClaims(1, {"undeclared": {0: 5}}, lineage)
     status = stream_status(
-        StreamConfig(name="s", topic="s", stall_after_s=9999), progress(heard), NOW
+        StreamConfig(name="s", topic="s", stall_after_s=9999), progress(claims), NOW
     )
     assert status.uncovered == (None if hole is None else ("root", hole))
     assert status.without_key_range == may_fill
@@ -601,12 +601,12 @@ def test_stream_partitions_are_listed_as_they_hold_the_low_watermark() -> None:
         "d", 40, 1, (ChildPartition("both", ("d", "c"), b"m", None), ChildPartition("e", ("d",)))
     )
     lineage = (*announced("d", "c", "b"), LineageRecord(0, 2, merged), LineageRecord(1, 2, merged))
-    heard = BatchClaims(
+    claims = BatchClaims(
         2,
         {"b": {0: 30, 1: 20}, "c": {0: 20, 1: 30}, "stray": {0: 5, 1: 5}, "mute": {0: 0, 1: 9}},
         lineage,
     )
-    frontier = advance(UNKNOWN, heard, now=7 * S)
+    frontier = advance(UNKNOWN, claims, now=7 * S)
     listed = partition_statuses(frontier, 67 * S, stall_after_s=60)
     shown = [
         (one.name, one.low_watermark, one.lagging_partition, one.waits_for, one.is_over)

@@ -173,19 +173,15 @@ def row(kind: str, batch: int | None, number: int, offset: int) -> dict[str, Any
 
 def letter(batch: int, number: int, offset: int) -> DeadLetter:
     return DeadLetter(
-        Position("t", "id", number, offset),
-        b"k",
-        b"v%d" % offset,
-        HEADERS,
-        Reason.UNDECODABLE,
-        "",
-        "",
-        0,
-        0,
-        0,
-        None,
-        batch,
-        "",
+        position=Position("t", "id", number, offset),
+        key=b"k",
+        value=b"v%d" % offset,
+        headers=HEADERS,
+        reason=Reason.UNDECODABLE,
+        detail="",
+        first_failed_at=0,
+        record_timestamp=0,
+        ingest_batch=batch,
     )
 
 

@@ -46,7 +46,7 @@ def test_validate_names_the_faults_of_the_cluster(tmp_path: Path) -> None:
     assert [level for level, _ in before] == ["ok"] * 3
     cluster = SparkConfig(master=f"spark://127.0.0.1:{free_port()}")
     (added,) = set(findings(cluster, shared=False)) - set(before)
-    assert added == ("fault", "FOLDER_NOT_SHARED")
+    assert added == ("fault", "WAREHOUSE_UNUSABLE")
     (added,) = set(findings(cluster, shared=True)) - set(before)
     assert added == ("fault", "SPARK_MASTER_UNREACHABLE")
     assert findings(SparkConfig(master="yarn"), shared=True) == [("ok", None)] * 4

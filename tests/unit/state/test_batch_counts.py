@@ -18,8 +18,8 @@ BEFORE = Progress(frontier=Frontier(2, {"p": StreamPartition(claims={0: 50}, epo
 
 
 def test_the_counts_of_no_rows_are_those_of_an_empty_batch() -> None:
-    found = counts_of(RowCounts(), Progress(), 2, {})
-    assert (found.records, found.heard) == (0, BatchClaims(2))
+    result = counts_of(RowCounts(), Progress(), 2, {})
+    assert (result.records, result.claims) == (0, BatchClaims(2))
 
 
 def test_claims_without_effect_are_found_in_what_was_read_before() -> None:
@@ -27,10 +27,10 @@ def test_claims_without_effect_are_found_in_what_was_read_before() -> None:
     rows = RowCounts(in_future=Counter(p=3, q=0))
     rows.claim("p", 0, 40)
     rows.claim("p", 0, 30)
-    found = counts_of(rows, BEFORE, 2, {})
-    assert found.heard.claims == {"p": {0: 40}}
-    assert found.findings.ignored == {"p": {Ignored.BACKWARDS: 1, Ignored.IN_FUTURE: 3}}
-    assert found.ignored_claims == 4
+    result = counts_of(rows, BEFORE, 2, {})
+    assert result.claims.claims == {"p": {0: 40}}
+    assert result.findings.ignored == {"p": {Ignored.BACKWARDS: 1, Ignored.IN_FUTURE: 3}}
+    assert result.ignored_claims == 4
 
 
 def test_an_older_producer_is_found_in_the_batch_and_behind_the_batches_before() -> None:
@@ -38,9 +38,9 @@ def test_an_older_producer_is_found_in_the_batch_and_behind_the_batches_before()
     rows = RowCounts()
     for kafka_partition, epoch, offset in ((0, 3, 1), (0, 4, 2), (0, 3, 5), (1, 8, 7)):
         rows.epoch("p", kafka_partition, epoch, offset)
-    found = counts_of(rows, BEFORE, 2, {})
-    assert found.heard.epochs == {"p": {0: 4, 1: 8}}
-    assert found.findings.older_producers == {"p": OlderProducer(1, 8, 9)}
+    result = counts_of(rows, BEFORE, 2, {})
+    assert result.claims.epochs == {"p": {0: 4, 1: 8}}
+    assert result.findings.older_producers == {"p": OlderProducer(1, 8, 9)}
     assert counts_of(rows, Progress(), 2, {}).findings.older_producers == {
         "p": OlderProducer(0, 3, 4)
     }
@@ -48,8 +48,11 @@ def test_an_older_producer_is_found_in_the_batch_and_behind_the_batches_before()
 
 def test_records_are_counted_by_the_unknown_fields_of_their_schema() -> None:
     """ING-3."""
-    found = counts_of(RowCounts(schemas=Counter({1: 2, 7: 1})), Progress(), 2, {1: ("color",)})
-    assert found.findings.unknown_fields == {1: SchemaFields(("color",), 2), 7: SchemaFields((), 1)}
+    result = counts_of(RowCounts(schemas=Counter({1: 2, 7: 1})), Progress(), 2, {1: ("color",)})
+    assert result.findings.unknown_fields == {
+        1: SchemaFields(("color",), 2),
+        7: SchemaFields((), 1),
+    }
 
 
 @pytest.mark.parametrize(("named", "expected"), [(0, 2), (2, 2), (3, 3)])
@@ -59,5 +62,7 @@ def test_a_record_may_name_more_kafka_partitions_than_the_topic_has(
     """WMK-4."""
     record = ChildPartitions("p", 5, 0, (ChildPartition("p"),))
     lineage = LineageRecord(0, 2, record)
-    found = counts_of(RowCounts(kafka_partitions=named, lineage={lineage: None}), Progress(), 2, {})
-    assert (found.heard.kafka_partitions, found.heard.lineage) == (expected, (lineage,))
+    result = counts_of(
+        RowCounts(kafka_partitions=named, lineage={lineage: None}), Progress(), 2, {}
+    )
+    assert (result.claims.kafka_partitions, result.claims.lineage) == (expected, (lineage,))

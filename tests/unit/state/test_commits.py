@@ -97,8 +97,8 @@ def test_files_that_changed_have_their_newest_action() -> None:
 @pytest.mark.parametrize(
     ("content", "code"),
     [
-        *((content, ErrorCode.TABLE_DAMAGED) for content in ("", '{"commitInfo":{"tim', "x", "5")),
-        ('{"add":{}}', ErrorCode.COMMIT_UNREADABLE),
+        *((content, "TABLE_DAMAGED") for content in ("", '{"commitInfo":{"tim', "x", "5")),
+        ('{"add":{}}', "COMMIT_UNREADABLE"),
     ],
 )
 def test_a_damaged_commit_is_an_error(content: str, code: ErrorCode) -> None:

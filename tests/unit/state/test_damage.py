@@ -15,21 +15,24 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from connector import warehouse
 from connector import warehouse as places
 from connector.cli.remedies import command_for
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import StorageError, TableError
 from connector.lake.audit_log import AuditLog
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.small_tables import as_arrow
-from connector.state.damage import explained
+from connector.lake.state_reader import progress_of
+from connector.state.damage import explained, reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride
+from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.write_streams.releases import ReleaseRows
-from tests.unit.warehouses import log_table
+from tests.unit.warehouses import commit, log_table
 
 SMALL = (
     *("overrides", "closed_partitions", "released_transactions", "released_rows"),
@@ -59,7 +62,7 @@ def writers(warehouse: str) -> dict[str, Callable[[], object]]:
             ClosePartition(1, "s", "p", "gone", 1, "ann")
         ),
         "released_transactions": lambda: overrides.add_release(
-            ReleaseTransaction(1, "s", "tx", "gone", 1, "ann")
+            ReleaseTransaction(1, "s", "tx", "gone", 1, "ann", 5)
         ),
         "released_rows": lambda: overrides.add_row_release(
             ReleaseRows(1, "s", 5, "gone", 1, "ann", "w/a")
@@ -95,7 +98,7 @@ def test_a_table_without_its_log_is_not_an_empty_table(
     for action in (readers(warehouse)[name], writers(warehouse)[name]):
         with pytest.raises(TableError, match="is not a Delta table") as caught:
             action()
-        assert caught.value.code == ErrorCode.FOLDER_NOT_A_TABLE
+        assert caught.value.code == "TABLE_DAMAGED"
         assert f"Or move the folder {path} away" in caught.value.remedy
     if is_empty:
         (path / "_delta_log").rmdir()
@@ -155,7 +158,7 @@ def test_a_limit_of_files_is_the_error_and_nothing_is_printed(
     full = pytest.raises(StorageError, match="size limit")
     with full as caught, files_up_to(256):
         writers(warehouse)[name]()
-    assert caught.value.code == ErrorCode.DISK_FULL
+    assert caught.value.code == "DISK_FULL"
     assert readers(warehouse)[name]() == known
     assert capfd.readouterr().err == ""
 
@@ -182,7 +185,7 @@ def test_a_folder_that_cannot_be_written_is_the_error_and_nothing_is_printed(
     refused = pytest.raises(TableError, match="The operating system refuses it")
     with refused as caught, without_rights(tmp_path):
         writers(str(tmp_path))[name]()
-    assert caught.value.code == ErrorCode.WAREHOUSE_UNUSABLE
+    assert caught.value.code == "WAREHOUSE_UNUSABLE"
     assert "access" in caught.value.remedy
     assert capfd.readouterr().err == ""
 
@@ -195,19 +198,19 @@ def test_a_folder_that_cannot_be_written_is_the_error_and_nothing_is_printed(
         ("File too large (os error 27)", "DISK_FULL"),
         ("[Errno 30] Read-only file system: '/w'", "WAREHOUSE_UNUSABLE"),
         ("[Errno 13] Permission denied: '/w'", "WAREHOUSE_UNUSABLE"),
-        ("Object at location /w/part-0.snappy.parquet not found: No such", "DATA_FILE_MISSING"),
+        ("Object at location /w/part-0.snappy.parquet not found: No such", "TABLE_DAMAGED"),
         ("Schema error: No field named stream.\nValid fields are t.a.", "COMMIT_FOREIGN"),
         ("something else", None),
     ],
 )
 def test_an_error_of_a_library_is_known_by_its_text(text: str, code: str | None) -> None:
     """TBL-14."""
-    found = explained("/w/_connector/cuts", "read", text)
-    assert (found and found.code) == code
-    assert found is None or found.fields["path"] == "/w/_connector/cuts"
+    result = explained("/w/_connector/cuts", "read", text)
+    assert (result and result.code) == code
+    assert result is None or result.fields["path"] == "/w/_connector/cuts"
 
 
-def test_a_data_file_that_is_gone_is_named_without_spark(tmp_path: Path) -> None:
+def test_a_missing_data_file_is_named_without_spark(tmp_path: Path) -> None:
     """TBL-14: a table is rebuilt; a small table can be moved away."""
     warehouse = str(tmp_path)
     log_table(tmp_path, "one", TableState(apply_number=1))
@@ -215,9 +218,9 @@ def test_a_data_file_that_is_gone_is_named_without_spark(tmp_path: Path) -> None
     for folder in (places.table(warehouse, "one"), places.cuts(warehouse)):
         for file in data_files(Path(folder)):
             file.unlink()
-    with pytest.raises(StorageError, match=r"A data file of .* is missing") as caught:
+    with pytest.raises(StorageError, match=r"A data file of .* is damaged or missing") as caught:
         list(open_table(places.table(warehouse, "one")).rows())
-    assert caught.value.code == ErrorCode.DATA_FILE_MISSING
+    assert caught.value.code == "TABLE_DAMAGED"
     assert command_for(caught.value) == "connector table rebuild one"
     with pytest.raises(StorageError, match="snapshots can be read again") as caught:
         History(warehouse).newest_cut("s")
@@ -232,7 +235,7 @@ def test_a_table_of_another_program_is_not_read_or_written(tmp_path: Path, name:
     for action in (readers(warehouse)[name], writers(warehouse)[name]):
         with pytest.raises(TableError, match="is not one of lowmark") as caught:
             action()
-        assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+        assert caught.value.code == "COMMIT_FOREIGN"
         assert f"Or move the folder {path} away" in caught.value.remedy
     assert DeltaTable(path).version() == 0
 
@@ -255,7 +258,7 @@ def test_a_row_of_another_program_is_an_error_with_a_remedy(
     )
     with pytest.raises(TableError, match=r"A row of .* cannot be read") as caught:
         [*History(str(tmp_path)).jobs("t"), *History(str(tmp_path)).cuts("s")]
-    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+    assert caught.value.code == "COMMIT_UNREADABLE"
     assert "away" in caught.value.remedy
 
 
@@ -272,3 +275,37 @@ def test_damaged_overrides_say_that_their_folder_can_be_moved_away(tmp_path: Pat
             assert f"Or move the folder {path} away" in caught.value.remedy
     shutil.rmtree(path)
     assert overrides.bounds() == {}
+
+
+STORED = TableState(apply_number=3, to_batch=2).to_json("accounts")
+
+
+@pytest.mark.parametrize("value", ["x", 1.5, None, []])
+def test_a_wrong_type_is_named_with_its_path(value: object) -> None:
+    with pytest.raises(TableError, match="/w/t cannot be read") as caught, reading("/w/t"):
+        TableState.from_json({**STORED, "apply_number": value})
+    assert "apply_number" in str(caught.value)
+    assert caught.value.fields == {"path": "/w/t"}
+
+
+def test_a_missing_key_is_named() -> None:
+    stored: dict[str, object] = {}
+    with pytest.raises(TableError, match="The key 'progress' is missing"), reading("/w/t"):
+        TableState.from_json(stored["progress"])  # type: ignore[arg-type]
+
+
+def test_a_form_that_can_be_read_is_left_alone() -> None:
+    with reading("/w/t"):
+        assert TableState.from_json(STORED).apply_number == 3
+
+
+def test_a_frontier_that_is_missing_is_an_error_with_a_remedy(tmp_path: Path) -> None:
+    """TBL-14: other progress can still be read."""
+    stored = {"stream": "s", "progress": Progress(ingest_batch=3).to_json()}
+    row = {"ingest_batch": 3, "slot": -1}
+    path = Path(warehouse.changelog(str(tmp_path), "s"))
+    commit(path, [row], {"ingest_batch": "int64", "slot": "int64", "frontier": "string"}, stored)
+    assert progress_of(str(tmp_path), "s").ingest_batch == 3
+    with pytest.raises(TableError, match="has no frontier of batch 3") as caught:
+        progress_of(str(tmp_path), "s", with_frontier=True)
+    assert caught.value.fields == {"stream": "s", "path": str(path)}

@@ -12,14 +12,14 @@ import pytest
 
 from connector import warehouse as places
 from connector.cli.remedies import command_for
-from connector.errors import ErrorCode, TableError
+from connector.errors import TableError
 from connector.lake.changelog_reader import open_logged
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
 from connector.spark.storage.logged_batch import LoggedBatch
+from connector.state.damage import reading
 from connector.state.overrides import PaceOverride
-from connector.state.reading import reading
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from tests.unit.warehouses import commit, log_table
@@ -47,9 +47,9 @@ READERS: list[Callable[[str], object]] = [
 ]
 
 
-def logged(warehouse: Path, said: dict[str, Any]) -> str:
+def logged(warehouse: Path, metadata: dict[str, Any]) -> str:
     path = places.changelog(str(warehouse), "s")
-    commit(Path(path), [{"kind": "frontier"}], {"kind": "string"}, said)
+    commit(Path(path), [{"kind": "frontier"}], {"kind": "string"}, metadata)
     return str(warehouse)
 
 
@@ -57,9 +57,9 @@ def test_a_sound_changelog_is_read(tmp_path: Path) -> None:
     warehouse = logged(tmp_path, SAID)
     assert batch_with(warehouse, "s", {0: 7}) == 1
     assert batch_with(warehouse, "s", {0: 8}) is None
-    found = open_logged(warehouse, "s")
-    assert found is not None
-    assert (found.end, found.to_batch) == ({0: 7}, 1)
+    result = open_logged(warehouse, "s")
+    assert result is not None
+    assert (result.end, result.to_batch) == ({0: 7}, 1)
 
 
 @pytest.mark.parametrize("read", READERS)
@@ -70,7 +70,7 @@ def test_a_damaged_progress_is_an_error(
     warehouse = logged(tmp_path, {**SAID, "progress": progress})
     with pytest.raises(TableError, match="cannot be read") as caught:
         read(warehouse)
-    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+    assert caught.value.code == "COMMIT_UNREADABLE"
 
 
 @pytest.mark.parametrize("read", READERS[:2])
@@ -104,14 +104,14 @@ def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path:
     ):
         with pytest.raises(TableError, match="is not a Delta table") as caught:
             read()
-        assert caught.value.code == ErrorCode.FOLDER_NOT_A_TABLE
+        assert caught.value.code == "TABLE_DAMAGED"
         assert command_for(caught.value) is None
     with pytest.raises(TableError) as caught:
         open_table(places.table(str(tmp_path), "other"))
-    assert caught.value.code == ErrorCode.TABLE_MISSING
+    assert caught.value.code == "TABLE_MISSING"
 
 
-def test_a_file_in_the_place_of_the_overrides_is_an_error(tmp_path: Path) -> None:
+def test_a_file_at_the_path_of_the_overrides_is_an_error(tmp_path: Path) -> None:
     """TBL-20."""
     (tmp_path / "_connector").write_text("")
     overrides = Overrides(str(tmp_path))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.state.stream_progress import FreshnessFile, Progress, with_file
+from connector.state.stream_progress import FreshnessFile, Progress, with_freshness_file
 from connector.watermarks.freshness import EndOffsets, FreshnessLog
 
 BATCH = FreshnessLog().after(3, {0: 5, 11: 7}, EndOffsets(100, {0: 5, 11: 7}))
@@ -20,10 +20,10 @@ FILE = FreshnessFile("T", 200, {0: 5, 11: 7})
 
 def test_the_newer_time_of_file_and_commit_counts() -> None:
     """TBL-24, staleness_is_bounded"""
-    assert with_file(PROGRESS, STORED, FILE.to_text()).freshness.of(3) == 200
-    assert with_file(PROGRESS, STORED, None) == PROGRESS
+    assert with_freshness_file(PROGRESS, STORED, FILE.to_text()).freshness.of(3) == 200
+    assert with_freshness_file(PROGRESS, STORED, None) == PROGRESS
     for at in (99, 100):
-        assert with_file(PROGRESS, STORED, replace(FILE, at=at).to_text()) == PROGRESS
+        assert with_freshness_file(PROGRESS, STORED, replace(FILE, at=at).to_text()) == PROGRESS
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_newer_time_of_file_and_commit_counts() -> None:
 )
 def test_a_file_that_says_nothing_of_the_batch_is_ignored(stored: Any, text: str) -> None:
     """TBL-24, staleness_is_bounded"""
-    assert with_file(PROGRESS, stored, text) == PROGRESS
+    assert with_freshness_file(PROGRESS, stored, text) == PROGRESS
 
 
 @given(st.dictionaries(st.sampled_from([0, 11, 12]), st.integers(0, 10)), st.integers(0, 300))
@@ -49,8 +49,8 @@ def test_a_file_makes_no_state_younger_than_it_is(ends: dict[int, int], at: int)
     from a backup.
     """
     read_to = {0: 5, 11: 7}
-    found = with_file(PROGRESS, STORED, FreshnessFile("T", at, ends).to_text())
-    known = found.freshness.of(3)
+    result = with_freshness_file(PROGRESS, STORED, FreshnessFile("T", at, ends).to_text())
+    known = result.freshness.of(3)
     is_contained = all(read_to.get(k, 0) >= end for k, end in ends.items())
     assert known == (at if at > 100 and is_contained else 100)
-    assert found.freshness.newest == max(at, 100)
+    assert result.freshness.newest == max(at, 100)

@@ -16,10 +16,10 @@ from connector.state.incomplete_transactions import (
     MOST_LISTED,
     NOT_CHECKED,
     STORE_EVERY_US,
-    Found,
     IncompleteTransaction,
     ReleaseTransaction,
     TransactionCheck,
+    TransactionGap,
 )
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.stored import from_stored, to_stored
@@ -40,7 +40,7 @@ def waiting(wait_s: int | None) -> StreamConfig:
     )
 
 
-def release(id_: str, number: int = 1, at: int | None = None) -> ReleaseTransaction:
+def release(id_: str, number: int = 1, at: int = 4) -> ReleaseTransaction:
     return ReleaseTransaction(number, "s", id_, "a reason", 1, "a test", at)
 
 
@@ -79,14 +79,16 @@ def test_a_check_is_stored_at_once_if_tables_wait_for_it() -> None:
     assert checked.is_news(stored, now, below=9, waits=False)
     assert not checked.is_news(replace(stored, checked_at=1), now, below=9, waits=False)
     assert not checked.is_news(stored, now, below=10, waits=True), "nothing looks below 10"
-    found = stored.after(10, [Found(4, "a", 1)], now)
-    assert found.is_news(replace(stored, checked_at=1), now, below=10, waits=False)
+    result = stored.after(10, [TransactionGap(4, "a", 1)], now)
+    assert result.is_news(replace(stored, checked_at=1), now, below=10, waits=False)
     taken = replace(stored, released_to=3)
     assert taken.is_news(stored, 1, below=0, waits=False)
 
 
 def test_tables_wait_until_the_records_are_there() -> None:
-    checked = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1)], 1, wait_us=WAIT)
+    checked = replace(NOT_CHECKED, declared=1).after(
+        10, [TransactionGap(4, "a", 1)], 1, wait_us=WAIT
+    )
     assert checked.waits_to(10, 2, WAIT) == 4
     assert checked.overdue(2, WAIT) == ()
     assert checked.waits_to(10, 1 + WAIT, WAIT) == 10
@@ -97,7 +99,9 @@ def test_tables_wait_until_the_records_are_there() -> None:
 
 
 def test_nothing_waits_for_a_released_transaction() -> None:
-    checked = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1)], 1, wait_us=WAIT)
+    checked = replace(NOT_CHECKED, declared=1).after(
+        10, [TransactionGap(4, "a", 1)], 1, wait_us=WAIT
+    )
     released = checked.released([release("a"), release("of another time", 2)])
     assert released.waits_to(10, 2, WAIT) == 10
     assert (checked.complete_to(10), released.complete_to(10)) == (4, 10)
@@ -106,13 +110,13 @@ def test_nothing_waits_for_a_released_transaction() -> None:
     assert checked.released([release("a", at=5)]).incomplete == checked.incomplete
     assert checked.released([release("a", at=4)]).incomplete == released.incomplete
     assert released.released([]).released_to == released.released([release("a")]).released_to == 2
-    again = released.after(11, [Found(4, "a", 1)], 5, wait_us=WAIT)
+    again = released.after(11, [TransactionGap(4, "a", 1)], 5, wait_us=WAIT)
     assert again.incomplete == (IncompleteTransaction(4, "a", 1, 1, True),)
 
 
 def test_what_is_below_the_horizon_is_forgotten() -> None:
-    checked = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1)], 1)
-    assert checked.after(20, [Found(4, "a", 1)], 2, horizon=5).incomplete == ()
+    checked = replace(NOT_CHECKED, declared=1).after(10, [TransactionGap(4, "a", 1)], 1)
+    assert checked.after(20, [TransactionGap(4, "a", 1)], 2, horizon=5).incomplete == ()
 
 
 @given(
@@ -123,39 +127,40 @@ def test_a_bounded_list_leaves_out_nothing_that_is_waited_for(
     drawn: list[tuple[int, int]], waits: bool
 ) -> None:
     """cut_is_consistent: the cut never passes one that no table may show."""
-    found = sorted(Found(at, str(id_), 1) for at, id_ in drawn)
+    result = sorted(TransactionGap(at, str(id_), 1) for at, id_ in drawn)
     wait_us = WAIT if waits else 0
-    checked = replace(NOT_CHECKED, declared=1).after(60, found, 1, wait_us=wait_us)
+    checked = replace(NOT_CHECKED, declared=1).after(60, result, 1, wait_us=wait_us)
     assert len(checked.incomplete) <= MOST_LISTED
     complete_to = checked.waits_to(60, 1, wait_us)
     if waits:
-        assert complete_to == min([60, *(one.commit_timestamp for one in found)])
-        left_out = {one[:2] for one in found} - {one[:2] for one in checked.incomplete}
+        assert complete_to == min([60, *(one.commit_timestamp for one in result)])
+        left_out = {one[:2] for one in result} - {one[:2] for one in checked.incomplete}
         assert all(at >= checked.checked_to for at, _ in left_out), "they are found again"
     else:
         assert complete_to == 60
-        assert checked.found == len(found)
+        assert checked.found == len(result)
 
 
 def test_what_is_overdue_stays_in_a_full_list() -> None:
     """cut_is_consistent: no table is a consistent cut of them, however many there are. Applies and
     the horizon go on.
     """
-    found = [Found(at, "t", 1) for at in range(1, MOST_LISTED + 51)]
-    checked = replace(NOT_CHECKED, declared=1).after(900, found, 1, wait_us=WAIT)
+    result = [TransactionGap(at, "t", 1) for at in range(1, MOST_LISTED + 51)]
+    checked = replace(NOT_CHECKED, declared=1).after(900, result, 1, wait_us=WAIT)
     assert checked.waits_to(900, 1, WAIT) == 1
-    again = checked.after(950, found, 1 + WAIT, wait_us=WAIT)
+    again = checked.after(950, result, 1 + WAIT, wait_us=WAIT)
     assert len(again.overdue(1 + WAIT, WAIT)) == MOST_LISTED
     assert (again.complete_to(950), again.waits_to(950, 1 + WAIT, WAIT)) == (1, 950)
-    released = again.released([release("t")]).after(950, found, 2 + WAIT, wait_us=WAIT)
+    requests = [release("t", at=at) for at in range(1, MOST_LISTED + 1)]
+    released = again.released(requests).after(950, result, 2 + WAIT, wait_us=WAIT)
     assert released.complete_to(950) == MOST_LISTED + 1, "those that were left out are found again"
 
 
 def test_what_was_left_out_of_the_list_is_counted_once() -> None:
-    found = [Found(5, f"{n:03}", 1) for n in range(MOST_LISTED + 50)]
-    checked = replace(NOT_CHECKED, declared=1).after(10, found, 1)
-    again = checked.after(20, found, 2)
-    assert (again.found, again.incomplete) == (len(found), checked.incomplete)
+    result = [TransactionGap(5, f"{n:03}", 1) for n in range(MOST_LISTED + 50)]
+    checked = replace(NOT_CHECKED, declared=1).after(10, result, 1)
+    again = checked.after(20, result, 2)
+    assert (again.found, again.incomplete) == (len(result), checked.incomplete)
 
 
 @given(st.data())
@@ -174,8 +179,10 @@ def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> 
             low += step
             lacking -= {place for place in sorted(lacking) if data.draw(st.booleans())}
             listed = {one[:2] for one in check.incomplete}
-            seen = [p for p in lacking if p in listed or check.checked_to <= p[0] < low]
-            check = check.after(low, [Found(*place, 1) for place in seen], now, wait_us=3)
+            incomplete = [p for p in lacking if p in listed or check.checked_to <= p[0] < low]
+            check = check.after(
+                low, [TransactionGap(*place, 1) for place in incomplete], now, wait_us=3
+            )
             if check.incomplete and data.draw(st.booleans()):
                 at, id_ = check.incomplete[0][:2]
                 released.add((at, id_))
@@ -217,7 +224,7 @@ def test_old_progress_has_no_check_and_new_progress_is_read_again(check: Transac
 
 def test_the_cut_and_the_horizon_stay_below_an_incomplete_transaction() -> None:
     """cut_is_consistent, deletes_stay_deleted: and TBL-11 once it is overdue."""
-    check = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1)], 1, wait_us=WAIT)
+    check = replace(NOT_CHECKED, declared=1).after(10, [TransactionGap(4, "a", 1)], 1, wait_us=WAIT)
     progress = Progress(ingest_batch=3, transactions=check, frontier=Frontier(low_watermark=10))
     assert progress.cut(2, 300).low_watermark == 10, "the stream does not wait"
     cut = progress.cut(2, 300, WAIT // 1_000_000)
@@ -234,7 +241,9 @@ def test_stored_form(check: TransactionCheck) -> None:
 
 def test_the_status_names_the_oldest_and_what_tables_do() -> None:
     """ING-2: they wait, they no longer wait, or the stream only counts."""
-    check = replace(NOT_CHECKED, declared=1).after(10, [Found(4, "a", 1), Found(5, "b", 2)], 1)
+    check = replace(NOT_CHECKED, declared=1).after(
+        10, [TransactionGap(4, "a", 1), TransactionGap(5, "b", 2)], 1
+    )
     progress = Progress(ingest_batch=3, transactions=check, frontier=Frontier(low_watermark=10))
     for now, wait_s, effect in (
         (2, 10, "tables wait for it"),
@@ -249,6 +258,6 @@ def test_the_status_names_the_oldest_and_what_tables_do() -> None:
         ("a", 1),
         ("b", 2),
     ]
-    released = replace(progress, transactions=check.released([release("a"), release("b", 2)]))
+    released = replace(progress, transactions=check.released([release("a"), release("b", 2, at=5)]))
     status = stream_status(waiting(10), released, 1 + WAIT)
     assert not any(one.startswith("transaction") for one in status.hints)

@@ -36,7 +36,7 @@ def log(newest: int, *checkpoints: int, cleaned_below: int = 0) -> dict[str, byt
     return files
 
 
-def found(files: Mapping[str, bytes], version: int | None = None) -> LogDamage | None:
+def result(files: Mapping[str, bytes], version: int | None = None) -> LogDamage | None:
     sizes = {name: len(content) for name, content in files.items()}
     return log_damage(sizes, files.__getitem__, version)
 
@@ -67,7 +67,7 @@ def test_damage_is_found_if_a_needed_file_has_it(
     leaves a log without damage.
     """
     files, newest, checkpoints = whole
-    assert found(files) is None
+    assert result(files) is None
     base = checkpoints[-1] if checkpoints else -1
     needed = {commit(version) for version in range(base + 1, newest + 1)} | {commit(newest)}
     needed |= {checkpoint(base)} if checkpoints else set()
@@ -75,12 +75,12 @@ def test_damage_is_found_if_a_needed_file_has_it(
     content = DAMAGES[what](files[file])
     damaged = {name: old for name, old in files.items() if name != file}
     damaged |= {} if content is None else {file: content}
-    damage = found(damaged)
+    damage = result(damaged)
     assert (damage is not None) == (file in needed)
     if damage is not None:
         assert damage.file == file
         left = {name: old for name, old in damaged.items() if name not in damage.removable}
-        assert not damage.removable or found(left) is None
+        assert not damage.removable or result(left) is None
 
 
 @given(logs(), st.data())
@@ -105,20 +105,20 @@ def test_names_and_sizes_show_an_empty_or_missing_commit(
 def test_a_version_that_was_cleaned_is_not_damage(version: int) -> None:
     """TBL-23: it has expired."""
     files = log(9, 6, cleaned_below=4)
-    assert found(files, version) is None
+    assert result(files, version) is None
 
 
 def test_an_older_version_does_not_need_later_commits() -> None:
     """TBL-17: a snapshot of a cut stays readable."""
     files = log(5) | {commit(5): b""}
-    assert found(files, 4) is None
-    assert found(files) == LogDamage(commit(5), "has 0 bytes")
+    assert result(files, 4) is None
+    assert result(files) == LogDamage(commit(5), "has 0 bytes")
 
 
 def test_a_commit_that_a_checkpoint_contains_is_damage_for_the_history_only() -> None:
     files = log(5, 3) | {commit(1): b"x"}
     sizes = {name: len(content) for name, content in files.items()}
-    assert found(files) is None
+    assert result(files) is None
     damage = log_damage(sizes, files.__getitem__, with_history=True)
     assert damage is not None
     assert (damage.file, damage.removable) == (commit(1), (commit(1),))
@@ -128,14 +128,14 @@ def test_a_checkpoint_in_parts_needs_all_of_them() -> None:
     parts = [f"{3:020}.checkpoint.{part:010}.{2:010}.parquet" for part in (1, 2)]
     files = log(5) | dict.fromkeys(parts, CHECKPOINT)
     files = {name: content for name, content in files.items() if name != commit(0)}
-    assert found(files) is None
+    assert result(files) is None
     del files[parts[1]]
-    damage = found(files)
+    damage = result(files)
     assert damage is not None
     assert (damage.file, damage.removable) == (parts[0], ())
 
 
 def test_a_folder_without_commits_has_no_damage() -> None:
     """`resumable`: the process that made the log was killed before its first commit."""
-    assert found({}) is None
-    assert found({HINT: b""}) is None
+    assert result({}) is None
+    assert result({HINT: b""}) is None

@@ -17,7 +17,7 @@ from connector.state.maintenance_schedule import (
     DAY_US,
     GAIN,
     GAIN_OF_LOG,
-    GAIN_PER_PLACE,
+    GAIN_PER_PARTITION,
     HOUR_US,
     LARGEST_BYTES,
     LATE_AT_MOST_US,
@@ -32,10 +32,10 @@ from connector.state.maintenance_schedule import (
     CommitCount,
     Compactions,
     DataFile,
-    cleans,
-    superfluous,
+    is_clean_up_due,
+    is_vacuum_due,
+    removable_log_files,
     to_compact,
-    vacuums,
 )
 from connector.state.table_state import TableState
 from tests.examples import examples
@@ -64,7 +64,7 @@ def test_files_that_are_put_together_belong_together_and_are_fewer_then(
     taken = [number for group in groups for number in group]
     assert len(taken) == len(set(taken))
     for group in groups:
-        assert len({files[number].place for number in group}) == 1
+        assert len({files[number].partition for number in group}) == 1
         assert len(group) > 1 or files[group[0]].marked_share >= MARKED
         assert len(group) == 1 or sum(files[number].size for number in group) <= LARGEST_BYTES
         assert all(
@@ -80,7 +80,7 @@ def test_small_files_are_put_together_once_there_are_enough() -> None:
     assert to_compact([DataFile("a", KIB, 1)] * GAIN) == []
     assert [len(group) for group in to_compact([DataFile("a", KIB, 1)] * (GAIN + 1))] == [GAIN + 1]
     places = [f"p{number}" for number in range(16)]
-    for in_each, is_worth in ((GAIN_PER_PLACE, False), (GAIN_PER_PLACE + 1, True)):
+    for in_each, is_worth in ((GAIN_PER_PARTITION, False), (GAIN_PER_PARTITION + 1, True)):
         assert bool(to_compact([DataFile(place, KIB, 1) for place in places] * in_each)) is is_worth
 
 
@@ -122,7 +122,7 @@ def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> N
     assert last_advance <= 12 * sum(sizes)
 
 
-def test_files_of_which_many_rows_are_gone_are_written_anew_by_bytes() -> None:
+def test_files_with_many_deleted_rows_are_rewritten_by_their_bytes() -> None:
     """TBL-15: a fifth of the table's bytes, whatever the number of files, and however large they
     are.
     """
@@ -145,7 +145,7 @@ def due(
     newest_at: int | None = None,
     retention_s: int = 3_600,
 ) -> bool:
-    return cleans(
+    return is_clean_up_due(
         removed,
         now,
         last=last,
@@ -218,12 +218,12 @@ def test_the_log_keeps_what_a_version_is_worked_out_from() -> None:
     and all behind it.
     """
     names = log_of(120, checkpoint(50), checkpoint(100))
-    gone = superfluous(names, 99, 120)
+    gone = removable_log_files(names, 99, 120)
     assert {name for name in gone if name.endswith(".json")} == {
         f"{version:020}.json" for version in range(50)
     }
     assert {name for name in gone if name.endswith(".parquet")} == set()
-    gone = superfluous(names, 100, 120)
+    gone = removable_log_files(names, 100, 120)
     assert {name for name in gone if name.endswith(".json")} == {
         f"{version:020}.json" for version in range(100)
     }
@@ -236,22 +236,22 @@ def test_the_log_keeps_what_a_version_is_worked_out_from() -> None:
 @pytest.mark.parametrize("first_needed", [None, 49])
 def test_without_a_checkpoint_below_all_commits_stay(first_needed: int | None) -> None:
     """TBL-23"""
-    gone = superfluous(log_of(120, checkpoint(50)), first_needed, 120)
+    gone = removable_log_files(log_of(120, checkpoint(50)), first_needed, 120)
     assert gone == [f"{version:020}.crc" for version in range(120 - CHECKSUMS_KEPT + 1)]
 
 
 def test_of_checksums_only_the_newest_stay() -> None:
     """TBL-23: wherever checkpoints lie."""
-    gone = superfluous(log_of(30), None, 30)
+    gone = removable_log_files(log_of(30), None, 30)
     assert gone == [f"{version:020}.crc" for version in range(30 - CHECKSUMS_KEPT + 1)]
 
 
 def test_a_checkpoint_that_lacks_a_part_is_none() -> None:
     """TBL-23: nor is its part one that is whole."""
     parts = [checkpoint(50, f".{part:010}.{2:010}") for part in (1, 2)]
-    half = superfluous(log_of(60, parts[0]), 60, 60)
+    half = removable_log_files(log_of(60, parts[0]), 60, 60)
     assert not [name for name in half if name.endswith((".json", ".parquet"))]
-    whole = superfluous(log_of(60, checkpoint(10), *parts), 60, 60)
+    whole = removable_log_files(log_of(60, checkpoint(10), *parts), 60, 60)
     assert {name for name in whole if name.endswith(".parquet")} == {checkpoint(10)}
     assert len([name for name in whole if name.endswith(".json")]) == 50
 
@@ -266,7 +266,7 @@ def test_every_version_that_is_needed_can_be_worked_out(
     )
     needed = min(needed, newest)
     for first_needed in (needed // 2, needed, needed):
-        names -= set(superfluous(names, first_needed, newest))
+        names -= set(removable_log_files(names, first_needed, newest))
     commits = {
         int(name[:20])
         for name in names
@@ -351,9 +351,9 @@ def test_a_compaction_waits_while_applies_are_late_but_not_for_ever() -> None:
 
 def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> None:
     """TBL-12"""
-    assert not vacuums(MOST_ATTEMPTS - 1, VACUUM_EVERY - 1)
-    assert vacuums(MOST_ATTEMPTS, MOST_ATTEMPTS)
-    assert vacuums(0, VACUUM_EVERY)
+    assert not is_vacuum_due(MOST_ATTEMPTS - 1, VACUUM_EVERY - 1)
+    assert is_vacuum_due(MOST_ATTEMPTS, MOST_ATTEMPTS)
+    assert is_vacuum_due(0, VACUUM_EVERY)
     state = TableState(attempt_ids=dict.fromkeys(range(10**5, 10**5 + 100), "0" * 32))
     assert len(json.dumps(state.to_json("t"), separators=(",", ":"))) < 5_500
 
@@ -364,4 +364,4 @@ def test_a_file_is_read_from_the_action_that_adds_it() -> None:
     assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 0)
     add |= {"stats": '{"numRecords":9}', "deletionVector": {"cardinality": 2}}
     assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 9, 2)
-    assert DataFile.of(json.dumps({"add": {**add, "partitionValues": {}}})).place == ""
+    assert DataFile.of(json.dumps({"add": {**add, "partitionValues": {}}})).partition == ""

@@ -11,7 +11,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from connector import warehouse as places
-from connector.errors import ConfigError, ErrorCode, TableError
+from connector.errors import ConfigError, TableError
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import as_arrow, select
@@ -42,21 +42,21 @@ def test_an_operators_bound_outranks_the_configured_one_until_it_is_unset() -> N
     """TBL-20"""
     tables = [defined("one", 600), defined("other", None), defined("third", 60)]
     assert bounds_in_force(tables, {}) == {"one": 600, "third": 60}
-    said = metadata_with(
+    metadata = metadata_with(
         StalenessOverride("third", 0, 3, "me"),
         metadata_with(
             StalenessOverride("other", 5, 2, "me"),
             metadata_with(StalenessOverride("one", 7, 1, "me"), None),
         ),
     )
-    assert bounds_in_force(tables, bounds_in(said)) == {"one": 7, "other": 5}, "0 is no bound"
-    assert bounds_in(metadata_with(StalenessOverride("one", None, 4, "me"), said)) == {
+    assert bounds_in_force(tables, bounds_in(metadata)) == {"one": 7, "other": 5}, "0 is no bound"
+    assert bounds_in(metadata_with(StalenessOverride("one", None, 4, "me"), metadata)) == {
         "other": 5,
         "third": 0,
     }
 
 
-def test_what_is_set_is_read_back_and_who_set_it_is_kept(tmp_path: Path) -> None:
+def test_overrides_are_read_as_they_were_written_with_their_author(tmp_path: Path) -> None:
     """TBL-20, TBL-22"""
     overrides = Overrides(str(tmp_path))
     assert overrides.bounds() == {}
@@ -64,10 +64,10 @@ def test_what_is_set_is_read_back_and_who_set_it_is_kept(tmp_path: Path) -> None
     overrides.set(StalenessOverride("other", 0, 2, "bob"))
     overrides.set(StalenessOverride("one", None, 3, "bob"))
     assert overrides.bounds() == {"other": 0}
-    kept = select(
+    rows = select(
         f"{tmp_path}/_connector/overrides", "true ORDER BY made_at", "made_by, max_staleness_s"
     )
-    assert kept == [
+    assert rows == [
         {"made_by": who, "max_staleness_s": bound}
         for who, bound in (("ann", 600), ("bob", 0), ("bob", None))
     ]
@@ -114,9 +114,9 @@ def test_a_number_of_seconds_that_is_not_allowed_is_refused(seconds: int) -> Non
         PaceOverride("t", 0, 1, "a person")
 
 
-def foreign_commit(path: str, said: str | None) -> None:
+def foreign_commit(path: str, metadata: str | None) -> None:
     """Add no row, as another program does, with this metadata."""
-    custom = {} if said is None else {"userMetadata": said}
+    custom = {} if metadata is None else {"userMetadata": metadata}
     types = {"made_by": "string"}
     write_deltalake(
         path,
@@ -130,15 +130,15 @@ def foreign_commit(path: str, said: str | None) -> None:
 DAMAGED = (None, "{", '{"lowmark": {}}', '{"lowmark": 5}', "[" * 200_000)
 
 
-@pytest.mark.parametrize("said", DAMAGED)
+@pytest.mark.parametrize("metadata", DAMAGED)
 def test_a_newest_commit_of_another_program_is_not_no_overrides(
-    tmp_path: Path, said: str | None
+    tmp_path: Path, metadata: str | None
 ) -> None:
     """TBL-20, TBL-14: an override that is set then would have removed the others for good."""
     overrides, path = Overrides(str(tmp_path)), places.overrides(str(tmp_path))
     overrides.set(StalenessOverride("one", 600, 1, "ann"))
     version = DeltaTable(path).version()
-    foreign_commit(path, said)
+    foreign_commit(path, metadata)
     for action in (
         overrides.bounds,
         overrides.paces,
@@ -147,7 +147,7 @@ def test_a_newest_commit_of_another_program_is_not_no_overrides(
     ):
         with pytest.raises(TableError, match="Restore") as caught:
             action()
-        assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+        assert caught.value.code == "COMMIT_FOREIGN"
         assert DeltaTable(path).version() == version + 1, "nothing was written"
     DeltaTable(path).restore(version)
     assert overrides.bounds() == {"one": 600}, "the remedy helps"
@@ -155,15 +155,15 @@ def test_a_newest_commit_of_another_program_is_not_no_overrides(
     assert (overrides.bounds(), overrides.paces()) == ({"one": 600}, {"one": 7})
 
 
-@pytest.mark.parametrize("said", DAMAGED)
+@pytest.mark.parametrize("metadata", DAMAGED)
 def test_a_newest_commit_of_another_program_is_not_no_closed_partitions(
-    tmp_path: Path, said: str | None
+    tmp_path: Path, metadata: str | None
 ) -> None:
     """WMK-8, TBL-14: the numbers would begin again, and ingest would take no request any more."""
     overrides, path = Overrides(str(tmp_path)), places.closed_partitions(str(tmp_path))
     request = ClosePartition(1, "s", "p", "gone", 1, "ann")
     overrides.add_closed(request)
-    foreign_commit(path, said)
+    foreign_commit(path, metadata)
     with pytest.raises(TableError, match="Restore"):
         overrides.ends("s", above=0)
     with pytest.raises(TableError, match="Restore"):
@@ -188,7 +188,7 @@ def test_overrides_that_are_no_numbers_are_an_error_also_for_what_is_set_next(
     ):
         with pytest.raises(TableError, match="cannot be read") as caught:
             action()
-        assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+        assert caught.value.code == "COMMIT_UNREADABLE"
     assert DeltaTable(path).version() == 0
 
 

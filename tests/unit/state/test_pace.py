@@ -6,14 +6,24 @@ from __future__ import annotations
 
 import math
 
-from connector.state.pace import APPLY_EVERY_S, MIN_APPLY_EVERY_S, Turns, pace_s
+from hypothesis import given
+from hypothesis import strategies as st
+
+from connector.state.pace import (
+    APPLY_EVERY_S,
+    MIN_APPLY_EVERY_S,
+    SMOOTH_S,
+    ApplySchedule,
+    RateLimit,
+    pace_s,
+)
 
 PACES = {"fast": 5.0, "slow": 60.0}
 
 
-def applied(turns: Turns, *names: str) -> None:
+def applied(schedule: ApplySchedule, *names: str) -> None:
     for name in names:
-        turns.ended(name, applied=True)
+        schedule.ended(name, applied=True)
 
 
 def test_the_pace_is_what_is_set_or_half_of_the_bound() -> None:
@@ -30,80 +40,115 @@ def test_a_pace_counts_from_start_to_start() -> None:
     """JOB-2: what an apply takes is part of it; one that takes longer is followed by the next at
     once.
     """
-    turns = Turns()
-    assert turns.take({"t": 10.0}, 100, 1) == ("t",)
-    assert turns.take({"t": 10.0}, 200, 2) == (), "it is at work"
-    assert turns.ready_at({"t": 10.0}) == math.inf
-    applied(turns, "t")
-    assert turns.ready_at({"t": 10.0}) == 110
-    assert turns.take({"t": 10.0}, 109.9, 3) == ()
-    assert turns.take({"t": 10.0}, 110, 3) == ("t",)
-    applied(turns, "t")
-    assert turns.take({"t": 10.0}, 135, 4) == ("t",)
+    schedule = ApplySchedule()
+    assert schedule.take({"t": 10.0}, 100, 1) == ("t",)
+    assert schedule.take({"t": 10.0}, 200, 2) == (), "it is at work"
+    assert schedule.ready_at({"t": 10.0}) == math.inf
+    applied(schedule, "t")
+    assert schedule.ready_at({"t": 10.0}) == 110
+    assert schedule.take({"t": 10.0}, 109.9, 3) == ()
+    assert schedule.take({"t": 10.0}, 110, 3) == ("t",)
+    applied(schedule, "t")
+    assert schedule.take({"t": 10.0}, 135, 4) == ("t",)
 
 
-def test_a_short_pace_makes_no_other_table_apply_and_a_long_one_takes_all_along() -> None:
+def test_a_short_pace_applies_its_table_alone_and_the_longest_applies_all() -> None:
     """JOB-2, TBL-10: all go to the cut of the table with the longest pace."""
-    turns = Turns()
-    assert turns.take(PACES, 0, 0) == ("fast", "slow")
-    applied(turns, "fast", "slow")
+    schedule = ApplySchedule()
+    assert schedule.take(PACES, 0, 0) == ("fast", "slow")
+    applied(schedule, "fast", "slow")
     for at in range(5, 60, 5):
-        assert turns.take(PACES, at, at) == ("fast",)
-        applied(turns, "fast")
-    assert turns.take(PACES, 59, 59) == ()
-    assert turns.take(PACES, 61, 61) == (
+        assert schedule.take(PACES, at, at) == ("fast",)
+        applied(schedule, "fast")
+    assert schedule.take(PACES, 59, 59) == ()
+    assert schedule.take(PACES, 61, 61) == (
         "fast",
         "slow",
     ), "though the fast one was not due for itself"
 
 
-def test_tables_of_one_pace_go_together() -> None:
+def test_tables_with_the_same_pace_are_applied_together() -> None:
     """TBL-10: whenever they began, from the first of them that is due on."""
-    turns, paces = Turns(), {"one": 10.0, "other": 10.0}
-    turns.take({"one": 10.0}, 0, 0)
-    applied(turns, "one")
-    turns.take({"other": 10.0}, 5, 5)
-    applied(turns, "other")
-    assert turns.take(paces, 10, 10) == ("one", "other")
+    schedule, paces = ApplySchedule(), {"one": 10.0, "other": 10.0}
+    schedule.take({"one": 10.0}, 0, 0)
+    applied(schedule, "one")
+    schedule.take({"other": 10.0}, 5, 5)
+    applied(schedule, "other")
+    assert schedule.take(paces, 10, 10) == ("one", "other")
 
 
-def test_one_that_takes_long_keeps_no_other_waiting() -> None:
+def test_a_long_apply_delays_no_other_table() -> None:
     """JOB-2: others go on at their pace while it is at work."""
-    turns = Turns()
-    assert turns.take(PACES, 0, 0) == ("fast", "slow")
-    applied(turns, "fast")
-    assert turns.take(PACES, 5, 5) == ("fast",)
-    applied(turns, "fast")
-    turns.ended("slow", applied=True)
-    assert turns.take(PACES, 61, 61) == ("fast", "slow")
+    schedule = ApplySchedule()
+    assert schedule.take(PACES, 0, 0) == ("fast", "slow")
+    applied(schedule, "fast")
+    assert schedule.take(PACES, 5, 5) == ("fast",)
+    applied(schedule, "fast")
+    schedule.ended("slow", applied=True)
+    assert schedule.take(PACES, 61, 61) == ("fast", "slow")
 
 
-def test_a_table_that_had_nothing_to_apply_goes_with_the_next_cut() -> None:
+def test_a_table_without_changes_is_applied_with_the_next_cut() -> None:
     """JOB-2: its time is over; what comes does not wait for another."""
-    turns = Turns()
-    turns.take(PACES, 0, 0)
-    turns.ended("fast", applied=True)
-    turns.ended("slow", applied=False)
-    assert turns.take(PACES, 1, 0) == (), "nothing is new"
-    assert turns.take(PACES, 2, 1) == ("fast", "slow")
+    schedule = ApplySchedule()
+    schedule.take(PACES, 0, 0)
+    schedule.ended("fast", applied=True)
+    schedule.ended("slow", applied=False)
+    assert schedule.take(PACES, 1, 0) == (), "nothing is new"
+    assert schedule.take(PACES, 2, 1) == ("fast", "slow")
 
 
-def test_one_that_stands_at_the_cut_is_looked_at_after_its_pace() -> None:
+def test_a_table_at_the_cut_is_checked_again_after_its_pace() -> None:
     """DLQ-3: rows may wait for a letter that is discarded, which no batch tells."""
-    turns = Turns()
-    turns.take({"t": 10.0}, 0, 0)
-    applied(turns, "t")
-    assert turns.take({"t": 10.0}, 9, 0) == ()
-    assert turns.take({"t": 10.0}, 10, 0) == ("t",)
-    turns.ended("t", applied=False)
-    assert turns.take({"t": 10.0}, 19, 0) == ()
-    assert turns.take({"t": 10.0}, 20, 0) == ("t",)
+    schedule = ApplySchedule()
+    schedule.take({"t": 10.0}, 0, 0)
+    applied(schedule, "t")
+    assert schedule.take({"t": 10.0}, 9, 0) == ()
+    assert schedule.take({"t": 10.0}, 10, 0) == ("t",)
+    schedule.ended("t", applied=False)
+    assert schedule.take({"t": 10.0}, 19, 0) == ()
+    assert schedule.take({"t": 10.0}, 20, 0) == ("t",)
 
 
 def test_a_pace_that_is_set_meanwhile_counts_at_once() -> None:
     """JOB-2, TBL-20: from the start of the last apply, too."""
-    turns = Turns()
-    turns.take({"t": 3600.0}, 0, 0)
-    applied(turns, "t")
-    assert not turns.is_ready({"t": 3600.0}, 30)
-    assert turns.is_ready({"t": 30.0}, 30)
+    schedule = ApplySchedule()
+    schedule.take({"t": 3600.0}, 0, 0)
+    applied(schedule, "t")
+    assert not schedule.is_ready({"t": 3600.0}, 30)
+    assert schedule.is_ready({"t": 30.0}, 30)
+
+
+RATES = st.floats(0.5, 5000)
+PAUSES = st.lists(st.floats(0, 3) | st.just(0.0), min_size=1, max_size=300)
+
+
+@given(RATES, PAUSES, st.integers(1, 5))
+def test_no_second_has_more_actions_than_the_limit(
+    per_second: float, pauses: list[float], count: int
+) -> None:
+    """PUB-7: also after a pause, which is not made up for."""
+    limit, now = RateLimit(per_second), 1000.0
+    taken: list[float] = []
+    for pause in pauses:
+        now += pause
+        now += limit.wait_s(now, count)
+        taken.append(now)
+    for first in range(len(taken)):
+        within = sum(count for at in taken[first:] if at < taken[first] + 1)
+        assert within <= per_second * (1 + SMOOTH_S) + count
+
+
+@given(RATES, st.integers(2, 300))
+def test_a_busy_program_gets_the_whole_rate(per_second: float, number: int) -> None:
+    """PUB-7: the waits are no longer than the limit needs."""
+    limit, now = RateLimit(per_second), 0.0
+    for _ in range(number):
+        now += limit.wait_s(now)
+    assert now <= (number - 1) / per_second + 1e-6
+    assert now > (number - 1) / per_second - SMOOTH_S - 1e-6
+
+
+def test_actions_are_grouped_by_a_tenth_of_a_second() -> None:
+    """PUB-7: a replay sends so many dead letters in a transaction."""
+    assert [RateLimit(rate).at_once for rate in (0.5, 9, 50, 20_000)] == [1, 1, 5, 2000]

@@ -8,12 +8,12 @@ from dataclasses import replace
 from connector.records.model import ChildPartition, ChildPartitions
 from connector.state.source_checks import (
     MAX_FIELDS,
-    MAX_KEPT,
+    MAX_NAMES,
     NOTHING_FOUND,
     BatchFindings,
     Ignored,
     KeyPlacement,
-    Placed,
+    SampledChange,
     SchemaFields,
     SourceChecks,
     ignored_claims,
@@ -31,14 +31,14 @@ def announced(*names: str, at: int, k: int = 0) -> LineageRecord:
     return LineageRecord(k, 1, ChildPartitions("root", at, 0, children))
 
 
-def after(checks: SourceChecks, found: BatchFindings, now: int = 0) -> SourceChecks:
-    return checks.after(found, checks.placement, now)
+def after(checks: SourceChecks, result: BatchFindings, now: int = 0) -> SourceChecks:
+    return checks.after(result, checks.placement, now)
 
 
 def test_every_ignored_claim_has_its_reason() -> None:
     """ING-4: backwards, in the future, of an ended partition, of an older announcement."""
-    heard = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))
-    before = advance(UNKNOWN, heard, now=0)
+    claims = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))
+    before = advance(UNKNOWN, claims, now=0)
     before = advance(before, BatchClaims(1), now=0, ends=["gone"])
     batch = BatchClaims(1, {"p": {0: 40}, "gone": {0: 60}}, (announced("p", at=4),))
     assert ignored_claims({"p": 2, "q": 0}, batch, before) == {
@@ -79,8 +79,8 @@ def test_different_starts_of_one_child_are_counted() -> None:
 
 def test_claims_that_count_or_say_nothing_are_not_ignored() -> None:
     """ING-4: a larger claim, none at all, and an announcement that is repeated."""
-    heard = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))
-    before = advance(UNKNOWN, heard, now=0)
+    claims = BatchClaims(1, {"p": {0: 50}, "gone": {0: 9}}, (announced("p", "gone", at=5),))
+    before = advance(UNKNOWN, claims, now=0)
     before = advance(before, BatchClaims(1), now=0, ends=["gone"])
     for claims in (
         {"p": {0: 50}},
@@ -94,18 +94,18 @@ def test_claims_that_count_or_say_nothing_are_not_ignored() -> None:
 
 def test_findings_add_up_from_batch_to_batch() -> None:
     """PUB-4, ING-3, ING-4, ING-7"""
-    found = BatchFindings(
+    result = BatchFindings(
         ignored={"p": {Ignored.BACKWARDS: 2}},
         older_producers={"p": OlderProducer(1, 5, 7)},
         row_images={"DELETE": 3},
         unknown_fields={9: SchemaFields(("DataChange.colour",), 10)},
     )
     more = replace(
-        found,
+        result,
         ignored={"p": {Ignored.BACKWARDS: 1, Ignored.ENDED: 1}},
         row_images={"INSERT": 1},
     )
-    checks = after(after(NOTHING_FOUND, found, now=1), more, now=2)
+    checks = after(after(NOTHING_FOUND, result, now=1), more, now=2)
     assert checks.ignored == {"p": {Ignored.BACKWARDS: 3, Ignored.ENDED: 1}}
     assert (checks.two_producers["p"].batches, checks.two_producers["p"].last_at) == (2, 2)
     assert checks.row_images == {"DELETE": 3, "INSERT": 1}
@@ -116,16 +116,16 @@ def test_the_stored_form_stays_small_whatever_producers_send() -> None:
     """ING-3, ING-4, PUB-4: the names with the most, or with the newest findings stay."""
     checks = NOTHING_FOUND
     fields = tuple(f"DataChange.{'x' * 1_000}{n}" for n in range(100))
-    for n in range(3 * MAX_KEPT):
-        found = BatchFindings(
+    for n in range(3 * MAX_NAMES):
+        result = BatchFindings(
             ignored={f"p{n}": {Ignored.ENDED: n + 1}},
             older_producers={f"p{n}": OlderProducer(0, 1, 2)},
             unknown_fields={n: SchemaFields(fields, n + 1)},
         )
-        checks = after(checks, found, now=n)
-    last = {f"p{n}" for n in range(2 * MAX_KEPT, 3 * MAX_KEPT)}
+        checks = after(checks, result, now=n)
+    last = {f"p{n}" for n in range(2 * MAX_NAMES, 3 * MAX_NAMES)}
     assert checks.ignored.keys() == checks.two_producers.keys() == last
-    assert set(checks.unknown_fields) == set(range(2 * MAX_KEPT, 3 * MAX_KEPT))
+    assert set(checks.unknown_fields) == set(range(2 * MAX_NAMES, 3 * MAX_NAMES))
     assert all(len(of.fields) == MAX_FIELDS for of in checks.unknown_fields.values())
     assert len(json.dumps(replace(Progress(), checks=checks).to_json())) < 100_000
 
@@ -133,9 +133,9 @@ def test_the_stored_form_stays_small_whatever_producers_send() -> None:
 def test_a_sample_is_compared_with_the_kafka_partitions_of_its_keys() -> None:
     """ING-1: over the number of Kafka partitions that the record names."""
     sample = [
-        Placed(b"\0" * 100, kafka_partition=1, kafka_partitions=2, offset=3),
-        Placed(b"ab", kafka_partition=0, kafka_partitions=1, offset=7),
-        Placed(b"abc", kafka_partition=0, kafka_partitions=2, offset=9),
+        SampledChange(b"\0" * 100, kafka_partition=1, kafka_partitions=2, offset=3),
+        SampledChange(b"ab", kafka_partition=0, kafka_partitions=1, offset=7),
+        SampledChange(b"abc", kafka_partition=0, kafka_partitions=2, offset=9),
     ]
     placement = KeyPlacement().after(sample, lambda key, n: len(key) % n, 60 * S)
     assert (placement.sampled, placement.misplaced, placement.sampled_at) == (3, 2, 60 * S)
@@ -152,8 +152,8 @@ def test_progress_without_findings_is_stored_as_before() -> None:
     """TBL-5: an older release reads it, and its progress is read here."""
     assert "checks" not in Progress().to_json()
     counts = BatchCounts(findings=BatchFindings(ignored={"p": {Ignored.ENDED: 1}}))
-    found = Progress().after(1, counts, {}, EndOffsets(1, {}), StreamRules())
-    stored = json.loads(json.dumps(found.to_json()))
-    assert Progress.from_json(stored, found.frontier) == found
+    result = Progress().after(1, counts, {}, EndOffsets(1, {}), StreamRules())
+    stored = json.loads(json.dumps(result.to_json()))
+    assert Progress.from_json(stored, result.frontier) == result
     del stored["checks"]
-    assert Progress.from_json(stored, found.frontier) == replace(found, checks=NOTHING_FOUND)
+    assert Progress.from_json(stored, result.frontier) == replace(result, checks=NOTHING_FOUND)

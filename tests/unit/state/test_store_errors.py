@@ -30,11 +30,11 @@ JAVA = (
 @pytest.mark.parametrize(
     ("text", "code", "cause"),
     [
-        (ANSWER.format(code="InvalidAccessKeyId"), "STORE_CREDENTIALS_REFUSED", "InvalidAccess"),
-        (ANSWER.format(code="SignatureDoesNotMatch"), "STORE_CREDENTIALS_REFUSED", "Signature"),
-        (ANSWER.format(code="ExpiredToken"), "STORE_CREDENTIALS_REFUSED", "ExpiredToken"),
+        (ANSWER.format(code="InvalidAccessKeyId"), "STORE_ACCESS_DENIED", "InvalidAccess"),
+        (ANSWER.format(code="SignatureDoesNotMatch"), "STORE_ACCESS_DENIED", "Signature"),
+        (ANSWER.format(code="ExpiredToken"), "STORE_ACCESS_DENIED", "ExpiredToken"),
         (ANSWER.format(code="AccessDenied"), "STORE_ACCESS_DENIED", "do not allow"),
-        (ANSWER.format(code="RequestTimeTooSkewed"), "STORE_CLOCK_DIFFERENT", "15 minutes"),
+        (ANSWER.format(code="RequestTimeTooSkewed"), "STORE_ACCESS_DENIED", "15 minutes"),
         (ANSWER.format(code="NoSuchBucket"), "BUCKET_MISSING", "no bucket"),
         (ANSWER.format(code="PermanentRedirect"), "BUCKET_MISSING", "another region"),
         (REFUSED.format(cause="Connection refused (os error 111)"), "STORE_UNREACHABLE", "listens"),
@@ -72,12 +72,12 @@ JAVA = (
         (REFUSED.format(cause="501 Not Implemented"), "STORE_NOT_CONDITIONAL", "If-None-Match"),
         (
             "Kernel error -> Generic S3 error: PUT http://169.254.169.254/latest/api/token",
-            "STORE_CREDENTIALS_REFUSED",
+            "STORE_ACCESS_DENIED",
             "No credentials",
         ),
         (JAVA.format(message="null", status=403), "STORE_ACCESS_DENIED", "do not allow"),
         (JAVA.format(message="internal", status=500), "STORE_UNREACHABLE", "Status Code: 500"),
-        (JAVA.format(message="NoAuthWithAWSException", status=0), "STORE_CREDENTIALS_REFUSED", ""),
+        (JAVA.format(message="NoAuthWithAWSException", status=0), "STORE_ACCESS_DENIED", ""),
         (
             "org.apache.hadoop.fs.s3a.UnknownStoreException: `s3a://lake/': Bucket does not exist",
             "BUCKET_MISSING",
@@ -111,6 +111,6 @@ def test_another_error_is_not_explained_by_the_store(text: str) -> None:
 def test_a_local_table_is_never_in_a_store() -> None:
     text = ANSWER.format(code="AccessDenied")
     assert explained("/w/t", "read", text) is None
-    found = explained("s3a://lake/t", "read", text)
-    assert found is not None
-    assert found.problem == "The table at s3a://lake/t cannot be read"
+    result = explained("s3a://lake/t", "read", text)
+    assert result is not None
+    assert result.problem == "The table at s3a://lake/t cannot be read"

@@ -5,13 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import StaleTableError
 from connector.records.model import ChildPartition, ChildPartitions
+from connector.reports.stream_status import stream_status
 from connector.state.overrides import ClosePartition
-from connector.state.stream_progress import BatchCounts, Cut, Progress, StreamRules
+from connector.state.stream_progress import (
+    BatchCounts,
+    Cut,
+    OpenTransaction,
+    Progress,
+    StreamRules,
+    still_hiding,
+)
 from connector.state.table_state import TableState
 from connector.tables.retention import BatchHorizon, BatchHorizons, Retention
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets
@@ -57,7 +67,7 @@ def test_staleness_is_bounded(
 
 def test_a_table_is_as_old_as_is_known_today_or_was_at_its_apply() -> None:
     """TBL-16"""
-    quiet = TWO.renewed({0: 9}, EndOffsets(300 * S, {0: 9}))
+    quiet = TWO.refreshed({0: 9}, EndOffsets(300 * S, {0: 9}))
     assert (
         TWO.as_of(TableState(complete_to_batch=2)),
         quiet.as_of(TableState(complete_to_batch=2)),
@@ -85,13 +95,13 @@ def test_a_table_is_late_if_a_batch_waits_for_long(
 def test_rows_expire_only_once_everything_was_read_that_could_release_them() -> None:
     """WRS-21: batch 2 was read up to offset 4 of 9, so only what arrived before 100 s is known."""
     assert TWO.expires_before(500 * S, 20) == (100 - 2 * 20) * S
-    quiet = TWO.renewed({0: 9}, EndOffsets(300 * S, {0: 9}))
+    quiet = TWO.refreshed({0: 9}, EndOffsets(300 * S, {0: 9}))
     assert quiet.expires_before(500 * S, 20) == (300 - 2 * 20) * S
     assert quiet.expires_before(250 * S, 20) == (250 - 2 * 20) * S
     assert Progress().expires_before(500 * S, 20) < 0
 
 
-def test_who_is_behind_is_said() -> None:
+def test_the_error_of_a_stale_table_names_its_cause() -> None:
     """TBL-16: the error names the lag and who causes it."""
     TWO.check_age("accounts", 100 * S, 60, 160 * S)
     TWO.check_age("accounts", None, None, 160 * S)
@@ -117,14 +127,16 @@ def test_who_is_behind_is_said() -> None:
 
 def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
     """WMK-8"""
-    heard = BatchClaims(1, {"p": {0: 5}, "q": {0: 9}})
+    claims = BatchClaims(1, {"p": {0: 5}, "q": {0: 9}})
     overrides = [
         ClosePartition(number, "s", name, "gone", 1, "me") for number, name in ((3, "p"), (4, "q"))
     ]
     asked = EndOffsets(100 * S, {0: 3})
-    spoken = Progress().after(1, BatchCounts(heard=heard, read_at=7), {0: 3}, asked, StreamRules())
+    spoken = Progress().after(
+        1, BatchCounts(claims=claims, read_at=7), {0: 3}, asked, StreamRules()
+    )
     one = spoken.after(
-        2, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides[:1]
+        2, BatchCounts(claims=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides[:1]
     )
     assert (one.ends, one.closed_to, list(one.frontier.live), one.frontier.ended) == (
         (overrides[0],),
@@ -133,16 +145,18 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
         {"p": Ended(5)},
     )
     assert Progress.from_json(one.to_json(), one.frontier) == one
-    both = one.after(3, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides)
+    both = one.after(3, BatchCounts(claims=BatchClaims(1)), {0: 3}, asked, StreamRules(), overrides)
     assert (both.ends, both.closed_to, list(both.frontier.live)) == ((overrides[1],), 4, [])
-    assert both.after(4, BatchCounts(heard=BatchClaims(1)), {0: 3}, asked, StreamRules()).ends == ()
+    assert (
+        both.after(4, BatchCounts(claims=BatchClaims(1)), {0: 3}, asked, StreamRules()).ends == ()
+    )
 
 
 def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
     """WMK-12: nobody is stalled because nothing was to be read."""
-    heard = BatchClaims(1, {"p": {0: 5}})
+    claims = BatchClaims(1, {"p": {0: 5}})
     quiet = Progress().after(
-        1, BatchCounts(heard=heard), {0: 0}, EndOffsets(100 * S, {0: 0}), StreamRules()
+        1, BatchCounts(claims=claims), {0: 0}, EndOffsets(100 * S, {0: 0}), StreamRules()
     )
     assert quiet.frontier.last_advance["p"].at == 100 * S
 
@@ -226,8 +240,8 @@ def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(
     """TBL-10, TBL-11: exactly after `stall_after` everything is applied. The horizons of the batch
     go with the cut.
     """
-    heard = BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED)
-    stands = ingested(Progress(), BatchCounts(heard=heard, read_at=100 * S), at=90 * S)
+    claims = BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED)
+    stands = ingested(Progress(), BatchCounts(claims=claims, read_at=100 * S), at=90 * S)
     now = 100 * S + waited_us
     assert stands.cut(now, stall_after_s=60) == Cut(
         batch=1,
@@ -244,9 +258,9 @@ def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(
 
 def test_without_a_low_watermark_everything_is_applied() -> None:
     """TBL-11"""
-    cut = ingested(Progress(), BatchCounts(heard=BatchClaims(1, {"stray": {0: 5}}), read_at=7)).cut(
-        8, stall_after_s=60
-    )
+    cut = ingested(
+        Progress(), BatchCounts(claims=BatchClaims(1, {"stray": {0: 5}}), read_at=7)
+    ).cut(8, stall_after_s=60)
     assert (cut.low_watermark, cut.ignores_watermark, cut.horizon) == (None, True, None)
 
 
@@ -256,25 +270,64 @@ def test_horizons_are_carried_on_from_batch_to_batch() -> None:
     """
     one = ingested(
         Progress(),
-        BatchCounts(heard=BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED), read_at=100 * S),
+        BatchCounts(claims=BatchClaims(1, {"p": {0: 50 * S}}, ANNOUNCED), read_at=100 * S),
     )
-    two = ingested(one, BatchCounts(heard=BatchClaims(1, {"p": {0: 60 * S}}), read_at=120 * S))
+    two = ingested(one, BatchCounts(claims=BatchClaims(1, {"p": {0: 60 * S}}), read_at=120 * S))
     three = ingested(
         two,
-        BatchCounts(heard=BatchClaims(1, {"p": {0: 61 * S}}), read_at=140 * S),
+        BatchCounts(claims=BatchClaims(1, {"p": {0: 61 * S}}), read_at=140 * S),
         retention_s=1_000,
     )
     assert [stands.horizon for stands in (one, two, three)] == [40 * S, 50 * S, 50 * S]
-    kept = BatchHorizon(1, 100 * S, 0), BatchHorizon(2, 120 * S, 2)
-    assert (two.batch_horizons, three.batch_horizons) == (BatchHorizons(kept), BatchHorizons(kept))
+    horizons = BatchHorizon(1, 100 * S, 0), BatchHorizon(2, 120 * S, 2)
+    assert (two.batch_horizons, three.batch_horizons) == (
+        BatchHorizons(horizons),
+        BatchHorizons(horizons),
+    )
 
 
 def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> None:
     """WMK-9: the horizon of the batch itself is not yet committed."""
-    heard = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
+    claims = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")
     asked, rules = EndOffsets(1, {0: 1}), StreamRules(Retention(10), frozenset({"p", "q"}))
-    one = Progress().after(1, BatchCounts(heard=heard, read_at=1), {0: 1}, asked, rules, [override])
+    one = Progress().after(
+        1, BatchCounts(claims=claims, read_at=1), {0: 1}, asked, rules, [override]
+    )
     assert {name: end.at for name, end in one.frontier.ended.items()} == {"p": 5 * S}
-    two = one.after(2, BatchCounts(heard=BatchClaims(1), read_at=2), {0: 1}, asked, rules)
+    two = one.after(2, BatchCounts(claims=BatchClaims(1), read_at=2), {0: 1}, asked, rules)
     assert (two.low_watermark, two.horizon, two.frontier.ended) == (50 * S, 40 * S, {})
+
+
+AT = 1_795_653_500 * S
+OPEN = OpenTransaction(0, 7, 3, AT, "p")
+
+
+def test_the_status_names_its_age_and_its_stream_partition() -> None:
+    """OPS-5: and the offsets that it hides are the lag. One of a moment ago is no problem."""
+    progress = Progress(ingest_batch=1).refreshed({0: 7}, EndOffsets(AT, {0: 10}), [OPEN])
+    assert Progress.from_json(progress.to_json(), UNKNOWN) == progress
+    assert not any(
+        "transaction" in hint
+        for hint in stream_status("s", progress, AT + S, stall_after_s=300).hints
+    )
+    status = stream_status("s", progress, AT + 90 * S, stall_after_s=300)
+    assert status.lag == 3
+    (hint,) = (hint for hint in status.hints if "transaction" in hint)
+    assert "hides 3 offsets of Kafka partition 0" in hint
+    assert "at offset 7, arrived 1m30s ago" in hint
+    assert "of stream partition p" in hint
+    assert "kafka_partition" in status.to_json()["open_transactions"][0]
+
+
+def test_without_open_transactions_nothing_is_stored() -> None:
+    assert "open_transactions" not in Progress().to_json()
+
+
+@given(st.integers(0, 20), st.integers(0, 20))
+def test_a_transaction_that_reading_has_passed_or_not_reached_hides_nothing(
+    first: int, end: int
+) -> None:
+    """OPS-5: reading stands exactly at the first record of a transaction that hides something."""
+    result = still_hiding([OPEN._replace(first_offset=first)], {0: end})
+    assert bool(result) == (first == end)

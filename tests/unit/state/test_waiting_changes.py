@@ -16,9 +16,9 @@ from connector.lake.changelog_changes import undefined_sources, waiting_changes
 from connector.services import status
 from connector.services.events import Event
 from connector.services.run import report_waiting_changes
-from connector.state.changelog_slots import table_slot
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.state.table_state import TableState
+from connector.warehouse import table_slot
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims
 from tests.unit.warehouses import commit, log_table
@@ -67,13 +67,13 @@ ROWS = [
 def log(warehouse: Path, *, ago_s: int = 0, unknown_tables: int = 0) -> None:
     """A changelog of two batches in which the low watermark is 50, read so long ago."""
     now = time.time_ns() // 1000 - ago_s * 1_000_000
-    heard = BatchClaims(1, {"p0": {0: WATERMARK}})
-    counts = BatchCounts(changes=3, heard=heard, read_at=now, unknown_tables=unknown_tables)
+    claims = BatchClaims(1, {"p0": {0: WATERMARK}})
+    counts = BatchCounts(changes=3, claims=claims, read_at=now, unknown_tables=unknown_tables)
     progress, roots = Progress(), frozenset({"p0"})
     for batch in (1, 2):
         asked = EndOffsets(now, {0: batch})
         progress = progress.after(batch, counts, {0: batch}, asked, StreamRules(roots=roots))
-    said = {
+    metadata = {
         "stream": "s",
         "progress": progress.to_json(),
         "frontier": progress.frontier.to_json(),
@@ -81,7 +81,7 @@ def log(warehouse: Path, *, ago_s: int = 0, unknown_tables: int = 0) -> None:
         "end_offsets": {"0": 2},
     }
     assert progress.low_watermark == WATERMARK
-    commit(warehouse / "streams/s/changelog", ROWS, TYPES, said)
+    commit(warehouse / "streams/s/changelog", ROWS, TYPES, metadata)
     log_table(warehouse, "t", APPLIED)
 
 
@@ -96,7 +96,7 @@ def test_only_changes_that_the_last_apply_deferred_wait(
     assert waiting_changes(config.warehouse, of, replace(APPLIED, apply_watermark=None)) == 0
 
 
-def test_the_end_of_a_run_says_what_waits_and_for_whom(
+def test_the_end_of_a_run_reports_the_changes_that_wait(
     config: ConnectorConfig, tmp_path: Path
 ) -> None:
     log(tmp_path)
@@ -120,15 +120,15 @@ def test_the_status_says_it_when_heartbeats_are_overdue(
 ) -> None:
     """OPS-5: between two heartbeats of a producer, changes always wait."""
     log(tmp_path, ago_s=ago_s)
-    found = status(config)
-    assert found.errors == {}
-    table = found.tables["t"]
+    result = status(config)
+    assert result.errors == {}
+    table = result.tables["t"]
     hint = "2 changes wait for a heartbeat of stream partition p0: call producer.reached"
     assert any(hint in one for one in table.hints) is is_said
     assert (table.waiting_changes, table.to_json()["waiting_changes"]) == (2, 2)
 
 
-def test_what_delays_a_stream_is_said_for_how_long(
+def test_the_delay_of_a_stream_is_reported_with_its_duration(
     config: ConnectorConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log(tmp_path, ago_s=20)
@@ -151,9 +151,9 @@ def test_the_source_tables_without_a_definition_are_named(
     assert undefined_sources(config.warehouse, "s", ["src"], 2) == ("u",)
     assert undefined_sources(config.warehouse, "s", [], 103) == (), "only the newest batches"
     del config.tables["u"]  # type: ignore[attr-defined]
-    found = status(config).streams["s"]
-    assert found.undefined_sources == ("u",)
-    assert found.to_json()["undefined_sources"] == ["u"]
+    result = status(config).streams["s"]
+    assert result.undefined_sources == ("u",)
+    assert result.to_json()["undefined_sources"] == ["u"]
     (tmp_path / "connector.toml").write_text(
         f'warehouse = "{tmp_path}"\n[kafka]\nbootstrap_servers = "127.0.0.1:1"\n[streams.s]\n'
         "[tables.src]\nstream = 's'\n"

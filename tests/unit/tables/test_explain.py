@@ -43,26 +43,28 @@ def test_a_newer_write_wins_also_if_it_arrives_first() -> None:
 
 
 def test_a_late_change_is_hidden_by_the_deletion() -> None:
-    found = explained(change(put("a"), at=1), change(delete_family(), at=5), change(put("b"), at=4))
-    (column,) = found.columns
+    result = explained(
+        change(put("a"), at=1), change(delete_family(), at=5), change(put("b"), at=4)
+    )
+    (column,) = result.columns
     assert column.winner is None
     assert outcomes(column) == [
         (b"a", Outcome.OVERWRITTEN, 4),
         (b"b", Outcome.DELETED, 5),
     ]
-    (deletion,) = found.deletions
+    (deletion,) = result.deletions
     assert (deletion.hides, deletion.order.rank[0]) == (2, 5)
 
 
 def test_the_newest_of_several_deletions_is_named() -> None:
-    found = explained(
+    result = explained(
         change(put("a", cell_timestamp=3), at=1),
         change(delete_cells(2, 5), at=4),
         change(delete_family(), at=6),
         change(delete_cells(7, 9), at=8),
     )
-    assert outcomes(found.columns[0]) == [(b"a", Outcome.DELETED, 6)]
-    assert [deletion.hides for deletion in found.deletions] == [1, 1, 0]
+    assert outcomes(result.columns[0]) == [(b"a", Outcome.DELETED, 6)]
+    assert [deletion.hides for deletion in result.deletions] == [1, 1, 0]
 
 
 def test_a_column_shows_the_version_with_the_greatest_cell_timestamp() -> None:
@@ -91,9 +93,9 @@ def test_without_the_deletion_that_removed_it_an_entry_is_removed() -> None:
         Delivery(change(delete_family(), at=2), OrderPosition(1, 0, 1)),
     ]
     stored = expire(state_of(table(OrderBy.COMMIT, Versions.LATEST), deliveries), 10)
-    found = explain(deliveries[:1], stored, table(OrderBy.COMMIT, Versions.LATEST))
-    assert outcomes(found.columns[0]) == [(b"a", Outcome.REMOVED, None)]
-    assert found.deletions == ()
+    result = explain(deliveries[:1], stored, table(OrderBy.COMMIT, Versions.LATEST))
+    assert outcomes(result.columns[0]) == [(b"a", Outcome.REMOVED, None)]
+    assert result.deletions == ()
 
 
 def test_a_winner_that_left_the_changelog_has_no_entry() -> None:
@@ -116,5 +118,5 @@ def test_a_copy_of_a_replay_is_the_same_entry() -> None:
 
 
 def test_a_row_without_changes_has_nothing_to_explain() -> None:
-    found = explain([], EMPTY, table(OrderBy.COMMIT, Versions.LATEST))
-    assert (found.columns, found.deletions) == ((), ())
+    result = explain([], EMPTY, table(OrderBy.COMMIT, Versions.LATEST))
+    assert (result.columns, result.deletions) == ((), ())

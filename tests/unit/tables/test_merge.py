@@ -173,7 +173,7 @@ def test_a_batch_that_runs_again_changes_nothing() -> None:
     assert join(row, row) == row
 
 
-def test_a_replayed_letter_keeps_its_place() -> None:
+def test_a_replayed_letter_keeps_its_order_position() -> None:
     """MRG-3: what was rejected first does not win a tie by having been mended."""
     letter = lift(
         change(put("mended")), OrderPosition(1, 0, 5, attempt=1), OrderBy.COMMIT, Versions.LATEST
@@ -238,7 +238,7 @@ def test_a_delete_of_a_column_contains_none_of_its_family() -> None:
         ((0, 0), (0, 9), False),
     ],
 )
-def test_a_range_lies_inside_another_also_where_they_begin_or_end_together(
+def test_a_range_is_inside_another_that_begins_or_ends_with_it(
     inner: tuple[int, int], outer: tuple[int, int], *, is_inside: bool
 ) -> None:
     """MRG-9: what is dropped is compared by state, since nothing of it is visible either way."""
@@ -257,7 +257,7 @@ def test_tombstones_of_one_name_are_one() -> None:
     assert [order.rank[0] for order in row.tombstones.values()] == [2]
 
 
-def test_a_cell_under_a_bounded_range_goes_on_beating_older_writes() -> None:
+def test_a_cell_below_a_bounded_range_wins_against_older_writes() -> None:
     """MRG-9: with `latest` its value goes and its order stays; with `all` it goes whole."""
     deleted = [change(put("v2", cell_timestamp=2), at=2), change(delete_cells(2, 3), at=3)]
     latest, all_ = (

@@ -291,7 +291,7 @@ def test_unreadable_binary(type_: DataType, value: bytes) -> None:
     assert isinstance(read_value(type_, Encoding.BINARY, value), Unreadable)
 
 
-def test_one_is_true_too() -> None:
+def test_the_byte_one_is_true() -> None:
     """TBL-7: other writers use 01; HBase's own form is written."""
     assert read_value(BOOL, Encoding.BINARY, b"\x01") is True
     assert write_value(BOOL, Encoding.BINARY, True) == b"\xff"

@@ -1,0 +1,157 @@
+"""Definitions of tables."""
+
+from __future__ import annotations
+
+from connector.errors import ConfigError, TableError
+
+
+def column_name_reserved(what: str, name: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_NAME_INVALID",
+        f"A {what} has the name {name}",
+        "Names that begin with _ are reserved",
+        "Choose another name",
+    )
+
+
+def column_name_invalid(what: str, name: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_NAME_INVALID",
+        f"A {what} has the name {name!r}",
+        "A column name has at most 300 ASCII characters. The first one is a letter, and the others"
+        " are letters, digits or _",
+        "Choose another name",
+    )
+
+
+def column_name_repeated(what: str, name: str, other: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_NAME_INVALID",
+        f"Two {what} have the names {other} and {name}",
+        "Each name can be used once. Spark does not distinguish upper and lower case",
+        "Rename one of them",
+    )
+
+
+def column_family_invalid(column: str, family: str) -> ConfigError:
+    return ConfigError(
+        "SOURCE_NAME_INVALID",
+        f"Column {column} has the family {family!r}",
+        "A family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
+        "Use the name that the family has in the source",
+    )
+
+
+def column_qualifier_invalid(column: str, size: int, limit: int) -> ConfigError:
+    return ConfigError(
+        "SOURCE_NAME_INVALID",
+        f"Column {column} has a qualifier of {size} bytes",
+        f"A qualifier has at most {limit} bytes",
+        "Use the name that the qualifier has in the source",
+    )
+
+
+def source_table_invalid(table: str, source: str) -> ConfigError:
+    return ConfigError(
+        "SOURCE_NAME_INVALID",
+        f"tables.{table}.source is {source!r}",
+        "A source table has a name of 1 to 128 of the characters - _ . a-z A-Z 0-9",
+        "Use the name that the change records have",
+    )
+
+
+def column_encoding_invalid(column: str, type_: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_TYPE_INVALID",
+        f"Column {column} has the type {type_} and a binary encoding",
+        f"{type_} has no binary form",
+        'Set encoding = "text", or type = "BYTES"',
+    )
+
+
+def columns_too_many(table: str, count: int, limit: int) -> ConfigError:
+    return ConfigError(
+        "COLUMNS_INVALID",
+        f"tables.{table} has {count} columns",
+        f"A table has at most {limit} columns, including key columns",
+        "Remove some columns. With keep_unmapped, the table keeps their cells",
+    )
+
+
+def columns_missing(table: str) -> ConfigError:
+    return ConfigError(
+        "COLUMNS_INVALID",
+        f"tables.{table} has no columns and keep_unmapped = false",
+        "Such a table never has a row",
+        "Declare columns, or remove keep_unmapped",
+    )
+
+
+def cell_repeated(table: str, column: str, other: str, cell: str) -> ConfigError:
+    return ConfigError(
+        "COLUMNS_INVALID",
+        f"tables.{table}.columns: {other} and {column} both show the cell {cell}",
+        "Only one column can show a cell",
+        "Remove one of them, or declare a second table on the same source",
+    )
+
+
+def key_columns_invalid(count: int, limit: int) -> ConfigError:
+    return ConfigError(
+        "KEY_INVALID",
+        f"The key has {count} columns",
+        f"A key has 1 to {limit} columns",
+        "Declare a key column, or join some of the columns in the source",
+    )
+
+
+def key_type_invalid(column: str, type_: str, types: str) -> ConfigError:
+    return ConfigError(
+        "KEY_INVALID",
+        f"Key column {column} has the type {type_}",
+        "Equal values of this type can have different texts, so the column cannot identify a row",
+        f"Declare the column as {types}",
+    )
+
+
+def row_key_invalid(columns: str, forms: str) -> ConfigError:
+    return ConfigError(
+        "KEY_INVALID",
+        f"The row key is declared as {columns}",
+        "In the form row_key, the key is one column of the type BYTES or STRING",
+        f"Set form = {forms}",
+    )
+
+
+def delimiter_invalid(delimiter: str, cause: str, remedy: str) -> ConfigError:
+    return ConfigError("KEY_INVALID", f"The delimiter of the key is {delimiter!r}", cause, remedy)
+
+
+def definition_different(table: str, differences: str) -> TableError:
+    return TableError(
+        "TABLE_DEFINITION_DIFFERENT",
+        f"Table {table} exists with another definition: {differences}",
+        "Its rows were written with the old definition",
+        "Undo the change, rename the column, or declare a table with another name",
+        table=table,
+    )
+
+
+def columns_changed(table: str) -> TableError:
+    return TableError(
+        "TABLE_COLUMNS_CHANGED",
+        f"The columns of table {table}, or its keep_unmapped, were changed after the table was"
+        " created",
+        "Each merge decided by the old definition which cells a row has",
+        "Rebuild the table from the changelog, or undo the change",
+        table=table,
+    )
+
+
+def definition_unreadable(cause: str) -> TableError:
+    return TableError(
+        "TABLE_DEFINITION_UNREADABLE",
+        "The properties of the table have no readable definition",
+        f"Another program or a later release of lowmark created the table ({cause})",
+        "Use another table or warehouse, or the release that created the table",
+    )
