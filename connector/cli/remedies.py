@@ -60,7 +60,6 @@ _STOP_BROKER: Final = (
 
 TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "AS_OF_TOO_OLD": _STATUS,
-    "BLOCKED_ROWS_TOO_MANY": _LIST_LETTERS,
     "BROKER_FOLDER_IN_USE": _STOP_BROKER,
     "BROKER_ON_ANOTHER_PORT": _STOP_BROKER,
     "BROKER_UNREACHABLE": (
@@ -69,7 +68,6 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "CATALOG_MISSING": (Template("topic create", ("topic",)),),
     "CONFIG_MISSING": (Template("--help"),),
     "CUT_MISSING": _STATUS,
-    "DATA_FILE_MISSING": _REBUILD,
     "DEAD_LETTER_MISSING": (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
@@ -85,14 +83,13 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "RELEASE_TOO_LATE": _LIST_WRITE_STREAMS,
     "RELEASE_UNKNOWN": _LIST_WRITE_STREAMS,
     "RELEASE_WITHHELD": _LIST_WRITE_STREAMS,
+    "ROWS_BLOCKED": _LIST_LETTERS,
     "ROWS_NOT_SHOWN": _STATUS,
     "STREAM_PARTITION_UNKNOWN": (Template("partitions list", ("stream",)),),
     "TABLE_COLUMNS_CHANGED": _REBUILD,
     "TABLE_DAMAGED": _REBUILD,
     "TABLE_MISSING": (Template("run --once"),),
     "TABLE_STALE": _STATUS,
-    "TABLE_STALE_BLOCKED": _LIST_LETTERS,
-    "TOMBSTONES_UNUSABLE": _REBUILD,
     "TRANSACTION_UNKNOWN": (Template("transactions list", ("stream",)),),
     "TOPIC_MISSING": (Template("topic create", ("topic",), {"--group": "group"}),),
 }

@@ -68,7 +68,7 @@ def read_stream(
 
 def with_arrivals(rows: DataFrame, read_at: int) -> DataFrame:
     """`rows` of the source with the times of arrival that are believed. The same rule as
-    `records.arrival.arrival`, with `read_at` in place of the others.
+    `validation.arrival`, with `read_at` in place of the others.
     """
     asked = constant(read_at, "partition")
     latest = f"CASE WHEN timestampType = {_BY_BROKER} THEN {MAX_TIMESTAMP}L ELSE"

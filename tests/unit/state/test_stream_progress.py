@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from connector.config.settings import StreamConfig
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import StaleTableError
@@ -309,9 +310,13 @@ def test_the_status_names_its_age_and_its_stream_partition() -> None:
     assert Progress.from_json(progress.to_json(), UNKNOWN) == progress
     assert not any(
         "transaction" in hint
-        for hint in stream_status("s", progress, AT + S, stall_after_s=300).hints
+        for hint in stream_status(
+            StreamConfig(name="s", topic="s", stall_after_s=300), progress, AT + S
+        ).hints
     )
-    status = stream_status("s", progress, AT + 90 * S, stall_after_s=300)
+    status = stream_status(
+        StreamConfig(name="s", topic="s", stall_after_s=300), progress, AT + 90 * S
+    )
     assert status.lag == 3
     (hint,) = (hint for hint in status.hints if "transaction" in hint)
     assert "hides 3 offsets of Kafka partition 0" in hint
