@@ -265,7 +265,7 @@ def _schemas(config: Any, letter: DeadLetter) -> Any:
     """The schemas to decode a letter with; that of a registry only if there is one and it
     answers.
     """
-    from connector.errors import RegistryError
+    from connector.errors import BrokerError
     from connector.records.codec import Schemas, confluent_id
 
     schema_id = confluent_id(letter.value)
@@ -276,6 +276,6 @@ def _schemas(config: Any, letter: DeadLetter) -> Any:
     try:
         with RegistryClient(config.registry) as registry:
             return Schemas({schema_id: registry.schema(schema_id)})
-    except RegistryError as error:
+    except BrokerError as error:
         say(f"warning: the record was not decoded with the schema of the registry: {error}")
         return Schemas()

@@ -150,7 +150,7 @@ def newest_records(
     position is stored.
 
     Raises `TopicError` if there is no such topic, `BrokerError` if no record arrives in time, and
-    `RegistryError` if a schema is needed and the registry does not answer.
+    `BrokerError` if a schema is needed and the registry does not answer.
     """
     facts = topics.describe(kafka, topic)
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)

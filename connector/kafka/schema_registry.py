@@ -3,7 +3,7 @@ version, register, look up (REC-11).
 
 An unknown id makes a record a dead letter. Therefore it is accepted only from a real registry: an
 answer 404 with an error code of a registry. Any other invalid answer, for example the page of a
-proxy or a wrong path, is a `RegistryError`. It fails the batch, and makes no dead letters (DLQ-4).
+proxy or a wrong path, is a `BrokerError`. It fails the batch, and makes no dead letters (DLQ-4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from connector.errors import ErrorCode, RegistryError
+from connector.errors import BrokerError, ErrorCode
 from connector.records.codec import with_references
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class RegistryClient:
             config: The registry.
 
         Raises:
-            RegistryError: httpx is missing, or the certificates cannot be read.
+            BrokerError: httpx is missing, or the certificates cannot be read.
         """
         self._config = config
         self._by_id: dict[int, str] = {}
@@ -61,7 +61,7 @@ class RegistryClient:
             has no such schema. The next call asks again.
 
         Raises:
-            RegistryError: The registry does not answer, or its answer is not valid.
+            BrokerError: The registry does not answer, or its answer is not valid.
         """
         if schema_id in self._by_id:
             return self._by_id[schema_id]
@@ -90,7 +90,7 @@ class RegistryClient:
             The id of the registry.
 
         Raises:
-            RegistryError: The registry does not answer, the subject does not have the schema, or it
+            BrokerError: The registry does not answer, the subject does not have the schema, or it
                 is incompatible.
         """
         subject = quote(self._config.subject(topic), safe="")
@@ -101,7 +101,7 @@ class RegistryClient:
         )
         answer = self._ask("POST", path, {"schema": schema})
         if answer is None:
-            raise RegistryError(
+            raise BrokerError(
                 ErrorCode.REGISTRY_SCHEMA_DIFFERENT,
                 f"The subject {self._config.subject(topic)} does not have the schema of lowmark",
                 f"The registry at {self._config.url} has no such schema under this subject, and"
@@ -142,7 +142,7 @@ class RegistryClient:
                 problem = f"HTTP {response.status_code}: {response.text[:300]}"
             if pause_s is not None:
                 time.sleep(pause_s)
-        raise RegistryError(
+        raise BrokerError(
             ErrorCode.REGISTRY_UNREACHABLE,
             f"The schema registry at {self._config.url} cannot be reached",
             problem,
@@ -155,7 +155,7 @@ class RegistryClient:
         except (json.JSONDecodeError, UnicodeDecodeError):
             answer = None
         if response.status_code in (401, 403):
-            raise RegistryError(
+            raise BrokerError(
                 ErrorCode.REGISTRY_ACCESS_DENIED,
                 f"The schema registry at {self._config.url} refused the request",
                 f"HTTP {response.status_code}: {response.text[:300]}",
@@ -210,8 +210,8 @@ class RegistryClient:
             raise self._no_answer(f"no {name} in {str(answer)[:200]}")
         return found
 
-    def _no_answer(self, cause: str) -> RegistryError:
-        return RegistryError(
+    def _no_answer(self, cause: str) -> BrokerError:
+        return BrokerError(
             ErrorCode.REGISTRY_ANSWER_INVALID,
             f"The schema registry at {self._config.url} gave an answer that is not valid",
             cause,
@@ -223,7 +223,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
     try:
         import httpx
     except ImportError as error:
-        raise RegistryError(
+        raise BrokerError(
             ErrorCode.EXTRA_MISSING,
             "A schema registry is configured, but httpx is not installed",
             "",
@@ -237,7 +237,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
             ssl.create_default_context(cafile=config.ca_location) if config.ca_location else True
         )
     except OSError as error:
-        raise RegistryError(
+        raise BrokerError(
             ErrorCode.REGISTRY_CA_UNREADABLE,
             f"registry.ca_location {config.ca_location} cannot be read",
             str(error),

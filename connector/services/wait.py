@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.clock import now_us
-from connector.errors import ConnectorError, ErrorCode, StreamStateError
+from connector.errors import ConnectorError, ErrorCode, WriteStreamError
 from connector.records.views import view_of_time
 from connector.services.events import OnEvent, info
 from connector.services.warehouses import warehouse_of
@@ -74,7 +74,7 @@ def wait_for_commit(
         on_event: Receives `WAITING`, with what is waited for.
 
     Raises:
-        StreamStateError: The release of the commit is withheld, or `timeout_s` has passed.
+        WriteStreamError: The release of the commit is withheld, or `timeout_s` has passed.
         TableError: The warehouse cannot be read.
         TopicError, BrokerError: Kafka cannot be asked for the end of the topic.
     """
@@ -97,7 +97,7 @@ def wait_for_commit(
     tables = _tables_of(config, stream)
     lag = _wait(config, stream, tables, ends, released, on_event, commit_timestamp, timeout_s)
     if lag is not None:
-        raise StreamStateError(
+        raise WriteStreamError(
             ErrorCode.ROWS_NOT_SHOWN,
             f"After {timeout_s:g} s, not every table of stream {stream.name} shows the rows of the"
             f" commit of {view_of_time(commit_timestamp)}",
@@ -284,7 +284,7 @@ def check_not_withheld(
     *,
     is_read: bool,
 ) -> None:
-    """Raise `StreamStateError` if the release of a commit of these write streams does not become
+    """Raise `WriteStreamError` if the release of a commit of these write streams does not become
     visible without an operator.
 
     `is_read`: ingest has read all copies of the release. If it is not known then, and below the
@@ -298,7 +298,7 @@ def check_not_withheld(
     ]
     asked = view_of_time(commit_timestamp)
     if any(one.withheld is Withheld.ROWS and not one.without_rejected for one in open_):
-        raise StreamStateError(
+        raise WriteStreamError(
             ErrorCode.RELEASE_WITHHELD,
             f"The release of {asked} of stream {of.name} is withheld: no table shows its rows",
             "Some of its rows were rejected, or were never sent. The commit itself is done",
@@ -310,7 +310,7 @@ def check_not_withheld(
     is_below = progress.horizon is not None and commit_timestamp < progress.horizon
     is_rejected = is_read and not open_ and is_below
     if is_rejected or any(one.withheld is Withheld.TOO_LATE for one in open_):
-        raise StreamStateError(
+        raise WriteStreamError(
             ErrorCode.RELEASE_TOO_LATE,
             f"The release of {asked} of stream {of.name} is too late: no table shows its rows",
             "Its commit timestamp is below the horizon. The commit itself is done",

@@ -130,10 +130,10 @@ def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> in
         live stream partition.
 
     Raises:
-        StreamStateError: There is no such write stream, or it is discarded or expired.
+        WriteStreamError: There is no such write stream, or it is discarded or expired.
         ConfigError: There is no such stream, or the name cannot be one.
         WriterConflictError: The session is opened again at the same time.
-        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+        TopicError, BrokerError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.session import WriteSession
 
@@ -192,7 +192,7 @@ def commit_write_streams(
         this commit.
 
     Raises:
-        StreamStateError: A write stream cannot be committed, and nothing was committed. Or, with
+        WriteStreamError: A write stream cannot be committed, and nothing was committed. Or, with
             `wait`, the rows are committed, and their release is withheld (`RELEASE_WITHHELD`,
             `RELEASE_TOO_LATE`), or not shown after `timeout_s` (`ROWS_NOT_SHOWN`).
         ConfigError: There is no such stream, or an argument is not allowed.
@@ -201,7 +201,7 @@ def commit_write_streams(
         WriteStreamError: `through` has no live stream partition.
         WriterConflictError: Other commits of the topic went on for five minutes.
         DeliveryError: The outcome is unknown. Commit again.
-        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+        TopicError, BrokerError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.commit import commit_streams
 
@@ -231,7 +231,7 @@ def discard_write_streams(config: ConnectorConfig, stream: str, names: Iterable[
     For example: `discard_write_streams(config, "orders", ["w1/rows"])`.
 
     Raises:
-        StreamStateError: A write stream cannot be discarded. Nothing was discarded.
+        WriteStreamError: A write stream cannot be discarded. Nothing was discarded.
         ConfigError: There is no such stream, or a name cannot be one.
         WriterConflictError, DeliveryError, TopicError, BrokerError: As for `commit_write_streams`.
     """
@@ -316,7 +316,7 @@ def release_again(
         ConfigError: There is no such stream, or no release of the write stream that is too late,
             or several (`RELEASE_AMBIGUOUS`), or an argument is not allowed.
         TableError: The warehouse cannot be read.
-        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+        WriterConflictError, DeliveryError, TopicError, BrokerError: As for
             `commit_write_streams`.
     """
     from connector.kafka.write_streams import commit

@@ -27,7 +27,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from connector.errors import BufferFullError, ErrorCode
+from connector.errors import ConnectorError, ErrorCode
 from connector.records.model import MAX_LONG, DataChange, Release
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
@@ -215,7 +215,7 @@ class TransactionAssembler:
         )
 
     def check_room(self, size: int) -> None:
-        """Raise `BufferFullError` if a change of this size does not fit."""
+        """Raise `ConnectorError` if a change of this size does not fit."""
         size += CHANGE_OVERHEAD_BYTES
         handed_out = self._handed_out * UNACKNOWLEDGED_BYTES
         if self._buffered + handed_out + size <= self._most or not (self._buffered or handed_out):
@@ -224,7 +224,7 @@ class TransactionAssembler:
 
     def add(self, change: DataChange | Release, position: Position, size: int) -> None:
         """Take a change or a release. `size` is that of its record in bytes. Raises
-        `BufferFullError`; then it was not taken.
+        `ConnectorError`; then it was not taken.
         """
         self.check_room(size)
         k, offset = position.kafka_partition, position.offset
@@ -246,7 +246,7 @@ class TransactionAssembler:
 
     def add_staged(self, change: DataChange, position: Position) -> None:
         """Take a staged row, and hand it out before all that is released later. Its bytes are not
-        counted. Raises `BufferFullError`; then it was not taken.
+        counted. Raises `ConnectorError`; then it was not taken.
         """
         k, offset = position.kafka_partition, position.offset
         if offset >= self._staged.get(k, 0):
@@ -441,15 +441,15 @@ class TransactionAssembler:
             if not aside.is_acknowledged or offset >= self._oldest(k)
         }
 
-    def _unacknowledged(self) -> BufferFullError:
-        return BufferFullError(
+    def _unacknowledged(self) -> ConnectorError:
+        return ConnectorError(
             ErrorCode.TRANSACTIONS_UNACKNOWLEDGED,
             f"{self._handed_out:,} records were handed out and not acknowledged",
             f"Their positions need more memory than max_buffered_bytes ({self._most:,}) allows",
             "Call acknowledge after each transaction, or raise max_buffered_bytes",
         )
 
-    def _full(self) -> BufferFullError:
+    def _full(self) -> ConnectorError:
         lagging = self._tracker.lagging_partition
         if self._again:
             cause = "Records up to the given state are read again before one is handed out"
@@ -460,7 +460,7 @@ class TransactionAssembler:
                 f"Stream partition {lagging.stream_partition} delays the low watermark in Kafka"
                 f" partition {lagging.kafka_partition}"
             )
-        return BufferFullError(
+        return ConnectorError(
             ErrorCode.BUFFER_FULL,
             f"{self._buffered:,} bytes of changes wait for the low watermark, and"
             f" max_buffered_bytes is {self._most:,}",

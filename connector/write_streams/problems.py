@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 from connector.errors import (
     ConnectorError,
-    DifferentRowsError,
     ErrorCode,
     InvalidChangeError,
-    OffsetOutOfRangeError,
-    OffsetOverlapError,
+    OffsetError,
     RowErrors,
-    StreamStateError,
+    WriteStreamError,
 )
 from connector.text import counted
 from connector.write_streams.rules import Fault, Placing
@@ -20,11 +18,11 @@ from connector.write_streams.rules import Fault, Placing
 _NEW_STREAM = "Use a write stream with another name"
 
 
-def state_error(fault: Fault, stream: str) -> StreamStateError:
+def state_error(fault: Fault, stream: str) -> WriteStreamError:
     """Return the error for a write stream that refuses a request."""
     match fault:
         case Fault.NOT_FOUND:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.NOT_FOUND,
                 f"There is no write stream {stream}",
                 "The catalog does not have it. A write stream is there after its first append, or"
@@ -33,7 +31,7 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
                 stream=stream,
             )
         case Fault.WRONG_KIND:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.WRONG_KIND,
                 f"The write stream {stream} is of another kind",
                 "The kind of a write stream never changes. Only buffered write streams are flushed,"
@@ -42,7 +40,7 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
                 stream=stream,
             )
         case Fault.NOT_FINALIZED:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.NOT_FINALIZED,
                 f"The write stream {stream} is not finalized",
                 "Its session may still append to it",
@@ -50,7 +48,7 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
                 stream=stream,
             )
         case Fault.FINALIZED:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.FINALIZED,
                 f"The write stream {stream} is finalized",
                 "It takes no appends and no flush any more",
@@ -58,7 +56,7 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
                 stream=stream,
             )
         case Fault.ALREADY_COMMITTED:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.ALREADY_COMMITTED,
                 f"The write stream {stream} is committed",
                 "Its rows are released. A commit of exactly the same write streams answers the same"
@@ -67,7 +65,7 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
                 stream=stream,
             )
         case Fault.DISCARDED:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.DISCARDED,
                 f"The write stream {stream} is discarded",
                 "Its rows never become visible",
@@ -75,7 +73,7 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
                 stream=stream,
             )
         case Fault.EXPIRED:
-            return StreamStateError(
+            return WriteStreamError(
                 ErrorCode.EXPIRED,
                 f"The write stream {stream} is expired",
                 "It had no append for the staging retention",
@@ -84,22 +82,22 @@ def state_error(fault: Fault, stream: str) -> StreamStateError:
             )
 
 
-def refused(action: str, faults: Mapping[str, Fault]) -> StreamStateError:
+def refused(action: str, faults: Mapping[str, Fault]) -> WriteStreamError:
     """Return the error for several write streams: the fault of each one (WRS-14)."""
     shown = ", ".join(f"{name}: {fault}" for name, fault in list(faults.items())[:5])
     further = f", and {len(faults) - 5} more" if len(faults) > 5 else ""
     are_open = set(faults.values()) == {Fault.NOT_FINALIZED}
-    return StreamStateError(
+    return WriteStreamError(
         ErrorCode.WRITE_STREAMS_REFUSED,
         f"{counted(len(faults), 'write stream')} cannot be {action}, so none was {action}",
         f"{shown}{further}",
         "Finalize them, then try again" if are_open else "Correct them, or leave them out",
-        errors=tuple((name, str(fault)) for name, fault in faults.items()),
+        faults=tuple((name, str(fault)) for name, fault in faults.items()),
     )
 
 
-def too_many_streams(topic: str, most: int) -> StreamStateError:
-    return StreamStateError(
+def too_many_streams(topic: str, most: int) -> WriteStreamError:
+    return WriteStreamError(
         ErrorCode.WRITE_STREAMS_TOO_MANY,
         f"{topic} has {most} open pending or buffered write streams",
         "More are not allowed",
@@ -113,7 +111,7 @@ def offset_error(
 ) -> ConnectorError:
     """Return the error for an append that is not taken and not a repetition (WRS-7)."""
     if placing is Placing.OVERLAP:
-        return OffsetOverlapError(
+        return OffsetError(
             ErrorCode.OFFSET_OVERLAP,
             f"{rows} rows at offset {received} overlap the end {expected} of the write stream"
             f" {stream}",
@@ -125,7 +123,7 @@ def offset_error(
             rows=rows,
         )
     if placing is Placing.DIFFERENT:
-        return DifferentRowsError(
+        return OffsetError(
             ErrorCode.ROWS_DIFFERENT,
             f"The rows at offset {received} of the write stream {stream} are not the rows that were"
             " appended there",
@@ -139,8 +137,8 @@ def offset_error(
     return out_of_range(stream, expected, received)
 
 
-def out_of_range(stream: str, expected: int, received: int) -> OffsetOutOfRangeError:
-    return OffsetOutOfRangeError(
+def out_of_range(stream: str, expected: int, received: int) -> OffsetError:
+    return OffsetError(
         ErrorCode.OFFSET_OUT_OF_RANGE,
         f"The offset {received} is after the end {expected} of the write stream {stream}",
         "The rows before it are missing: an earlier append failed, or was not made. Nothing was"

@@ -23,7 +23,6 @@ from connector.errors import (
     BrokerError,
     DeliveryError,
     InvalidChangeError,
-    RegistryError,
     TopicError,
     WriterConflictError,
 )
@@ -184,7 +183,7 @@ def test_a_frontier_follows_what_the_producer_announces(
 def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic().topic
     with running_registry() as registry:
-        with pytest.raises(RegistryError, match="does not have the schema of lowmark"):
+        with pytest.raises(BrokerError, match="does not have the schema of lowmark"):
             ChangeProducer(kafka, topic, registry=RegistryConfig(registry.url))
         with ChangeProducer(
             kafka, topic, registry=RegistryConfig(registry.url, auto_register=True)

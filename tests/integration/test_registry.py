@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
-from connector.errors import ErrorCode, RegistryError
+from connector.errors import BrokerError, ErrorCode
 from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
@@ -55,7 +55,7 @@ def test_records_are_framed_with_the_ids_of_the_registry(
     """
     topic, known = new_topic(kafka_partitions=2).topic, replace(registry, auto_register=False)
     assert faults(kafka, topic, known, str(tmp_path)) == ["REGISTRY_SCHEMA_DIFFERENT"]
-    with pytest.raises(RegistryError) as unknown:
+    with pytest.raises(BrokerError) as unknown:
         ChangeProducer(kafka, topic, registry=known)
     assert unknown.value.code == ErrorCode.REGISTRY_SCHEMA_DIFFERENT
     assert faults(kafka, topic, registry, str(tmp_path)) == []

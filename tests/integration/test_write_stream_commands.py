@@ -18,8 +18,8 @@ from connector.errors import (
     ConfigError,
     ConnectorError,
     ErrorCode,
-    StreamStateError,
     WriterConflictError,
+    WriteStreamError,
 )
 from connector.kafka import WriteSession
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
@@ -76,7 +76,7 @@ def test_a_lost_session_is_ended_before_its_write_stream_is_finalized(
     owner = read_catalog(kafka, topic).owner_of("w1")
     assert finalize_write_stream(load_config(), "s", "w1/rows") == 5
     assert read_catalog(kafka, topic).owner_of("w1") == owner
-    with pytest.raises(StreamStateError) as missing:
+    with pytest.raises(WriteStreamError) as missing:
         finalize_write_stream(load_config(), "s", "w1/other")
     assert missing.value.code == ErrorCode.NOT_FOUND
     assert list(read_catalog(kafka, topic).streams) == ["w1/rows"]
@@ -137,7 +137,7 @@ def test_commit_list_show_and_discard(
     assert "did you mean w1/rows?" in capsys.readouterr().err
     assert cli.invoke(["write-streams", "list", "s"]) == 0
     assert "w3/rows" in capsys.readouterr().out
-    with pytest.raises(StreamStateError) as late:
+    with pytest.raises(WriteStreamError) as late:
         commit_write_streams(load_config(), "s", ["w2/rows", "w1/rows"], wait=True, timeout_s=0.1)
     assert late.value.code == ErrorCode.ROWS_NOT_SHOWN, "no ingest runs"
     assert late.value.fields["kafka_partition"] in (0, 1)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.config.settings import StreamConfig
-from connector.errors import ConfigError, ErrorCode, StreamStateError
+from connector.errors import ConfigError, ErrorCode, WriteStreamError
 from connector.records.model import OffsetRange, Release
 from connector.services.wait import check_not_withheld
 from connector.services.write_streams import committed_with, find_withheld
@@ -127,7 +127,7 @@ def test_a_wait_ends_for_its_own_commit_only(found: list[Committed], horizon: in
             check_not_withheld(
                 StreamConfig(name="s", topic="t"), progress, entries, one.at, is_read=True
             )
-        except StreamStateError as error:
+        except WriteStreamError as error:
             assert error.code == (
                 ErrorCode.RELEASE_WITHHELD if one.lacks else ErrorCode.RELEASE_TOO_LATE
             )

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config.settings import KafkaConfig
-from connector.errors import ErrorCode, StreamStateError
+from connector.errors import ErrorCode, WriteStreamError
 from connector.kafka import WriteSession
 from connector.lake.changelog_reader import open_logged
 from connector.records.model import SERVER_TIME, SetCell
@@ -53,7 +53,7 @@ def test_a_commit_is_withheld_for_a_rejected_row_and_released_without_it(
         thread.start()
         try:
             assert finalize_write_stream(config, "s", "w1/p") == 10
-            with pytest.raises(StreamStateError) as withheld:
+            with pytest.raises(WriteStreamError) as withheld:
                 commit_write_streams(config, "s", ["w1/p"], wait=True, timeout_s=120)
             assert withheld.value.code == ErrorCode.RELEASE_WITHHELD
             (release,) = list_write_streams(config, "s").releases

@@ -126,10 +126,10 @@ class _Consumer(Generic[Yielded]):
 
         Raises:
             BrokerError: No broker has answered for 30 s.
-            RegistryError: A schema is needed, and the registry does not answer.
+            BrokerError: A schema is needed, and the registry does not answer.
             TopicError: The topic was deleted or replaced, or records were deleted before they were
                 read.
-            BufferFullError: Transactions that wait for the low watermark need too much memory.
+            ConnectorError: Transactions that wait for the low watermark need too much memory.
         """
 
     def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:

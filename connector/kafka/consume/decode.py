@@ -68,7 +68,7 @@ class Decoder:
         self._schemas = Schemas(self._by_id)
 
     def decode(self, source: KafkaRecord, kafka_partitions: int) -> ChangeRecord | Rejection:
-        """Decode a record of a topic with so many Kafka partitions. Raises `RegistryError` if a
+        """Decode a record of a topic with so many Kafka partitions. Raises `BrokerError` if a
         schema is needed and the registry does not answer.
         """
         schema_id = confluent_id(source.value)

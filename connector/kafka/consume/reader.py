@@ -141,7 +141,7 @@ class RecordReader:
 
         Raises:
             BrokerError: No broker has answered for 30 s.
-            RegistryError: A schema is needed, and the registry does not answer.
+            BrokerError: A schema is needed, and the registry does not answer.
             TopicError: The topic was deleted or replaced, or records were deleted before they were
                 read.
         """

@@ -11,7 +11,7 @@ from typing import Final
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import REPLAY_HEADER
-from connector.errors import BufferFullError
+from connector.errors import ConnectorError
 from connector.kafka.consume.decode import ConsumerRecord, ReleaseCopies
 from connector.kafka.consume.options import CommitRange
 from connector.kafka.consume.reader import RecordReader
@@ -229,7 +229,7 @@ class TransactionStage(WatermarkStage):
         return self._assembler.state()
 
     def _put(self, received: ConsumerRecord) -> None:
-        """Raises `BufferFullError`. Then `unread` is the record, which must be taken again."""
+        """Raises `ConnectorError`. Then `unread` is the record, which must be taken again."""
         record, position = received.record, received.position
         self.unread = None
         if position.topic != self._reader.facts.topic:
@@ -242,7 +242,7 @@ class TransactionStage(WatermarkStage):
         elif isinstance(shown, Released | Staged) or (shown and isinstance(record, DataChange)):
             try:
                 self._add(shown, received)
-            except BufferFullError:
+            except ConnectorError:
                 self.unread = received
                 self._advance()
                 if not self._assembler.has_items:

@@ -26,8 +26,7 @@ from connector.errors import (
     ConfigError,
     DeliveryError,
     ErrorCode,
-    OutboxFullError,
-    RegistryError,
+    QueueFullError,
     argument_invalid,
 )
 from connector.kafka import sending, topics
@@ -137,13 +136,13 @@ class OpenedOutbox:
 
     def record_bytes(self, registry: RegistryConfig | None, limits: Limits) -> RecordBytes:
         """Look up the schema. While the registry does not answer, the id in the file counts. Raises
-        `RegistryError`.
+        `BrokerError`.
         """
         assert self.file.content is not None
         schema_id = self.file.content.schema_id
         try:
             record_bytes = RecordBytes(self.facts, registry, limits)
-        except RegistryError as error:
+        except BrokerError as error:
             if error.code != ErrorCode.REGISTRY_UNREACHABLE or schema_id is None:
                 raise
             return RecordBytes(self.facts, registry, limits, schema_id)
@@ -267,7 +266,7 @@ class OutboxQueue:
     ) -> None:
         """Store a record, and send it if it is the next one. Blocks while the outbox is full.
 
-        Raises `OutboxFullError` if it stays full. Then the record has failed. Without `waits`, a
+        Raises `QueueFullError` if it stays full. Then the record has failed. Without `waits`, a
         full outbox raises `BufferError`.
         """
         number = self._file.next + (0 if self._group is None else len(self._group))
@@ -304,10 +303,10 @@ class OutboxQueue:
         if self._settled >= REMOVE_EVERY:
             self._remove()
 
-    def _full(self, group: list[tuple[Sent, Row]], cause: str) -> OutboxFullError:
+    def _full(self, group: list[tuple[Sent, Row]], cause: str) -> QueueFullError:
         for item, _ in group:
             self._results.conclude(item, cause)
-        return OutboxFullError(
+        return QueueFullError(
             ErrorCode.OUTBOX_FULL,
             f"The outbox {self._file.path} has no space",
             f"{cause}. It has {self.backlog:,} records. {self.last_error}".removesuffix(". "),

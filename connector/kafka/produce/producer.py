@@ -100,7 +100,7 @@ class ChangeProducer:
         Raises:
             TopicError: There is no such topic, or it is compacted.
             BrokerError: No broker answers. With an outbox that was used before, this is no error.
-            RegistryError: The registry does not have the schema, or does not answer. With an outbox
+            BrokerError: The registry does not have the schema, or does not answer. With an outbox
                 that was used before, the latter is no error.
             ConfigError: An argument is not allowed, or both a `transactional_id` and an outbox.
             OutboxError: Another producer uses the outbox, or it belongs to another topic, or it is
@@ -244,7 +244,7 @@ class ChangeProducer:
             ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
             DeliveryError: A heartbeat is not true yet, or cannot become true because a change
                 failed. Nothing is sent. Or the queue stayed full, or the outbox
-                (`OutboxFullError`). Then the record is in `undelivered`. Or an automatic heartbeat
+                (`QueueFullError`). Then the record is in `undelivered`. Or an automatic heartbeat
                 was not delivered (`HEARTBEAT_UNDELIVERED`). Then the record is queued.
             TopicError: The topic was deleted and created again.
             OutboxError: The outbox is damaged or cannot be used.

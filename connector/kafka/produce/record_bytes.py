@@ -69,7 +69,7 @@ class RecordBytes:
         schema_id: int | None = None,
     ) -> None:
         """Look up the schema if there is a registry, unless `schema_id` is given. Raises
-        `RegistryError`.
+        `BrokerError`.
         """
         self._facts, self._limits = facts, limits
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions

@@ -151,8 +151,8 @@ def release_again(
         `commit_timestamp` already, it is that one, and nothing is sent.
 
     Raises:
-        StreamStateError: The catalog does not have one of the write streams.
-        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+        WriteStreamError: The catalog does not have one of the write streams.
+        WriterConflictError, DeliveryError, TopicError, BrokerError: As for
             `commit_streams`.
     """
     wanted = tuple(ranges)

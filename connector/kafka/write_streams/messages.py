@@ -52,7 +52,7 @@ class Encoding:
         registry: RegistryConfig | None,
         limits: Limits,
     ) -> None:
-        """Look up the schema if there is a registry. Raises `RegistryError`."""
+        """Look up the schema if there is a registry. Raises `BrokerError`."""
         self._bytes = RecordBytes(facts, registry, limits)
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
 

@@ -66,8 +66,8 @@ class Pending(Generic[_Answer]):
             The answer.
 
         Raises:
-            NotSentError: It is not in the topic, and will not be. The session has ended.
-            OutcomeUnknownError: It may be in the topic. The session has ended.
+            DeliveryError: It is not in the topic, and will not be. The session has ended.
+            DeliveryError: It may be in the topic. The session has ended.
             WriterConflictError: Another session of this name was opened. `outcome` is "not taken"
                 or "unknown".
             TimeoutError: It is not known yet.

@@ -22,8 +22,6 @@ from connector.errors import (
     ConnectorError,
     DeliveryError,
     ErrorCode,
-    NotSentError,
-    OutcomeUnknownError,
     TopicError,
     WriterConflictError,
 )
@@ -294,7 +292,7 @@ class Sender:
     def _failed(self, outcome: str, cause: str) -> ConnectorError:
         session, topic = self._catalog.session, self._catalog.facts.topic
         if outcome == UNKNOWN:
-            return OutcomeUnknownError(
+            return DeliveryError(
                 ErrorCode.APPEND_OUTCOME_UNKNOWN,
                 f"It is unknown whether rows of the write session {session} are in {topic}",
                 cause,
@@ -303,7 +301,7 @@ class Sender:
                 session=session,
                 outcome=outcome,
             )
-        return NotSentError(
+        return DeliveryError(
             ErrorCode.APPEND_NOT_SENT,
             f"Rows of the write session {session} are not in {topic}",
             cause,

@@ -84,7 +84,7 @@ class WriteSession:
             TopicError: There is no such topic or no catalog, or the topic is compacted, or it was
                 deleted and created again.
             BrokerError: No broker answers.
-            RegistryError: The registry does not answer, or does not have the schemas.
+            BrokerError: The registry does not answer, or does not have the schemas.
             ConfigError: A client setting or another argument is not allowed.
             WriterConflictError: Another session of this name is opened at the same time.
         """
@@ -132,7 +132,7 @@ class WriteSession:
             The write stream. Equal names give the same one.
 
         Raises:
-            StreamStateError: The write stream is of another kind, or the topic has 1,000 open
+            WriteStreamError: The write stream is of another kind, or the topic has 1,000 open
                 pending or buffered ones.
             ConfigError: The name or the kind is not allowed.
         """
@@ -175,7 +175,7 @@ class WriteSession:
 
         Raises:
             InvalidChangeError: A value breaks a limit, or `timestamp` is before the last one.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         self._encoding.everywhere(Heartbeat(self.stream_partition, timestamp, resume_token), [])
         with self._sender.calls, self._queue.changed:
@@ -193,7 +193,7 @@ class WriteSession:
             timeout_s: How long to wait. None: until all are known.
 
         Raises:
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
             DeliveryError: Results are missing after `timeout_s`.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -216,7 +216,7 @@ class WriteSession:
                 Until then, it delays the low watermark of the stream.
 
         Raises:
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
             DeliveryError: Results are missing after `timeout_s`.
         """
         if self._sender.is_closed:
@@ -227,7 +227,7 @@ class WriteSession:
         self._sender.close(timeout_s, ends_partitions=ends_partition)
 
     def _check_open_streams(self) -> None:
-        """Raises `StreamStateError` if the topic has too many open write streams (WRS-4)."""
+        """Raises `WriteStreamError` if the topic has too many open write streams (WRS-4)."""
         for is_new in (False, True):
             if is_new:  # other sessions may have ended some
                 self._entries.streams.update(self._catalog.read(is_complete=False).streams)

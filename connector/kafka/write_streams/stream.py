@@ -117,13 +117,13 @@ class WriteStream:
 
         Raises:
             RowErrors: Rows are not valid. Nothing is sent.
-            OffsetOverlapError: Some of the offsets are taken. Nothing is sent.
-            OffsetOutOfRangeError: The offset is after the end. Nothing is sent.
-            DifferentRowsError: The last append at this offset had other rows. Nothing is sent.
-            StreamStateError: The write stream is finalized, committed, discarded or expired.
+            OffsetError: Some of the offsets are taken. Nothing is sent.
+            OffsetError: The offset is after the end. Nothing is sent.
+            OffsetError: The last append at this offset had other rows. Nothing is sent.
+            WriteStreamError: The write stream is finalized, committed, discarded or expired.
             QueueFullError: There was no space for a minute. Nothing is sent.
             ConfigError: The number of rows, their size or the offset is not allowed.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         rows = list(changes)
         if not 1 <= len(rows) <= MAX_APPEND_ROWS:
@@ -173,10 +173,10 @@ class WriteStream:
             The flushed offset. It is more than `upto` if a later one was flushed before.
 
         Raises:
-            OffsetOutOfRangeError: `upto` is after the end.
-            StreamStateError: The write stream is of another kind, finalized, discarded or expired.
+            OffsetError: `upto` is after the end.
+            WriteStreamError: The write stream is of another kind, finalized, discarded or expired.
             WriteStreamError: `through` has no live stream partition.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         if upto < 0:
             raise argument_invalid("upto", upto, "an offset from 0")
@@ -208,8 +208,8 @@ class WriteStream:
             The number of rows. A repeated call returns it, too.
 
         Raises:
-            StreamStateError: The write stream is discarded or expired.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            WriteStreamError: The write stream is discarded or expired.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         with self._sender.calls:
             entry = self.entry

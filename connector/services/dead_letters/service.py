@@ -96,7 +96,7 @@ class DeadLetters:
     be done to: for example, `reopen` takes parked and discarded ones.
 
     Each method may raise `BrokerError`, `TopicError` if the change topic, or a topic of the group,
-    is missing, and `RegistryError` if a needed schema cannot be read.
+    is missing, and `BrokerError` if a needed schema cannot be read.
 
     Attributes:
         topic: The change topic.

@@ -62,7 +62,7 @@ def load(
         ConnectorError: Rows cannot be published (`ROWS_REJECTED`), a file cannot be read or was
             changed, `as_of` is below the horizon, or the table is not empty. Nothing is committed.
         WriterConflictError: Another session of this name was opened.
-        WriteStreamError, DeliveryError, TopicError, BrokerError, RegistryError, TableError: As for
+        WriteStreamError, DeliveryError, TopicError, BrokerError, TableError: As for
             `WriteSession` and `commit_write_streams`.
     """
     definition, options = find_table(config, table), options or LoadOptions()

@@ -44,7 +44,7 @@ def check_empty(
     """Raise `ConnectorError` if a table has rows, or if changes of it wait in the changelog or in
     the topic. Rows of `write_stream` do not count.
 
-    Also raises `TableError`, `TopicError`, `BrokerError` and `RegistryError`.
+    Also raises `TableError`, `TopicError` and `BrokerError`.
     """
     from connector.lake.state_reader import progress_of, table_state_of
 

@@ -21,7 +21,7 @@ from connector.errors import (
     ConnectorError,
     ErrorCode,
     InvalidChangeError,
-    OffsetOverlapError,
+    OffsetError,
     RowErrors,
 )
 from connector.services.events import OnEvent, info, warning
@@ -316,7 +316,9 @@ class LoadJob:
                     row = chunk[index]
                     self._reject(row.file, row.row, Misfit("", fault.problem))
                 chunk = [row for index, row in enumerate(chunk) if index not in error.errors]
-            except OffsetOverlapError as error:  # an earlier call had other limits
+            except OffsetError as error:
+                if error.code != "OFFSET_OVERLAP":  # an earlier call had other limits
+                    raise
                 chunk = chunk[error.expected - self.rows :]
                 self.rows = error.expected
             else:

@@ -11,7 +11,7 @@ from connector import cli
 from connector import warehouse as places
 from connector.cli.parameters import MOMENT
 from connector.cli.write_streams import request_of
-from connector.errors import ConfigError, ErrorCode, StreamStateError
+from connector.errors import ConfigError, ErrorCode, WriteStreamError
 from connector.lake import overrides, small_tables
 from connector.lake.overrides import Overrides
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
@@ -221,7 +221,7 @@ def test_a_withheld_release_ends_the_waiting(
     progress = Progress(ingest_batch=1, releases=known, horizon=horizon)
     try:
         check_not_withheld(stream, progress, {"w/a": entry()}, C, is_read=is_read)
-    except StreamStateError as error:
+    except WriteStreamError as error:
         assert (error.code, error.fields["stream"]) == (code, "s")
     else:
         assert code is None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from connector.config.settings import KafkaConfig
-from connector.errors import OutboxFullError
+from connector.errors import QueueFullError
 from connector.kafka import sending
 from connector.kafka.produce import outbox_file
 from connector.kafka.produce.outbox import OutboxQueue
@@ -102,7 +102,7 @@ def fill(servers: str, outbox: Path) -> None:
             while True:
                 producer.send(change(number))
                 number += 1
-        except OutboxFullError as error:
+        except QueueFullError as error:
             print(f"{error.code} {error.cause}", flush=True)
         print(f"undelivered: {[*producer.undelivered()] == [change(number)]}", flush=True)
         sys.stdin.readline()  # the brokers answer again, and the disk has space
@@ -111,7 +111,7 @@ def fill(servers: str, outbox: Path) -> None:
             try:
                 producer.send(change(number))
                 break
-            except OutboxFullError:
+            except QueueFullError:
                 producer.poll(0.1)  # the client has not reached the brokers yet
         producer.flush()
         print(f"sent {number + 1}", flush=True)

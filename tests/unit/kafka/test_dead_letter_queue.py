@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
 from connector.dead_letters.ledger import Action, LedgerEntry, LedgerWrite, Outgoing
-from connector.errors import RegistryError, TopicError
+from connector.errors import BrokerError, TopicError
 from connector.kafka.dead_letters.ledger_topic import (
     MAX_BYTES,
     check,
@@ -61,7 +61,7 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
             None,
         ]
         assert len(registry.requests) == 2
-    with pytest.raises(RegistryError):
+    with pytest.raises(BrokerError):
         letters.schemas.by_id.get(9)
     config = ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), streams={"s": stream})
     assert dead_letters(config, by="ada").schemas.by_id.get(7) is None

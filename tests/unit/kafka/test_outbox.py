@@ -28,7 +28,7 @@ from connector.errors import (
     ConnectorError,
     DeliveryError,
     OutboxError,
-    OutboxFullError,
+    QueueFullError,
     TopicError,
 )
 from connector.kafka import sending, topics
@@ -490,7 +490,7 @@ def test_a_record_that_finds_no_space_is_undelivered(
     results: list[tuple[Record, str | None]] = []
     with new(outbox=Outbox(path, max_bytes=100_000)) as producer:
         cluster.stop()
-        with pytest.raises(OutboxFullError, match="has no space") as caught:
+        with pytest.raises(QueueFullError, match="has no space") as caught:
             for number in range(20_000):
                 producer.send(change(number), on_delivery=lambda *result: results.append(result))
         assert (caught.value.code, caught.value.undelivered) == ("OUTBOX_FULL", 1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import RegistryConfig
-from connector.errors import RegistryError
+from connector.errors import BrokerError
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import SCHEMA as RECORD_SCHEMA
 from connector.records.codec import ChangeRecord, Schemas, decode, frame, framed
@@ -92,7 +92,7 @@ def test_a_page_that_is_no_registry_makes_no_dead_letters(stub: RegistryStub) ->
     stub.failures = [(404, "<html>nginx</html>")]
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="an answer that is not valid"),
+        pytest.raises(BrokerError, match="an answer that is not valid"),
     ):
         client.schema(1)
 
@@ -102,7 +102,7 @@ def test_an_answer_of_another_form_is_an_error(stub: RegistryStub, answer: str) 
     stub.failures = [(200, answer)]
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="an answer that is not valid"),
+        pytest.raises(BrokerError, match="an answer that is not valid"),
     ):
         client.schema(1)
 
@@ -118,7 +118,7 @@ def test_a_lasting_failure_is_an_error(stub: RegistryStub) -> None:
     stub.failures = [(500, "broken")] * 3
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="cannot be reached") as caught,
+        pytest.raises(BrokerError, match="cannot be reached") as caught,
     ):
         client.schema(7)
     assert "HTTP 500: broken" in caught.value.cause
@@ -127,7 +127,7 @@ def test_a_lasting_failure_is_an_error(stub: RegistryStub) -> None:
 def test_nobody_there_is_an_error() -> None:
     with (
         RegistryClient(RegistryConfig("http://127.0.0.1:1")) as client,
-        pytest.raises(RegistryError, match="cannot be reached"),
+        pytest.raises(BrokerError, match="cannot be reached"),
     ):
         client.schema(7)
 
@@ -145,7 +145,7 @@ def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(
 ) -> None:
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="does not have the schema of lowmark") as caught,
+        pytest.raises(BrokerError, match="does not have the schema of lowmark") as caught,
     ):
         client.schema_id("t", SCHEMA)
     assert "auto_register" in caught.value.remedy
@@ -158,7 +158,7 @@ def test_the_remedy_names_the_file_of_the_schema(stub: RegistryStub) -> None:
     """REC-11"""
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError) as caught,
+        pytest.raises(BrokerError) as caught,
     ):
         client.schema_id("t", RECORD_SCHEMA)
     assert "Register schemas/change_record.v1.avsc under" in caught.value.remedy
@@ -168,7 +168,7 @@ def test_an_incompatible_schema_is_said_in_the_registrys_words(stub: RegistryStu
     stub.failures = [(409, '{"error_code": 409, "message": "reader is missing field x"}')]
     with (
         RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client,
-        pytest.raises(RegistryError) as caught,
+        pytest.raises(BrokerError) as caught,
     ):
         client.schema_id("t", SCHEMA)
     assert "reader is missing field x" in caught.value.cause
@@ -185,7 +185,7 @@ def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
     stub.require("me", "right")
     with (
         RegistryClient(RegistryConfig(stub.url, user="me", password="hunter2")) as client,
-        pytest.raises(RegistryError) as caught,
+        pytest.raises(BrokerError) as caught,
     ):
         client.schema(1)
     assert "refused the request" in str(caught.value)
@@ -193,12 +193,12 @@ def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
 
 
 def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RegistryError, match="ca_location"):
+    with pytest.raises(BrokerError, match="ca_location"):
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )
     (tmp_path / "none.pem").write_text("rubbish")
-    with pytest.raises(RegistryError, match="ca_location"):
+    with pytest.raises(BrokerError, match="ca_location"):
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )

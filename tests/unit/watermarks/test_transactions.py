@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.errors import BufferFullError, ConfigError
+from connector.errors import ConfigError, ConnectorError
 from connector.records.model import (
     ChildPartition,
     ChildPartitions,
@@ -160,7 +160,7 @@ def test_a_full_buffer_names_the_stream_partition_that_lags() -> None:
     reader = announced(2, most=2500)
     read(reader, Heartbeat("p", 2))
     read(reader, change(3), change(4))
-    with pytest.raises(BufferFullError, match=r"Stream partition p .* Kafka partition 1") as caught:
+    with pytest.raises(ConnectorError, match=r"Stream partition p .* Kafka partition 1") as caught:
         read(reader, Heartbeat("p", 2), k=1)
         read(reader, Heartbeat("p", 9))
         read(reader, change(10))
@@ -172,7 +172,7 @@ def test_a_full_buffer_names_the_stream_partition_that_lags() -> None:
 def test_a_buffer_without_a_low_watermark_says_so() -> None:
     reader = Reader(most=1100)
     read(reader, change(3))
-    with pytest.raises(BufferFullError, match="not all stream partitions were announced"):
+    with pytest.raises(ConnectorError, match="not all stream partitions were announced"):
         read(reader, change(4))
 
 
@@ -180,7 +180,7 @@ def test_a_program_that_never_acknowledges_is_told() -> None:
     reader = announced(most=2000)
     for number in range(1, 4):
         read(reader, change(number), Heartbeat("p", number))
-    with pytest.raises(BufferFullError, match="Call acknowledge") as caught:
+    with pytest.raises(ConnectorError, match="Call acknowledge") as caught:
         for number in range(4, 6):
             read(reader, change(number), Heartbeat("p", number))
     assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
@@ -375,7 +375,7 @@ def test_rows_are_not_kept_in_memory() -> None:
     for number in range(50):
         (one,) = read(reader, row(number))
         reader.assembler.acknowledge(one)
-    with pytest.raises(BufferFullError, match="Call acknowledge"):
+    with pytest.raises(ConnectorError, match="Call acknowledge"):
         for number in range(50, 60):
             read(reader, row(number))
 

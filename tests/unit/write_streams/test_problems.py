@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from connector.errors import (
-    DifferentRowsError,
     ErrorCode,
     InvalidChangeError,
-    OffsetOutOfRangeError,
-    OffsetOverlapError,
+    OffsetError,
 )
 from connector.records.model import Rule
 from connector.write_streams.problems import offset_error, refused, row_errors, state_error
@@ -34,13 +32,13 @@ def test_a_refused_commit_names_each_write_stream() -> None:
 @pytest.mark.parametrize(
     ("placing", "kind"),
     [
-        (Placing.OVERLAP, OffsetOverlapError),
-        (Placing.DIFFERENT, DifferentRowsError),
-        (Placing.OUT_OF_RANGE, OffsetOutOfRangeError),
+        (Placing.OVERLAP, OffsetError),
+        (Placing.DIFFERENT, OffsetError),
+        (Placing.OUT_OF_RANGE, OffsetError),
     ],
 )
 def test_an_offset_that_is_refused_names_the_one_to_send_from(
-    placing: Placing, kind: type[OffsetOverlapError]
+    placing: Placing, kind: type[OffsetError]
 ) -> None:
     error = offset_error(placing, "w1/p", 300, 250, 100)
     assert type(error) is kind
