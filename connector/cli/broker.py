@@ -47,7 +47,7 @@ def start(folder: Path, port: int | None) -> None:
     if port is None:
         port = 0 if (folder / "broker.json").exists() else KAFKAS_PORT
     broker = LocalBroker.start_or_reuse(
-        folder, JarStore.from_environment(os.environ), port=port, daemon=True, say=say
+        folder, JarStore.from_environment(os.environ), port=port, daemon=True, on_progress=say
     )
     out(broker.bootstrap_servers)
 

@@ -22,9 +22,8 @@ from connector.services.write_streams import (
     release_rows,
 )
 from connector.text import counted, duration, nearest
-from connector.write_streams.problems import state_error
 from connector.write_streams.releases import Withheld
-from connector.write_streams.rules import Fault
+from connector.write_streams.rules import Fault, fault_error
 
 
 @click.group()
@@ -136,7 +135,7 @@ def show(ctx: click.Context, stream: str, name: str) -> None:
     if one is None:
         if similar := nearest(name, found.write_streams):
             say(similar)
-        raise state_error(Fault.NOT_FOUND, name)
+        raise fault_error(Fault.NOT_FOUND, name)
     out(to_line(one.to_json()))
 
 

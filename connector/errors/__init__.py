@@ -399,10 +399,12 @@ class WriteStreamError(ConnectorError):
     """A write stream refuses a request.
 
     - `stream` is its name.
+    - `fault` is the name of a `connector.write_streams.rules.Fault`, for example `EXPIRED`.
     - `faults` has the name and the fault of each write stream of a commit that was refused.
     """
 
     stream: str = ""
+    fault: str = ""
     faults: tuple[tuple[str, str], ...] = ()
 
 
@@ -452,13 +454,12 @@ class BrokerError(ConnectorError):
 
 
 class OutOfRangeError(ConnectorError):
-    """A range of commit time cannot be read. `code` names the reason.
+    """The changes of a range of commit time may be deleted.
 
-    `oldest` is the least `start_commit` (µs) that can be read. It is `None` if the reason is
-    another one.
+    `oldest` is the least `start_commit` (µs) that can be read.
     """
 
-    oldest: int | None = None
+    oldest: int
 
 
 class JarError(ConnectorError):

@@ -22,9 +22,15 @@ from connector.kafka.topics import TopicFacts, create_group_topics, create_topic
 from connector.kafka.write_streams.queue import Append, AppendResult, Batching
 from connector.kafka.write_streams.session import WriteSession
 from connector.kafka.write_streams.stream import WriteStream
-from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark
-from connector.watermarks.transactions import HeldBack, Late, Rejected, WholeTransaction
+from connector.watermarks.transactions import (
+    HeldBack,
+    Late,
+    Rejected,
+    Released,
+    Staged,
+    WholeTransaction,
+)
 from connector.write_streams.model import StreamKind, StreamState
 
 __all__ = [

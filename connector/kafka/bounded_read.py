@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
-from connector.errors import BrokerError, ErrorCode
 from connector.kafka import client
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord
@@ -55,11 +54,11 @@ def messages_between(
     """
     left = {number for number, (begin, end) in ranges.items() if begin < end}
     consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
-    heard_at = time.monotonic()
+    read_at = time.monotonic()
     while left:
         message = consumer.poll(0.5)
         if message is None:
-            if time.monotonic() - heard_at > timeout_s:
+            if time.monotonic() - read_at > timeout_s:
                 raise client.unreachable(
                     kafka,
                     errors.text or f"{topic}: no record arrived within {timeout_s:.0f} s",
@@ -68,15 +67,9 @@ def messages_between(
         error, number, offset = message.error(), message.partition(), message.offset()
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             continue  # this read needs no group, and no right to one
-        heard_at = time.monotonic()
+        read_at = time.monotonic()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
-            raise BrokerError(
-                ErrorCode.TOPIC_UNREADABLE,
-                f"{topic} cannot be read",
-                error.str(),
-                client.REMEDIES.get(error.code(), client.LOOK_UP),
-                topic=topic,
-            )
+            raise client.explain(error, kafka, f"read {topic}")
         assert number is not None
         assert offset is not None
         end = ranges[number][1]
@@ -84,6 +77,6 @@ def messages_between(
             continue
         if error is None and offset < end:
             yield message
-            heard_at = time.monotonic()  # the caller may be slow
+            read_at = time.monotonic()  # the caller may be slow
         if offset + (error is None) >= end:
             left.discard(number)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,17 +20,20 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
 from connector.clock import now_us
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    TopicError,
-    argument_invalid,
+from connector.errors import argument_invalid
+from connector.errors.kafka import (
+    access_denied,
+    broker_unreachable,
+    kafka_setting_refused,
+    kafka_setting_reserved,
+    login_failed,
+    request_refused,
+    tls_failed,
 )
 from connector.records.arrival import arrival
 
@@ -38,9 +42,15 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from connector.config.settings import KafkaConfig
+    from connector.errors import BrokerError
 
 REACH_TIMEOUT_S: Final = 5.0
 """How long to wait for the first answer of a broker, before it counts as unreachable."""
+
+QUEUE_TIMEOUT_S: Final = 60.0
+"""How long a full queue blocks, and how long a heartbeat of the application waits for the
+acknowledgements of its changes.
+"""
 
 MAX_ID_CHARACTERS: Final = 255
 """The longest `group` or `transactional_id`."""
@@ -187,14 +197,17 @@ _NO_ANSWER: Final = (
     KafkaError._RESOLVE,
 )
 
-GIVE_RIGHTS: Final = "Give this user the rights that docs/howto/run-against-your-cluster.md lists"
-REMEDIES: Final[Mapping[int, str]] = {
-    **dict.fromkeys(_FORBIDDEN, GIVE_RIGHTS),
-    **dict.fromkeys(_NO_ANSWER, "Check that the brokers run, and try again"),
+PERMANENT: Final = frozenset(_FORBIDDEN) | {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
 }
-"""The remedy of an error, by its code. Only some errors are about rights."""
-LOOK_UP: Final = "Look for the error in the documentation of Kafka, and in the logs of the brokers"
-"""The remedy of every other error."""
+"""The errors that come again if the same records are sent again, until the cause is removed."""
 
 _LOGIN_SIGNS: Final = (
     "SASL authentication error",
@@ -214,7 +227,7 @@ log: Final = logging.getLogger("lowmark.kafka")
 log.addHandler(logging.NullHandler())
 
 _Client = TypeVar("_Client")
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class LastError:
@@ -245,6 +258,50 @@ class LastError:
         self.text, self.all_down, self.is_closed_at_once = "", False, False
 
 
+class SafeProducer(Producer):
+    """A producer that fails with a `KafkaException`.
+
+    The client of a fenced producer may raise a `KafkaError`, which is no exception. And if an
+    exception is raised during a report, Python raises a `SystemError` in its place.
+    """
+
+    def poll(self, timeout: float = -1) -> int:
+        return _with_exception(super().poll, timeout)
+
+    def flush(self, timeout: float = -1) -> int:
+        return _with_exception(super().flush, timeout)
+
+    def begin_transaction(self) -> None:
+        _with_exception(super().begin_transaction)
+
+    def send_offsets_to_transaction(
+        self, positions: list[TopicPartition], group_metadata: object, timeout: float = -1
+    ) -> None:
+        _with_exception(super().send_offsets_to_transaction, positions, group_metadata, timeout)
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        _with_exception(super().commit_transaction, timeout)
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        _with_exception(super().abort_transaction, timeout)
+
+
+def _with_exception(call: Callable[..., _Result], *values: object) -> _Result:
+    try:
+        return call(*values)
+    except SystemError as error:
+        hidden = error.__cause__
+        cause = hidden.args[0] if isinstance(hidden, KafkaException) else str(error)
+        if not isinstance(cause, KafkaError):
+            cause = KafkaError(KafkaError._FAIL, str(cause))
+        raise KafkaException(cause) from error
+    except BaseException:
+        raise
+    except:  # noqa: E722, a KafkaError is no exception
+        raised = sys.exc_info()[1]
+    raise KafkaException(raised)
+
+
 def check_id(name: str, value: object) -> None:
     """Raise `ConfigError` if an argument cannot be the id of a group or of transactions. librdkafka
     ends the process for some texts.
@@ -256,9 +313,9 @@ def check_id(name: str, value: object) -> None:
         raise argument_invalid(name, value, allowed)
 
 
-def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> Producer:
+def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> SafeProducer:
     """Return an idempotent producer with Java's partitioner. It has not contacted a broker."""
-    return _build(Producer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
+    return _build(SafeProducer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
 
 
 def sizes(max_message_bytes: int) -> dict[str, str]:
@@ -268,14 +325,6 @@ def sizes(max_message_bytes: int) -> dict[str, str]:
     """
     largest = min(max(max_message_bytes, 1000), 1_000_000_000)
     return {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))}
-
-
-def cause_of(error: KafkaException | SystemError) -> KafkaError | str:
-    """Return the cause of a failed client call. A SystemError hides an exception that was raised
-    during a report.
-    """
-    found = (error.__cause__ if isinstance(error.__cause__, KafkaException) else error).args[0]
-    return found if isinstance(found, KafkaError) else str(found)
 
 
 def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) -> Consumer:
@@ -293,14 +342,14 @@ def admin(
     """Return a client for topics, after a broker has answered. Raises `BrokerError` within about
     `timeout_s`.
     """
-    heard = errors or LastError()
-    built = new_admin(kafka, heard)
+    errors = errors or LastError()
+    built = new_admin(kafka, errors)
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
         built.poll(0)  # delivers the errors from before the time-out
-        closed = _CLOSED_CAUSE if heard.is_closed_at_once else ""
-        raise unreachable(kafka, heard.text or closed or str(error)) from error
+        closed = _CLOSED_CAUSE if errors.is_closed_at_once else ""
+        raise unreachable(kafka, errors.text or closed or str(error)) from error
     return built
 
 
@@ -318,42 +367,18 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     """
     servers = kafka.bootstrap_servers
     if any(sign in cause for sign in _LOGIN_SIGNS):
-        return BrokerError(
-            ErrorCode.KAFKA_LOGIN_FAILED,
-            f"Kafka at {servers} does not accept the login",
-            cause,
-            "Check sasl.mechanism and the user and password, or the client id, secret and token"
-            " endpoint, of [kafka]. If a secret was replaced, start this process again",
-            bootstrap_servers=servers,
-        )
+        return login_failed(servers, cause)
     if cause == _CLOSED_CAUSE or any(sign in cause for sign in _TLS_SIGNS):
-        return BrokerError(
-            ErrorCode.KAFKA_TLS_FAILED,
-            f"There is no secure connection to Kafka at {servers}",
-            cause,
-            "Check security.protocol, ssl.ca.location and the client certificate of [kafka]:"
-            " their files, who issued the certificates, and when they expire",
-            bootstrap_servers=servers,
-        )
+        return tls_failed(servers, cause)
     host, _, port = servers.rpartition(":")
     is_local = host in ("127.0.0.1", "localhost")
-    return BrokerError(
-        ErrorCode.BROKER_UNREACHABLE,
-        f"No Kafka broker answers at {servers}",
-        cause,
-        "Check that it runs, and that bootstrap_servers and the security settings of [kafka] are"
-        " correct" + (". Start a local broker in the folder of its data" if is_local else ""),
-        bootstrap_servers=servers,
-        port=port if is_local else None,
-    )
+    return broker_unreachable(servers, cause, port if is_local else None)
 
 
 def wait_for(
-    future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
-) -> _Answer:
-    """Return the answer to an admin request. Raises a `ConnectorError` that names the request
-    `what`.
-    """
+    future: Future[_Result], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
+) -> _Result:
+    """Return the answer to the admin request `what`. Raises `BrokerError`."""
     try:
         return future.result(timeout_s)
     except KafkaException as error:
@@ -398,23 +423,13 @@ def arrival_of(message: Message) -> int | None:
     return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
 
 
-def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
+def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> BrokerError:
     """Return the error for a request `what` that Kafka refused or did not answer."""
     if error.code() in _NO_ANSWER:
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
-        return BrokerError(
-            ErrorCode.KAFKA_ACCESS_DENIED,
-            f"Kafka refused the request: {what}",
-            error.str(),
-            GIVE_RIGHTS,
-        )
-    return TopicError(
-        ErrorCode.KAFKA_REFUSED,
-        f"Kafka refused the request: {what}",
-        error.str(),
-        "Correct the cause and try again",
-    )
+        return access_denied(what, error.str())
+    return request_refused(what, error.str())
 
 
 def _settings(
@@ -423,12 +438,8 @@ def _settings(
     for name, value in kafka.settings.items():
         allowed, reason = _PROMISED.get(name, ((value,), ""))
         if value not in allowed:
-            raise ConfigError(
-                ErrorCode.KAFKA_SETTING_RESERVED,
-                f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}",
-                reason,
-                "Remove this setting",
-            )
+            words = " or ".join(allowed) or "left out"
+            raise kafka_setting_reserved(name, repr(value), words, reason)
     # The Python client requires a bool here. Its default is the required value.
     left_out = unknown | {"delivery.report.only.error"}
     given = {name: value for name, value in kafka.settings.items() if name not in left_out}
@@ -441,9 +452,4 @@ def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastE
     except KafkaException as error:
         # "No such configuration property: ...": the text has the name of the setting, never its
         # value.
-        raise ConfigError(
-            ErrorCode.KAFKA_SETTING_INVALID,
-            "Kafka's client does not accept a setting in [kafka]",
-            error.args[0].str(),
-            "Correct the setting, or remove it",
-        ) from error
+        raise kafka_setting_refused(error.args[0].str()) from error

@@ -343,7 +343,7 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     from connector.kafka import topics
-    from connector.kafka.dead_letters.ledger_topic import check, read_ledger
+    from connector.kafka.dead_letters.ledger_topic import read_ledger
 
     name = ledger_topic(stream.topic)
     try:
@@ -353,7 +353,7 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
             "ok", f"streams.{stream.name}: {name} will be created with the first dead letter"
         )
         return
-    check(facts)
+    topics.check_compacted(facts)
     read_ledger(kafka, stream.topic)
     yield Finding("ok", f"streams.{stream.name}: {name} keeps the history of the dead letters")
 
@@ -366,7 +366,7 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         catalog.describe(kafka, stream.topic)
     except TopicError as error:
-        if error.code != ErrorCode.CATALOG_MISSING:
+        if error.code != "TOPIC_MISSING":
             raise
         text = f"streams.{stream.name}: there is no {name}, so write sessions cannot be opened"
         yield Finding("ok", text)

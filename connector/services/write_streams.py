@@ -33,14 +33,13 @@ from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
 from connector.text import nearest, one_of
 from connector.write_streams.model import StreamState, check_stream_names
-from connector.write_streams.problems import state_error
 from connector.write_streams.releases import (
     OpenRelease,
     ReleaseProgress,
     ReleaseRows,
     Withheld,
 )
-from connector.write_streams.rules import Fault
+from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -141,12 +140,12 @@ def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> in
     catalog = _catalog(config, of, is_complete=True)
     entry = catalog.streams.get(name)
     if entry is None:
-        raise state_error(Fault.NOT_FOUND, name)
+        raise fault_error(Fault.NOT_FOUND, name)
     session, _, short = name.partition("/")
     known = catalog.sessions.get(session)
     if entry.state is not StreamState.OPEN and (known is None or not known.announced):
         if entry.state is StreamState.DISCARDED:
-            raise state_error(Fault.DISCARDED, name)
+            raise fault_error(Fault.DISCARDED, name)
         return entry.end
     with WriteSession(
         config.kafka,

@@ -22,7 +22,7 @@ from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader, entries_of
 from connector.state.changelog_slots import TABLE_SLOTS
-from connector.watermarks.commit_range import check_range
+from connector.watermarks.tracker import check_range
 
 COLUMNS: Final = (
     *("table", "row_key", "commit_timestamp", "change_type", "source_cluster_id", "tie_breaker"),
@@ -148,7 +148,7 @@ def stream_changes(
         The changes.
 
     Raises:
-        OutOfRangeError: The range begins in the future, or ends before it begins.
+        ConfigError: The range begins in the future, or ends before it begins.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
         ConfigError: Another argument has a value that is not allowed.

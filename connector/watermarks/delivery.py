@@ -87,7 +87,7 @@ class Delivery:
     Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
     and `set_aside` return how many records were added to `failed`: 1, 0 or -1.
 
-    `promised` is the time of the last heartbeat. `reached` is the last position that the
+    `heartbeat_at` is the time of the last heartbeat. `reached` is the last position that the
     application reported. A new change must be after both.
 
     With an outbox, a change goes from `sent` to `stored` (PUB-3). `outbox` has the times of the
@@ -98,7 +98,7 @@ class Delivery:
     them. `last_release` is the time of the newest release.
     """
 
-    promised: int = 0
+    heartbeat_at: int = 0
     reached: int = 0
     watch: ClaimWatch = field(default_factory=ClaimWatch)
     under_way: int = 0

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import argument_invalid
 from connector.records.model import Heartbeat
 
 MIN_S: Final = 1
@@ -103,14 +103,8 @@ class HeartbeatSchedule:
 
     def __init__(self, interval_s: float) -> None:
         """Raises `ConfigError` if the interval is not allowed."""
-        is_number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
-        if not is_number or not MIN_S <= interval_s <= MAX_S:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"heartbeat_s is {interval_s!r}",
-                f"allowed: {MIN_S} to {MAX_S} seconds",
-                "Without a call of `reached`, the producer sends no heartbeats by itself",
-            )
+        if not MIN_S <= interval_s <= MAX_S:
+            raise argument_invalid("heartbeat_s", interval_s, f"{MIN_S} to {MAX_S} seconds")
         self._interval_s = float(interval_s)
         self._positions: dict[str, _Positions] = {}
         self._next_due_at = 0.0

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors.kafka import reader_state_invalid
 from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
@@ -68,12 +68,7 @@ class ReaderState:
                     raise ValueError(f"Kafka partition {k} has the offsets {oldest}, {following}")
             return state
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise ConfigError(
-                ErrorCode.READER_STATE_INVALID,
-                "The given state is not a state of a reader",
-                str(error),
-                "Pass the bytes that state() returned, or read without a state",
-            ) from error
+            raise reader_state_invalid(str(error)) from error
 
 
 def to_pieces(state: bytes, count: int) -> list[str] | None:

@@ -1,6 +1,6 @@
-"""The low watermark of one reader of a stream (SUB-2).
+"""The low watermark of one reader of a stream (SUB-2), and the check of its range (SUB-1, SUB-5).
 
-A reader gives each record to `hear`, and calls `advance` after some records. It gets the new low
+A reader gives each record to `add`, and calls `advance` after some records. It gets the new low
 watermark when there is one. The rules are those of ingest: `connector.watermarks.frontier`.
 
 A reader of some Kafka partitions has a low watermark of these Kafka partitions only. Then the
@@ -13,6 +13,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
+from connector.errors import argument_invalid
 from connector.records.model import ChildPartitions, DataChange, Record, Release
 from connector.watermarks.frontier import (
     UNKNOWN,
@@ -93,7 +94,7 @@ class WatermarkTracker:
         self.frontier, self._only = UNKNOWN, sorted(only)
         self._kafka_partitions, self._claims, self._lineage = 0, {}, []
 
-    def hear(
+    def add(
         self, record: Record, kafka_partition: int, kafka_partitions: int, arrival: int
     ) -> None:
         """Take the claims of an accepted record. A replay of a dead letter has none (DLQ-10).
@@ -150,3 +151,16 @@ class WatermarkTracker:
 
     def _count(self, kafka_partitions: int) -> int:
         return kafka_partitions if self._only is None else bisect_left(self._only, kafka_partitions)
+
+
+def check_range(start_commit: int | None, end_commit: int | None, now: int) -> None:
+    """Raise `ConfigError` if a range of commit time (µs) begins in the future, or ends before it
+    begins.
+    """
+    if start_commit is None:
+        return
+    if end_commit is not None and end_commit < start_commit:
+        raise argument_invalid("start_commit", start_commit, f"at or before the end {end_commit}")
+    if start_commit > now:
+        allowed = f"at most {now}, the present time. A range may only end in the future"
+        raise argument_invalid("start_commit", start_commit, allowed)

@@ -27,13 +27,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from connector.errors import ConnectorError, ErrorCode
-from connector.records.model import MAX_LONG, DataChange, Release
+from connector.errors import ConnectorError
+from connector.errors.kafka import buffer_full, transactions_unacknowledged
+from connector.records.model import MAX_LONG, DataChange, OffsetRange, Release
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
 from connector.watermarks.frontier import Stall
 from connector.watermarks.reader_state import NOTHING, Aside, Place, ReaderState
-from connector.watermarks.released import Released, Staged, released_of
 from connector.watermarks.tracker import WatermarkTracker
 
 DEFAULT_BUFFERED_BYTES: Final = 256 * 1024 * 1024
@@ -92,6 +92,58 @@ class Rejected:
     rejection: Rejection
     position: Position
     number: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Staged rows of write streams got a commit timestamp. They are one transaction of the source.
+
+    - `commit_timestamp` (µs) is that of the rows.
+    - `ranges` are the offsets of the rows: of each write stream from `first` to `upto`, exclusive.
+    - `stream_partition` is that of the release.
+    - `position` is that of the copy that was handed out. Each Kafka partition has one.
+    - `is_late`: it came behind the low watermark, as a `Late` does. Only a reader of whole
+      transactions or of a range of commit time says so.
+    - `number` is as in `WholeTransaction`.
+
+    It does not say that tables show the rows. For example, ingest withholds a release while one of
+    its rows is a dead letter.
+    """
+
+    commit_timestamp: int
+    ranges: tuple[OffsetRange, ...]
+    stream_partition: str
+    position: Position
+    is_late: bool = False
+    number: int = field(default=0, compare=False)
+
+    @property
+    def record(self) -> Release:
+        """The release itself. So a program that looks at `record` only need not look at types."""
+        return Release(self.stream_partition, self.commit_timestamp, self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A row of a write stream that waits for its release.
+
+    - `change` has the commit timestamp 0. Its `write_stream` names the write stream and the offset.
+    - `number` is as in `WholeTransaction`.
+    """
+
+    change: DataChange
+    position: Position
+    number: int = field(default=0, compare=False)
+
+    @property
+    def record(self) -> DataChange:
+        """The change, as that of a record which is not staged."""
+        return self.change
+
+
+def released_of(release: Release, position: Position) -> Released:
+    """Return the item of a release that was read at a position."""
+    return Released(release.commit_timestamp, release.ranges, release.stream_partition, position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,12 +494,7 @@ class TransactionAssembler:
         }
 
     def _unacknowledged(self) -> ConnectorError:
-        return ConnectorError(
-            ErrorCode.TRANSACTIONS_UNACKNOWLEDGED,
-            f"{self._handed_out:,} records were handed out and not acknowledged",
-            f"Their positions need more memory than max_buffered_bytes ({self._most:,}) allows",
-            "Call acknowledge after each transaction, or raise max_buffered_bytes",
-        )
+        return transactions_unacknowledged(f"{self._handed_out:,}", f"{self._most:,}")
 
     def _full(self) -> ConnectorError:
         lagging = self._tracker.lagging_partition
@@ -460,15 +507,12 @@ class TransactionAssembler:
                 f"Stream partition {lagging.stream_partition} delays the low watermark in Kafka"
                 f" partition {lagging.kafka_partition}"
             )
-        return ConnectorError(
-            ErrorCode.BUFFER_FULL,
-            f"{self._buffered:,} bytes of changes wait for the low watermark, and"
-            f" max_buffered_bytes is {self._most:,}",
+        return buffer_full(
+            f"{self._buffered:,}",
+            f"{self._most:,}",
             cause,
-            "Let this stream partition send heartbeats, or close it at the source. Or raise"
-            " max_buffered_bytes",
-            stream_partition=None if lagging is None else lagging.stream_partition,
-            kafka_partition=None if lagging is None else lagging.kafka_partition,
+            None if lagging is None else lagging.stream_partition,
+            None if lagging is None else lagging.kafka_partition,
         )
 
 

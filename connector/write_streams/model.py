@@ -140,8 +140,8 @@ class Catalog:
     before: dict[str, StreamEntry] | None = None
     _is_ours: bool = False
 
-    def keep(self, key: str, value: bytes) -> None:
-        """Keep a record. Raises `ValueError` if it is not one of the catalog."""
+    def add(self, key: str, value: bytes) -> None:
+        """Add a record. Raises `ValueError` if it is not one of the catalog."""
         text = value.decode()
         if "/" in key:
             stream = from_text(StreamEntry, text)
@@ -162,13 +162,14 @@ class Catalog:
 
     def other_topic(self, topic_id: str) -> str | None:
         """Return the id of an earlier change topic of this name that sessions wrote to, or None."""
-        ids = {one.topic_id for one in self.sessions.values()} - {"", topic_id}
+        ids = {session.topic_id for session in self.sessions.values()} - {"", topic_id}
         return min(ids, default=None)
 
     def open_staging(self) -> int:
         """Return the number of pending and buffered write streams that are open (WRS-4)."""
         return sum(
-            one.is_staging and one.state is StreamState.OPEN for one in self.streams.values()
+            stream.is_staging and stream.state is StreamState.OPEN
+            for stream in self.streams.values()
         )
 
 

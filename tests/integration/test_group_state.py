@@ -98,7 +98,7 @@ def test_a_second_consumer_of_a_group_shuts_the_first_one_out(
         first.acknowledge(items[1])
         with pytest.raises(WriterConflictError, match="Another consumer") as caught:
             first.commit()
-        assert caught.value.code == "GROUP_STATE_TAKEN"
+        assert caught.value.code == "TAKEN_OVER"
         with pytest.raises(ConnectorError, match="was not stored"):
             first.commit()
     with reader(kafka, facts, group) as again:
@@ -144,7 +144,7 @@ def test_a_state_that_does_not_fit_is_an_error_and_the_older_one_stays(
         assert numbers(list(consumer)) == [1]
         with pytest.raises(ConnectorError, match="too large for the group") as caught:
             consumer.commit()
-        assert caught.value.code == "GROUP_STATE_TOO_LARGE"
+        assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
         assert len(consumer.state()) > 4096
     with reader(kafka, facts, group) as consumer:
         assert numbers(list(consumer)) == [1]

@@ -183,7 +183,8 @@ from connector.jars import JarStore
 from connector.kafka.local.broker import LocalBroker
 store = JarStore.from_environment(os.environ)
 say = lambda line: print(line, flush=True)
-broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=sys.argv[2] == "daemon", say=say)
+daemon = sys.argv[2] == "daemon"
+broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=daemon, on_progress=say)
 time.sleep(60)
 """
 

@@ -32,8 +32,8 @@ from connector.kafka import (
     ConsumerRecord,
     LocalBroker,
     StreamSettings,
+    client,
     read_letters,
-    sending,
     topics,
 )
 from connector.kafka.produce import control_records, resume
@@ -355,7 +355,7 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
 
 def test_a_full_queue_blocks_and_then_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.5)
     producer = CopyingProducer(
         DEAD,
         FACTS,
@@ -392,7 +392,7 @@ def test_flush_says_what_was_not_delivered_and_close_is_bounded() -> None:
 def test_a_heartbeat_is_refused_until_its_changes_are_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.3)
     producer = ChangeProducer(DEAD, FACTS)
     producer.send(change(1))
     with pytest.raises(DeliveryError, match="cannot be sent yet"):
@@ -474,11 +474,11 @@ def look_at_the_topic(producer: ChangeProducer) -> None:
     """Wait for an answer that the producer otherwise asks for once a minute."""
     watch = producer._control._watch
     watch._ask_at = 0.0
-    producer._control.look()
+    producer._control.refresh()
     deadline = time.monotonic() + 20
     while watch._answer is not None and time.monotonic() < deadline:
         time.sleep(0.05)
-        producer._control.look()
+        producer._control.refresh()
 
 
 def test_kafka_partitions_that_were_added_get_control_records(

@@ -78,7 +78,7 @@ def test_a_lost_session_is_ended_before_its_write_stream_is_finalized(
     assert read_catalog(kafka, topic).owner_of("w1") == owner
     with pytest.raises(WriteStreamError) as missing:
         finalize_write_stream(load_config(), "s", "w1/other")
-    assert missing.value.code == ErrorCode.NOT_FOUND
+    assert missing.value.code == "WRITE_STREAM_MISSING"
     assert list(read_catalog(kafka, topic).streams) == ["w1/rows"]
 
 

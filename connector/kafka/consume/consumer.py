@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from connector.clock import now_us
+from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
 from connector.kafka.consume.decode import ConsumerRecord, Decoder, ReleaseCopies
 from connector.kafka.consume.group import Uncommitted
@@ -28,7 +29,6 @@ from connector.kafka.consume.options import (
     StreamSettings,
     check_buffered_bytes,
     check_start,
-    excluded,
 )
 from connector.kafka.consume.reader import RecordReader, Replays
 from connector.kafka.consume.set_aside import SetAside, replays_of
@@ -40,15 +40,15 @@ from connector.kafka.consume.start_offsets import (
 )
 from connector.kafka.unclosed import watch
 from connector.records.rejection import Position
-from connector.watermarks.commit_range import check_range
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.released import Released, Staged
-from connector.watermarks.tracker import Watermark, WatermarkTracker
+from connector.watermarks.tracker import Watermark, WatermarkTracker, check_range
 from connector.watermarks.transactions import (
     DEFAULT_BUFFERED_BYTES,
     HeldBack,
     Item,
+    Released,
+    Staged,
     TransactionAssembler,
 )
 
@@ -356,8 +356,10 @@ class WatermarkConsumer(_RecordConsumer[Timed]):
         """
         group = _group_of(start, kafka_partitions)
         if group is not None and commits is not None:
-            why = "A group has its own stored positions, and each member would end at another time"
-            raise excluded("a Group", "commits", why)
+            reason = (
+                "A group has its own stored positions, and each member would end at another time"
+            )
+            raise arguments_exclude("a Group", "commits", reason)
         _check_range(commits, start, staged=staged)
         super().__init__(kafka, topic, stream, bounded=bounded, group=group)
         self._reader = self._open(start, kafka_partitions, commits)
@@ -554,8 +556,8 @@ def _group_of(start: Start | Group, kafka_partitions: Collection[int] | None) ->
         check_start(start)
         return None
     if kafka_partitions is not None:
-        why = "Kafka gives Kafka partitions to the members of a group"
-        raise excluded("a Group", "kafka_partitions", why)
+        reason = "Kafka gives Kafka partitions to the members of a group"
+        raise arguments_exclude("a Group", "kafka_partitions", reason)
     return start
 
 
@@ -564,9 +566,9 @@ def _check_range(commits: CommitRange | None, start: Start | Group, *, staged: b
     if commits is None:
         return
     if commits.start is not None and start != "beginning":
-        why = "Where to start follows from the range of commit time"
-        raise excluded("CommitRange.start", "start", why)
+        reason = "Where to start follows from the range of commit time"
+        raise arguments_exclude("CommitRange.start", "start", reason)
     if commits.start is not None and staged:
-        why = "Rows are staged at any time before their release"
-        raise excluded("CommitRange.start", "staged", why)
+        reason = "Rows are staged at any time before their release"
+        raise arguments_exclude("CommitRange.start", "staged", reason)
     check_range(commits.start, commits.end, now_us())

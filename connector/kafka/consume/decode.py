@@ -20,7 +20,7 @@ from connector.records.codec import ChangeRecord, Schemas, confluent_id
 from connector.records.model import DataChange, Record, Release
 from connector.records.rejection import Position, Rejection
 from connector.validation import KafkaRecord, Limits, validate_record
-from connector.watermarks.released import Released, Staged, released_of
+from connector.watermarks.transactions import Released, Staged, released_of
 
 if TYPE_CHECKING:
     from connector.config.settings import RegistryConfig

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import argument_invalid
 from connector.kafka import client
 from connector.kafka.arguments import check
 from connector.records.model import MAX_LONG, MAX_TIMESTAMP
@@ -58,8 +58,7 @@ class CommitRange:
     def __post_init__(self) -> None:
         for name, value in (("start", self.start), ("end", self.end)):
             if value is not None:
-                why = "It is in microseconds since 1970"
-                _check_number(f"CommitRange.{name}", value, 0, MAX_TIMESTAMP, why)
+                _check_number(f"CommitRange.{name}", value, 0, MAX_TIMESTAMP, "microseconds")
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -100,24 +99,9 @@ def check_start(start: object) -> None:
 
 def check_buffered_bytes(value: int) -> None:
     """Raises `ConfigError` if `max_buffered_bytes` is out of its range."""
-    _check_number("max_buffered_bytes", value, *_BUFFERED_BYTES, "It bounds the memory")
+    _check_number("max_buffered_bytes", value, *_BUFFERED_BYTES, "bytes")
 
 
-def excluded(one: str, other: str, why: str) -> ConfigError:
-    """Return the error for two arguments that exclude each other."""
-    return ConfigError(
-        ErrorCode.READER_OPTION_INVALID,
-        f"{one} and {other} exclude each other",
-        why,
-        f"Leave out {other}",
-    )
-
-
-def _check_number(name: str, value: int, least: int, most: int, why: str) -> None:
+def _check_number(name: str, value: int, least: int, most: int, unit: str) -> None:
     if not least <= value <= most:
-        raise ConfigError(
-            ErrorCode.READER_OPTION_INVALID,
-            f"{name} is {value}, but must be from {least:,} to {most:,}",
-            why,
-            f"Pass another {name}, or leave it out",
-        )
+        raise argument_invalid(name, value, f"from {least:,} to {most:,} {unit}")

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
-from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.errors import BrokerError, ConnectorError, TopicError
+from connector.errors.kafka import group_stores_a_state
 from connector.kafka import client, topics
 from connector.kafka.consume import group as group_events
 from connector.kafka.consume.decode import ConsumerRecord, Decoder
@@ -293,15 +294,10 @@ class RecordReader:
     def _assign(self, given: list[TopicPartition]) -> None:
         numbers = [self._number(partition.topic, partition.partition) for partition in given]
         committed: dict[int, int] = {}
-        for partition in group_events.committed(self._client, given, self._group):
+        for partition in group_events.committed(self._client, given, self._kafka, self._group):
             number = self._number(partition.topic, partition.partition)
             if is_piece(partition.metadata or ""):
-                raise ConfigError(
-                    ErrorCode.READER_OPTION_INVALID,
-                    f"The group {self._group} stores the state of a reader of whole transactions",
-                    "A reader of records would replace it",
-                    "Use another group, or a TransactionConsumer",
-                )
+                raise group_stores_a_state(str(self._group))
             if partition.metadata:
                 topics.check_identity(partition.metadata, self._facts_of(number))
             committed[number] = partition.offset
@@ -366,8 +362,13 @@ class RecordReader:
         except ConnectorError as error:
             self._failure = error
         except KafkaException as error:
-            if error.args[0].code() not in group_events.PASSING:
-                self._failure = group_events.unavailable(error.args[0], self._group)
+            cause = error.args[0]
+            if cause.code() not in group_events.PASSING:
+                self._failure = self._explained(cause, f"join the group {self._group}")
+
+    def _explained(self, error: KafkaError, what: str) -> BrokerError:
+        unavailable = group_events.unavailable(error, self._kafka, self._group)
+        return unavailable or client.explain(error, self._kafka, what)
 
     # Records.
 
@@ -438,16 +439,7 @@ class RecordReader:
         if code in group_events.PASSING:
             group_events.log_passing(error, self._group)
             return
-        if group_events.is_about_group(error):
-            failure = group_events.unavailable(error, self._group)
-        else:
-            failure = BrokerError(
-                ErrorCode.TOPIC_UNREADABLE,
-                f"{self.facts.topic} cannot be read",
-                error.str(),
-                client.REMEDIES.get(code, client.LOOK_UP),
-                topic=self.facts.topic,
-            )
+        failure = self._explained(error, f"read {self.facts.topic}")
         if code == KafkaError._FATAL:  # the client reads nothing any more
             self._is_fatal, self._failure = True, failure
         raise failure

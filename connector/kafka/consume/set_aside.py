@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
-from connector.errors import ConfigError, ConnectorError, ErrorCode, TopicError
 from connector.kafka import client, topics
 from connector.kafka.arguments import check
 from connector.kafka.bounded_read import messages_between
@@ -43,21 +42,19 @@ class SetAside:
         consumer does.
         """
         group, positions = self._group, positions_of(received)
-        if group is None:
-            raise ConfigError(
-                ErrorCode.READER_OPTION_INVALID,
-                "The consumer has no group, so it cannot set a record aside",
-                "Each group has its own dead letters",
-                "Build the consumer with a Group",
-            )
+        check("group", group, group is not None, "a Group: each one has its own dead letters")
+        assert group is not None
         check_group(group)
-        read = {one.topic: one for one in (reader.facts, reader.replay_facts) if one is not None}
+        read = {
+            facts.topic: facts for facts in (reader.facts, reader.replay_facts) if facts is not None
+        }
         for position in positions:
             self._check_topic(position, read)
         is_ours = all(map(reader.has_returned, positions))
         check("received", received, is_ours, "an item that this consumer has yielded")
-        for position in filter(is_acknowledged, positions):
-            raise _already_acknowledged(position)
+        is_left = not any(map(is_acknowledged, positions))
+        allowed = "an item that is not acknowledged: set it aside first. It is still in its topic"
+        check("received", received, is_left, allowed)
         sources = (
             [received.source]
             if isinstance(received, ConsumerRecord)
@@ -75,14 +72,8 @@ class SetAside:
             self._publisher.close()
 
     def _check_topic(self, position: Position, read: Mapping[str, TopicFacts]) -> None:
-        if position.topic not in read:
-            raise TopicError(
-                ErrorCode.POSITION_OF_ANOTHER_TOPIC,
-                f"A record of {position.topic} cannot be set aside by a consumer of {self._topic}",
-                "",
-                "Set it aside with the consumer that has yielded it",
-                topic=self._topic,
-            )
+        allowed = "an item of the consumer that sets it aside"
+        check("received", position, position.topic in read, allowed)
         topics.check_identity(position.topic_id, read[position.topic])
 
 
@@ -100,18 +91,6 @@ def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:
     return received.positions if isinstance(received, WholeTransaction) else (received.position,)
 
 
-def _already_acknowledged(position: Position) -> ConnectorError:
-    """Return the error for a record that is set aside after it was acknowledged."""
-    return ConnectorError(
-        ErrorCode.RECORD_ACKNOWLEDGED,
-        f"The record at offset {position.offset} of Kafka partition {position.kafka_partition} of"
-        f" {position.topic} was acknowledged before it was set aside",
-        "If the program had stopped between the two, the record would be lost",
-        "Set it aside first, and acknowledge or commit it then. The record is still in its topic",
-        topic=position.topic,
-    )
-
-
 def _sources(
     kafka: KafkaConfig, positions: Sequence[Position], read: Mapping[str, TopicFacts]
 ) -> list[KafkaRecord]:
@@ -125,7 +104,9 @@ def _sources(
             for topic in sorted({position.topic for position in positions}):
                 facts = read[topic]
                 first = topics.beginning_offsets(kafka, facts)
-                for at in (one for one in positions if one.topic == topic):
+                for at in positions:
+                    if at.topic != topic:
+                        continue
                     k, offset = at.kafka_partition, at.offset
                     if offset < first[k]:
                         raise records_gone(facts, k, offset, first[k], offset + 1)

@@ -20,13 +20,14 @@ from connector.records.model import MAX_LONG, DataChange, Release, time_of
 from connector.records.rejection import Position, Rejection
 from connector.records.sizes import size_of
 from connector.validation import Limits
-from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     HeldBack,
     Item,
     Late,
     Rejected,
+    Released,
+    Staged,
     TransactionAssembler,
 )
 
@@ -109,7 +110,7 @@ class WatermarkStage:
             self._assignments = self._reader.assignments
             self._tracker.restart(frozenset(self._reader.next_offsets))
         if received is not None:
-            self._hear(received)
+            self._add_claims(received)
             self._put(received)
         if (
             received is None
@@ -118,14 +119,14 @@ class WatermarkStage:
         ):
             self._advance()
 
-    def _hear(self, received: ConsumerRecord) -> None:
+    def _add_claims(self, received: ConsumerRecord) -> None:
         if (
             isinstance(received.record, Rejection)
             or any(name == REPLAY_HEADER for name, _ in received.source.headers)
             or received.position.topic != self._reader.facts.topic
         ):
             return
-        self._tracker.hear(
+        self._tracker.add(
             received.record,
             received.position.kafka_partition,
             received.kafka_partitions,

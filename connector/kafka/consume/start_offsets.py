@@ -14,7 +14,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.errors import ErrorCode, OutOfRangeError, TopicError
+from connector.errors import TopicError, argument_invalid
+from connector.errors.kafka import records_deleted, start_too_old, topic_shortened
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between, records_between
 from connector.kafka.consume.options import Start
@@ -60,7 +61,8 @@ def first_offsets(
         The offset by Kafka partition.
 
     Raises:
-        TopicError: The positions are of another topic, or records after one were deleted.
+        ConfigError: The positions are of another topic.
+        TopicError: Records after a position were deleted.
         BrokerError: No broker answers.
     """
     first = topics.beginning_offsets(kafka, facts)
@@ -68,14 +70,7 @@ def first_offsets(
     if isinstance(start, tuple):
         for position in start:
             if position.topic != facts.topic:
-                raise TopicError(
-                    ErrorCode.POSITION_OF_ANOTHER_TOPIC,
-                    f"A stored position belongs to the topic {position.topic}, not to"
-                    f" {facts.topic}",
-                    "",
-                    f"Pass positions of {facts.topic}",
-                    topic=facts.topic,
-                )
+                raise argument_invalid("start", position, f"positions of {facts.topic}")
             topics.check_identity(position.topic_id, facts)
             stored.setdefault(position.kafka_partition, position.offset + 1)
         begin = first
@@ -119,42 +114,18 @@ def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, i
 
 
 def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
-    """Raise `TopicError` if the topic lacks one of these Kafka partitions."""
-    beyond = [number for number in numbers if not 0 <= number < facts.kafka_partitions]
-    if beyond:
-        raise TopicError(
-            ErrorCode.KAFKA_PARTITION_UNKNOWN,
-            f"{facts.topic} has no Kafka partition {beyond[0]}",
-            f"It has {facts.kafka_partitions} Kafka partitions, counted from 0",
-            "Use the numbers of existing Kafka partitions",
-            topic=facts.topic,
-        )
+    """Raise `ConfigError` if the topic lacks one of these Kafka partitions."""
+    for number in numbers:
+        if not 0 <= number < facts.kafka_partitions:
+            allowed = f"from 0 to {facts.kafka_partitions - 1}, a Kafka partition of {facts.topic}"
+            raise argument_invalid("kafka_partitions", number, allowed)
 
 
 def records_gone(facts: TopicFacts, number: int, wanted: int, first: int, last: int) -> TopicError:
     """Return the error for a position that is not between the ends of its Kafka partition."""
-    remedy = (
-        "Send the missing changes again from the source (a backfill), then start again"
-        " from the beginning of the topic"
-    )
     if wanted > last:
-        return TopicError(
-            ErrorCode.TOPIC_SHORTENED,
-            f"{facts.topic} ends before the stored position: Kafka partition {number}"
-            f" ends at offset {last}, and the position is {wanted}",
-            "The brokers lost records that were read before (an unclean leader election),"
-            " or the stored position is wrong",
-            remedy,
-            topic=facts.topic,
-        )
-    return TopicError(
-        ErrorCode.RECORDS_DELETED,
-        f"Records of {facts.topic} were deleted before they were read: Kafka partition"
-        f" {number}, offsets {wanted} to {first - 1}",
-        "Retention or another program deleted them before this reader continued",
-        remedy,
-        topic=facts.topic,
-    )
+        return topic_shortened(facts.topic, str(number), str(last), str(wanted))
+    return records_deleted(facts.topic, str(number), str(wanted), str(first - 1))
 
 
 def positions_of_state(
@@ -214,7 +185,7 @@ def first_positions(
 
     Raises:
         OutOfRangeError: The topic may not hold all changes from `start_commit` on any more.
-        TopicError: The topic lacks one of the Kafka partitions.
+        ConfigError: The topic lacks one of the Kafka partitions.
         BrokerError: No broker answers.
     """
     arrival = first_arrival(facts, decoder.limits, start_commit)
@@ -256,14 +227,8 @@ def _check_age(
     expired = now - facts.retention_ms * 1000 if facts.retention_ms >= 0 else now
     oldest = max(arrivals.get(number, expired) for number in doubtful) + skew + 1
     if start_commit < oldest:
-        raise OutOfRangeError(
-            ErrorCode.START_TOO_OLD,
-            f"{facts.topic} may not hold all changes from {view_of_time(start_commit)} on",
-            "Retention or another program has deleted older records",
-            f"Use a start_commit of {view_of_time(oldest)} or later, or read the tables",
-            topic=facts.topic,
-            oldest=oldest,
-        )
+        shown = str(view_of_time(start_commit)), str(view_of_time(oldest))
+        raise start_too_old(facts.topic, *shown, oldest)
 
 
 def _first_arrivals(

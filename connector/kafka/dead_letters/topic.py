@@ -14,7 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
+from connector.errors import BrokerError, DeliveryError, TopicError
+from connector.errors.dead_letters import dead_letters_undelivered
 from connector.kafka import client, topics
 from connector.kafka.arguments import headers_of
 from connector.kafka.bounded_read import messages_between
@@ -24,9 +25,8 @@ from connector.records.rejection import Position
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from confluent_kafka import Producer
-
     from connector.config.settings import KafkaConfig
+    from connector.kafka.client import SafeProducer
 
 PUBLISH_TIMEOUT_S: Final = 130.0
 _POLL_EVERY: Final = 100
@@ -54,7 +54,7 @@ class DeadLetterPublisher:
         self._group = group
         self._topic = dead_letter_topic(topic, group)
         self._errors = client.LastError()
-        self._client: Producer | None = None
+        self._client: SafeProducer | None = None
         self._failures: Counter[str] = Counter()
         self._under_way = 0
         self._unwatch: Callable[[], object] = lambda: None
@@ -102,7 +102,7 @@ class DeadLetterPublisher:
         while (
             self._under_way and not self._failures and (left_s := deadline - time.monotonic()) > 0
         ):
-            self._serve(min(left_s, 0.5))
+            self._poll(min(left_s, 0.5))
         if self._under_way or self._failures:
             raise self._not_delivered("not acknowledged in time")
 
@@ -123,14 +123,14 @@ class DeadLetterPublisher:
             except BufferError:
                 if time.monotonic() > deadline or self._failures:
                     raise self._not_delivered("the queue stayed full") from None
-                self._serve(0.05)
+                self._poll(0.05)
             except KafkaException as error:
                 raise self._not_delivered(error.args[0].str()) from error
         self._under_way += 1
         if self._under_way % _POLL_EVERY == 0:
-            self._serve(0)
+            self._poll(0)
 
-    def _connect(self) -> Producer:
+    def _connect(self) -> SafeProducer:
         source = topics.describe(self._kafka, self._source)
         if self._group is None:
             try:
@@ -154,40 +154,34 @@ class DeadLetterPublisher:
         if error is not None:
             self._failures[error.str()] += 1
 
-    def _serve(self, timeout_s: float) -> None:
+    def _poll(self, timeout_s: float) -> None:
         assert self._client is not None
         try:
             self._client.flush(timeout_s)
-        except (KafkaException, SystemError) as error:
+        except KafkaException as error:
             # Reports may be lost here. Then the result is unknown, and all dead letters are
             # published again.
-            self._failures[str(self._errors.fatal or error)] += 1
+            self._failures[(self._errors.fatal or error.args[0]).str()] += 1
         if self._errors.fatal is not None:
             self._failures[self._errors.fatal.str()] += 1
 
     def _not_delivered(self, otherwise: str) -> DeliveryError:
         undelivered = max(self._under_way + sum(self._failures.values()), 1)
         cause = (
-            "; ".join(f"{count} times: {why}" for why, count in self._failures.most_common(3))
+            "; ".join(f"{count} times: {reason}" for reason, count in self._failures.most_common(3))
             or f"{otherwise}. {self._errors.text}".strip()
         )
         self._drop()
-        return DeliveryError(
-            ErrorCode.DEAD_LETTERS_UNDELIVERED,
-            f"{undelivered} dead letters were not delivered to {self._topic}",
-            cause,
-            "Remove the cause, then publish all of them again. Readers count each dead letter once",
-            undelivered=undelivered,
-        )
+        return dead_letters_undelivered(self._topic, undelivered, cause)
 
     def _drop(self) -> None:
         """Close this client and drop its messages. The next call creates a new client."""
         self._unwatch()
-        given_up, self._client = self._client, None
-        if given_up is not None:
-            with suppress(KafkaException, SystemError):
-                given_up.purge()
-                given_up.flush(1)
+        dropped, self._client = self._client, None
+        if dropped is not None:
+            with suppress(KafkaException):
+                dropped.purge()
+                dropped.flush(1)
         self._errors, self._failures, self._under_way = client.LastError(), Counter(), 0
 
 
@@ -244,27 +238,28 @@ def read_letters(
         position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition])
         for position in after
     }
-    seen: set[str] = set()
+    ids: set[str] = set()
     for letter, position in _letters(kafka, facts, begin, ends):
         letter_id = letter.id
-        if letter_id not in seen:
-            seen.add(letter_id)
+        if letter_id not in ids:
+            ids.add(letter_id)
             yield letter, position
 
 
 def external_dead_letters(
-    kafka: KafkaConfig, topic: str, known: ExternalDeadLetters, published: int = 0
+    kafka: KafkaConfig, topic: str, counted: ExternalDeadLetters, published: int = 0
 ) -> ExternalDeadLetters:
-    """Count the external dead letters up to the current end of the dead-letter topic: `known`, and
-    later ones (DLQ-7).
+    """Count the external dead letters up to the current end of the dead-letter topic: those of
+    `counted`, and later ones (DLQ-7).
 
     If the topic has only the `published` new records of the caller, they are not read. If there is
-    no such topic, or Kafka does not answer, return `known`. A failed count must not stop the
+    no such topic, or Kafka does not answer, return `counted`. A failed count must not stop the
     stream. The next count includes the missing ones.
     """
     try:
         facts = topics.describe(kafka, dead_letter_topic(topic))
-        before = known if known.topic_id == facts.topic_id else ExternalDeadLetters(facts.topic_id)
+        is_same = counted.topic_id == facts.topic_id
+        before = counted if is_same else ExternalDeadLetters(facts.topic_id)
         ends = topics.end_offsets(kafka, facts)
         if sum(ends.values()) == sum(before.read_to.values()) + published:
             return before.after((), ends, "")
@@ -275,7 +270,7 @@ def external_dead_letters(
         letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
         return before.after(letters, ends, topics.describe(kafka, topic).topic_id)
     except (BrokerError, TopicError):
-        return known
+        return counted
 
 
 def _letters(

@@ -56,15 +56,15 @@ class ChangeRecords:
     ) -> None:
         """Check all changes, and queue them. Raises as `ChangeProducer.send_many` does."""
         checked = self._all_checked(changes, headers)
-        taken = 0
+        queued = 0
         try:
             with self._queue.together():
-                for change, its in zip(changes, checked, strict=True):
+                for change, checked_change in zip(changes, checked, strict=True):
                     self._control.announce(change)
-                    taken += 1  # also if it is refused: then its result is already reported
-                    self._put(change, its, headers, on_delivery)
+                    queued += 1  # also if it is refused: then its result is already reported
+                    self._put(change, checked_change, headers, on_delivery)
         except ConnectorError as error:
-            for change in changes[taken:]:
+            for change in changes[queued:]:
                 delivery = self._results.delivery(change.stream_partition)
                 self._results.failed += delivery.sent(change)
                 self._results.answer(
@@ -101,7 +101,7 @@ class ChangeRecords:
         # A failed change may be sent again, also after a later heartbeat: it may have been
         # delivered.
         if (
-            change.commit_timestamp <= delivery.promised
+            change.commit_timestamp <= delivery.heartbeat_at
             or change.commit_timestamp <= delivery.reached
         ) and change not in delivery.failed:
             raise _too_early(change, delivery)
@@ -149,13 +149,13 @@ class ChangeRecords:
 def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:
     closed_by = (
         "the last heartbeat"
-        if delivery.promised >= delivery.reached
+        if delivery.heartbeat_at >= delivery.reached
         else "the position reported with reached"
     )
     return InvalidChangeError(
         Rule.COMMIT_TIMESTAMP,
         "commit_timestamp",
-        f"after {max(delivery.promised, delivery.reached)}, {closed_by} of stream partition"
+        f"after {max(delivery.heartbeat_at, delivery.reached)}, {closed_by} of stream partition"
         f" {change.stream_partition}",
         change.commit_timestamp,
         "Send all changes up to a time before you report it, or send a heartbeat at it",

@@ -35,7 +35,7 @@ class Closing:
         while True:
             before = self._queue.backlog
             left_s = max(0.0, deadline - time.monotonic())
-            self._queue.serve(0.0 if self._results.due else min(left_s, STEP_S))
+            self._queue.poll(0.0 if self._results.due else min(left_s, STEP_S))
             self._heartbeats.send_due()
             calls = self._results.call()
             if calls or left_s <= STEP_S or self._queue.backlog < before:
@@ -88,7 +88,7 @@ class Closing:
 
     def is_finished(self) -> bool:
         with suppress(ConnectorError):
-            self._queue.serve(0)
+            self._queue.poll(0)
             return not self._queue.items and not self._results.failed
         return False
 
@@ -100,7 +100,7 @@ class Closing:
             is_open = self._is_open() and self._results.refused is None
             if left_s <= 0 or not (is_open or self._results.due):
                 return
-            self._queue.serve(min(left_s, STEP_S), push=True)
+            self._queue.poll(min(left_s, STEP_S), push=True)
             self._heartbeats.send_due()
             self._results.call()
 
@@ -117,7 +117,7 @@ class Closing:
         while self._queue.backlog and (left_s := deadline - time.monotonic()) > 0:
             if self._results.refused is not None:
                 break
-            self._queue.serve(min(left_s, STEP_S), push=True)
+            self._queue.poll(min(left_s, STEP_S), push=True)
         self._heartbeats.check()
         if self._queue.stores and self._queue.backlog:
             raise self._results.not_delivered()

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import KafkaException
 
 from connector.clock import now_us
-from connector.errors import DeliveryError, ErrorCode, InvalidChangeError, WriteStreamError
-from connector.kafka import client, sending, topics
+from connector.errors import DeliveryError, InvalidChangeError
+from connector.errors.producers import claim_above_delivered, claim_not_yet_true
+from connector.errors.write_streams import producer_without_partition
+from connector.kafka import client, topics
 from connector.kafka.produce.outbox_file import EVERYWHERE
 from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Record, Rule
@@ -77,7 +79,7 @@ class ControlRecords:
         on_delivery: OnDelivery | None,
     ) -> None:
         """Wait until the record is true, and send it. Raises as `ChangeProducer.send` does."""
-        self.look()
+        self.refresh()
         delivery = self._results.delivery(record.stream_partition)
         headers = self.epoch.on(headers)
         value = self._bytes.checked(record, CONTROL_KEY, headers)
@@ -169,11 +171,11 @@ class ControlRecords:
                 "Check the name, or send child partitions that announce it first",
             )
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Use the newest answer about the topic, because control records must go to new Kafka
         partitions, too. Raises `TopicError` if the topic was deleted and created again.
         """
-        self._watch.look()
+        self._watch.poll()
         if self._watch.kafka_partitions > self._bytes.kafka_partitions:
             # The client refuses Kafka partitions that it does not know. The new ones have no
             # announcements.
@@ -192,16 +194,10 @@ class ControlRecords:
             live = self.announcements.live()
             name = stream_partition if stream_partition is not None else next(iter(live), "")
             if name not in live:
-                raise WriteStreamError(
-                    ErrorCode.PRODUCER_WITHOUT_PARTITION,
-                    f"The producer has no live stream partition {name}".rstrip(),
-                    "A release gets its commit timestamp from a stream partition that the producer"
-                    " has announced",
-                    "Send a change or a heartbeat with the producer first",
-                )
+                raise producer_without_partition(name)
             delivery = self._results.delivery(name)
             time = release_timestamp(
-                now_us(), max(delivery.promised, delivery.reached), delivery.last_release
+                now_us(), max(delivery.heartbeat_at, delivery.reached), delivery.last_release
             )
             delivery.last_release = time
             delivery.held |= {time}
@@ -224,10 +220,10 @@ class ControlRecords:
                 if any(time <= record.timestamp for time in delivery.held):
                     return False
                 delivery.watch.claimed()
-                if record.timestamp > delivery.promised:
-                    if self._results.transaction is not None:
-                        self._results.transaction.promised.append((delivery, delivery.promised))
-                    delivery.promised = record.timestamp
+                if record.timestamp > delivery.heartbeat_at:
+                    if (transaction := self._results.transaction) is not None:
+                        transaction.heartbeats.append((delivery, delivery.heartbeat_at))
+                    delivery.heartbeat_at = record.timestamp
                 return True
             deliveries = [self._results.delivery(name) for name in ended]
             if any(one.held for one in (delivery, *deliveries)):
@@ -259,7 +255,7 @@ class ControlRecords:
         kafka_partitions, headers = self._targets(sent), self.epoch.on([])
         for index, kafka_partition in enumerate(kafka_partitions):
             try:
-                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, waits=False)
+                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, blocks=False)
             except BufferError:
                 # What was queued is true, and its result does not matter.
                 sent.copies -= len(kafka_partitions) - index
@@ -292,20 +288,18 @@ class ControlRecords:
         These are the changes up to `upto`. None: all changes.
         """
         what = f"A heartbeat at {upto}" if upto else "Child partitions"
-        deadline = time.monotonic() + sending.QUEUE_TIMEOUT_S
+        deadline = time.monotonic() + client.QUEUE_TIMEOUT_S
         while True:
             failed, oldest = delivery.oldest_failed(), delivery.oldest_open()
             # A record in flight may be the failed one, sent again.
             waits = self._results.transaction is None and delivery.under_way
             if failed is not None and (upto is None or failed <= upto) and not waits:
-                raise DeliveryError(
-                    ErrorCode.CLAIM_ABOVE_DELIVERED,
-                    f"{what} of stream partition {record.stream_partition} would claim more"
-                    " than was delivered",
-                    f"A change with commit timestamp {failed} was not delivered:"
-                    f" {next(iter(delivery.failed.values()))}",
-                    "Send the changes of undelivered() again, then this record",
-                    undelivered=len(delivery.failed),
+                reason = next(iter(delivery.failed.values()))
+                raise claim_above_delivered(
+                    what,
+                    record.stream_partition,
+                    len(delivery.failed),
+                    f"A change with commit timestamp {failed} was not delivered: {reason}",
                 )
             # In a transaction, it is delivered together with the changes that it covers. But a
             # release is sent by another client (WRS-15).
@@ -319,16 +313,15 @@ class ControlRecords:
             ):
                 return
             if time.monotonic() > deadline:
-                waited = f"after {sending.QUEUE_TIMEOUT_S:g} s. {self._queue.last_error}".strip()
-                raise DeliveryError(
-                    ErrorCode.CLAIM_NOT_YET_TRUE,
-                    f"{what} of stream partition {record.stream_partition} cannot be sent yet",
+                waited = f"after {client.QUEUE_TIMEOUT_S:g} s. {self._queue.last_error}".strip()
+                raise claim_not_yet_true(
+                    what,
+                    record.stream_partition,
+                    delivery.under_way,
                     f"{delivery.under_way} changes and {len(delivery.held)} releases are not"
                     f" acknowledged {waited}",
-                    "Check the brokers, then send it again",
-                    undelivered=delivery.under_way,
                 )
-            self._queue.serve(0.05, push=True)
+            self._queue.poll(0.05, push=True)
 
 
 def _ignore(_error: str) -> None:

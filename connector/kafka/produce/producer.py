@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Self
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.dead_letters.envelope import source_letter
-from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
+from connector.errors import ConnectorError, argument_invalid
+from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
 from connector.kafka.arguments import check, check_optional, check_settings, check_type, headers_of
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
@@ -492,7 +493,7 @@ class ChangeProducer:
             (name, value.encode() if isinstance(value, str) else value)
             for name, value in headers_of(headers)
         )
-        failed = {change: self._results.why_failed(change) for change in changes}
+        failed = {change: self._results.failure_of(change) for change in changes}
         assert None not in failed.values(), "only what has failed is set aside"
         with DeadLetterPublisher(self._kafka, self.topic) as publisher:
             for change, why in failed.items():
@@ -573,13 +574,11 @@ def _check_arguments(
     if transactional_id is not None:
         client.check_id("transactional_id", transactional_id)
         if outbox is not None:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                "A producer with a transactional_id cannot have an outbox",
+            reason = (
                 "A commit says that Kafka has the records. With an outbox, they may be on your disk"
-                " only",
-                "Leave out outbox or transactional_id",
+                " only"
             )
+            raise arguments_exclude("transactional_id", "outbox", reason)
 
 
 def _check_callback(on_delivery: object) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connector.errors import ErrorCode, TopicError
+from connector.errors.producers import resume_token_missing
 from connector.kafka import topics
 from connector.kafka.consume.consumer import ChangeConsumer
 from connector.kafka.consume.decode import ConsumerRecord
@@ -88,16 +88,7 @@ def newest_token(
         ]
         window *= GROWTH
     if not found:
-        raise TopicError(
-            ErrorCode.RESUME_TOKEN_MISSING,
-            f"{topic} has no resume token of stream partition {stream_partition}",
-            f"No heartbeat{' or change' if in_transactions else ''} of this stream partition"
-            " has a resume token, or retention has deleted them",
-            "Start with a backfill of the source, or at a position before which"
-            " everything was delivered",
-            topic=topic,
-            stream_partition=stream_partition,
-        )
+        raise resume_token_missing(topic, stream_partition)
     last = max(
         found.values(),
         key=lambda received: (

@@ -14,14 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.errors import (
-    BrokerError,
-    ConnectorError,
-    DeliveryError,
-    ErrorCode,
-    WriterConflictError,
-    argument_invalid,
-)
+from connector.errors import BrokerError, ConnectorError, argument_invalid
+from connector.errors.kafka import arguments_exclude
+from connector.errors.write_streams import commit_failed, committer_busy
 from connector.kafka import topics
 from connector.kafka.produce.control_records import HeldRelease
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
@@ -38,13 +33,13 @@ from connector.write_streams.model import (
     check_stream_names,
     commit_id,
 )
-from connector.write_streams.problems import refused
 from connector.write_streams.rules import (
     Fault,
     commit,
     commit_fault,
     discard_fault,
     recorded_commit,
+    refused,
 )
 
 if TYPE_CHECKING:
@@ -185,7 +180,7 @@ def _check_as_of(as_of: int, through: ChangeProducer | None) -> None:
     if not 0 < as_of <= now_us():
         raise argument_invalid("as_of", as_of, "a time in microseconds that is not in the future")
     if through is not None:
-        raise argument_invalid("through", through, "left out with as_of, which is the time")
+        raise arguments_exclude("as_of", "through", "Each of them gives the commit timestamp")
 
 
 def _check(
@@ -264,20 +259,5 @@ def _transact(
 
 def _not_committed(topic: str, failure: Failure, *, is_unknown: bool) -> ConnectorError:
     if failure.is_fenced and not is_unknown:
-        return WriterConflictError(
-            ErrorCode.COMMITTER_BUSY,
-            f"Other programs commit write streams of {topic} all the time",
-            failure.cause,
-            "Try again. Nothing was committed",
-            topic=topic,
-        )
-    outcome = "unknown" if is_unknown else "not taken"
-    return DeliveryError(
-        ErrorCode.COMMIT_OUTCOME_UNKNOWN,
-        f"A commit of write streams of {topic} failed. Its outcome: {outcome}",
-        failure.cause,
-        "Commit the same write streams again. If they are committed, the answer is the same commit"
-        " timestamp",
-        topic=topic,
-        outcome=outcome,
-    )
+        return committer_busy(topic, failure.cause)
+    return commit_failed(topic, failure.cause, "unknown" if is_unknown else "not taken")

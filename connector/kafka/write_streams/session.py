@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from connector.clock import now_us
 from connector.errors import ConnectorError, InvalidChangeError, argument_invalid
+from connector.errors.write_streams import write_streams_too_many
 from connector.kafka import topics
 from connector.kafka.transactions import TransactionClient
 from connector.kafka.unclosed import watch
@@ -25,8 +26,7 @@ from connector.write_streams.model import (
     StreamState,
     check_name,
 )
-from connector.write_streams.problems import state_error, too_many_streams
-from connector.write_streams.rules import Fault
+from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -154,7 +154,7 @@ class WriteSession:
                 with self._queue.changed:
                     self._queue.recorded.setdefault(full, entry.end)
             if stream.kind != kind:
-                raise state_error(Fault.WRONG_KIND, full)
+                raise fault_error(Fault.WRONG_KIND, full)
             self._streams[full] = stream
             return stream
 
@@ -236,7 +236,7 @@ class WriteSession:
                     self._entries.streams[name] = stream.entry
             if self._entries.open_staging() < MAX_OPEN_STREAMS:
                 return
-        raise too_many_streams(self.topic, MAX_OPEN_STREAMS)
+        raise write_streams_too_many(self.topic, str(MAX_OPEN_STREAMS))
 
     def __enter__(self) -> Self:
         return self

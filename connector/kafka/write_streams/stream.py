@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from connector.clock import now_us
 from connector.errors import InvalidChangeError, argument_invalid
+from connector.errors.write_streams import (
+    offset_out_of_range,
+    offset_overlap,
+    rows_different,
+    rows_invalid,
+)
 from connector.kafka.write_streams.queue import Append, AppendResult, Job, Pending
 from connector.records.model import (
     DataChange,
@@ -17,6 +23,7 @@ from connector.records.model import (
     Rule,
     WriteStreamOffset,
 )
+from connector.text import counted
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,
     MAX_TRANSACTION_BYTES,
@@ -26,8 +33,7 @@ from connector.write_streams.model import (
     StreamState,
     digest_of_rows,
 )
-from connector.write_streams.problems import offset_error, out_of_range, row_errors, state_error
-from connector.write_streams.rules import Fault, Placing, append_fault, place
+from connector.write_streams.rules import Fault, Placing, append_fault, fault_error, place
 
 if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
@@ -141,8 +147,12 @@ class WriteStream:
                 answer = AppendResult(start, len(rows), len(rows))
                 self._sender.put(Job(append, answer, self.name))
                 return append
-            if placing is not Placing.TAKEN:
-                raise offset_error(placing, self.name, end, start, len(rows))
+            if placing is Placing.OUT_OF_RANGE:
+                raise offset_out_of_range(self.name, end, start)
+            if placing is Placing.OVERLAP:
+                raise offset_overlap(self.name, end, start, len(rows))
+            if placing is Placing.DIFFERENT:
+                raise rows_different(self.name, end, start, len(rows))
             after = self.entry.appended(LastAppend(start, len(rows), digest, now))
             times = [row.commit_timestamp for row in rows if row.commit_timestamp]
             self._sender.put(
@@ -183,11 +193,11 @@ class WriteStream:
         with nullcontext() if through is None else through.hold_release() as held:
             with self._sender.calls:
                 if self.kind is not StreamKind.BUFFERED:
-                    raise state_error(Fault.WRONG_KIND, self.name)
+                    raise fault_error(Fault.WRONG_KIND, self.name)
                 self._check_takes_rows()
                 entry = self.entry
                 if upto > entry.end:
-                    raise out_of_range(self.name, entry.end, upto)
+                    raise offset_out_of_range(self.name, entry.end, upto)
                 flushed: Pending[int] = Pending()
                 job = Job(flushed, max(upto, entry.flushed), self.name)
                 if upto > entry.flushed:
@@ -215,7 +225,7 @@ class WriteStream:
             entry = self.entry
             fault = append_fault(entry, now_us(), self._staging_retention)
             if fault in (Fault.DISCARDED, Fault.EXPIRED):
-                raise state_error(fault, self.name)
+                raise fault_error(fault, self.name)
             finalized: Pending[int] = Pending()
             job = Job(finalized, entry.end, self.name)
             if fault is None:
@@ -229,7 +239,7 @@ class WriteStream:
         self._sender.check_open()
         fault = append_fault(self.entry, now_us(), self._staging_retention)
         if fault is not None:
-            raise state_error(fault, self.name)
+            raise fault_error(fault, self.name)
 
     def _encoded(
         self, rows: list[DataChange], start: int, now: int, *, is_new: bool
@@ -242,14 +252,16 @@ class WriteStream:
         for index, row in enumerate(rows):
             try:
                 self._check(row, closed_to if is_new else 0)
-                message, bytes_ = encoding.row(row, start + index, now)
+                message, digest_bytes = encoding.row(row, start + index, now)
             except InvalidChangeError as error:
                 errors[index] = error
                 continue
             messages.append(message)
-            digested.append(bytes_)
+            digested.append(digest_bytes)
         if errors:
-            raise row_errors(self.name, errors)
+            index, first = next(iter(errors.items()))
+            cause = f"Row {index}: {first.problem}"
+            raise rows_invalid(self.name, counted(len(errors), "row"), cause, errors)
         size = sum(message.size for message in messages)
         if size > MAX_TRANSACTION_BYTES:
             raise argument_invalid("changes", size, f"at most {MAX_TRANSACTION_BYTES} bytes")

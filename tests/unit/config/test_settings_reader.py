@@ -23,7 +23,7 @@ from connector.config.settings_reader import (
     parse_duration_ms,
     parse_time_us,
 )
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
 from connector.records.field_types import Between
 from connector.text import is_secret, nearest
 
@@ -407,8 +407,8 @@ def test_the_rest_has_dotted_names() -> None:
 
 def test_one_fault_is_itself_and_several_are_listed() -> None:
     one, two = (
-        ConfigError(ErrorCode.SETTING_INVALID, "a is 1", "allowed: 2", "write 2"),
-        ConfigError(ErrorCode.SETTING_INVALID, "b is 1", "allowed: 2", "write 2"),
+        ConfigError("SETTING_INVALID", "a is 1", "allowed: 2", "write 2"),
+        ConfigError("SETTING_INVALID", "b is 1", "allowed: 2", "write 2"),
     )
     assert all_in_one([one]) is one
     assert (

@@ -18,7 +18,7 @@ from typing import Any
 
 from connector.config.settings import KafkaConfig
 from connector.errors import QueueFullError
-from connector.kafka import sending
+from connector.kafka import client
 from connector.kafka.produce import outbox_file
 from connector.kafka.produce.outbox import OutboxQueue
 from connector.kafka.produce.outbox_file import OutboxFile
@@ -42,8 +42,8 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
     "after an acknowledgement counts": (OutboxQueue, "_answered", True),
     "before records are deleted": (OutboxFile, "remove_below", False),
     "after records are deleted": (OutboxFile, "remove_below", True),
-    "before a position is stored": (OutboxFile, "keep_position", False),
-    "after a position is stored": (OutboxFile, "keep_position", True),
+    "before a position is stored": (OutboxFile, "store_position", False),
+    "after a position is stored": (OutboxFile, "store_position", True),
 }
 """Step -> where it is, and whether the process ends after it."""
 
@@ -94,7 +94,7 @@ def produce(servers: str, outbox: Path, changes: int) -> None:
 
 
 def fill(servers: str, outbox: Path) -> None:
-    sending.QUEUE_TIMEOUT_S = 0.3  # type: ignore[misc]
+    client.QUEUE_TIMEOUT_S = 0.3  # type: ignore[misc]
     with ChangeProducer(KafkaConfig(servers), FACTS, outbox=outbox) as producer:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
         number = 0

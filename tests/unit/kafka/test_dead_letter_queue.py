@@ -13,10 +13,9 @@ from connector.dead_letters.ledger import Action, LedgerEntry, LedgerWrite, Outg
 from connector.errors import BrokerError, TopicError
 from connector.kafka.dead_letters.ledger_topic import (
     MAX_BYTES,
-    check,
     in_transactions,
 )
-from connector.kafka.topics import TopicFacts
+from connector.kafka.topics import TopicFacts, check_compacted
 from connector.records.codec import SCHEMA
 from connector.services import dead_letters
 from tests.unit.registry_stub import running_registry
@@ -74,6 +73,6 @@ def test_a_ledger_that_would_forget_or_have_no_order_is_refused(
     policy: str, partitions: int
 ) -> None:
     """DLQ-1, DLQ-11."""
-    check(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
+    check_compacted(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
     with pytest.raises(TopicError, match="must have one Kafka partition and cleanup"):
-        check(TopicFacts("l", "T", partitions, 1, policy, "LogAppendTime", -1, 1_000_000))
+        check_compacted(TopicFacts("l", "T", partitions, 1, policy, "LogAppendTime", -1, 1_000_000))

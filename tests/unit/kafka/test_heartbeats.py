@@ -99,7 +99,7 @@ def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
 def settle(sender: ChangeProducer) -> None:
     """Wait until each record has a result."""
     while sender._queue.items:
-        sender._queue.serve(0.1)
+        sender._queue.poll(0.1)
 
 
 def read_heartbeats(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Heartbeat]:
@@ -414,10 +414,10 @@ def test_more_kafka_partitions_get_control_records_and_are_never_fewer(
     with ChangeProducer(kafka, FACTS) as sender:
         watch = sender._control._watch
         watch.kafka_partitions = 1
-        sender._control.look()
+        sender._control.refresh()
         assert sender.kafka_partitions == 2
         watch.kafka_partitions = 3
-        sender._control.look()
+        sender._control.refresh()
         assert sender.kafka_partitions == 3
         sender._bytes.kafka_partitions = 2  # the mock cluster has no third one
 
@@ -481,8 +481,8 @@ def test_heartbeats_wait_for_the_end_of_an_open_transaction(
             sender.reached("p", 4)
             sender.send(change(5))
             hand.tick(sender)
-            assert sender._results.delivery("p").promised == 0
-        assert sender._results.delivery("p").promised == 4
+            assert sender._results.delivery("p").heartbeat_at == 0
+        assert sender._results.delivery("p").heartbeat_at == 4
     assert read_heartbeats(kafka) == [Heartbeat("p", 4)]
 
 
@@ -494,11 +494,11 @@ def test_an_aborted_transaction_holds_the_heartbeat(kafka: KafkaConfig, hand: Ha
             sender.reached("p", 5)
             raise ZeroDivisionError
         hand.tick(sender)
-        assert sender._results.delivery("p").promised == 0
+        assert sender._results.delivery("p").heartbeat_at == 0
         with sender.transaction():
             sender.send(change(5))
         hand.tick(sender)
-        assert sender._results.delivery("p").promised == 5
+        assert sender._results.delivery("p").heartbeat_at == 5
 
 
 def test_a_transaction_of_a_heartbeat_that_fails_is_raised_before_the_next_one(

@@ -31,7 +31,7 @@ from connector.errors import (
     QueueFullError,
     TopicError,
 )
-from connector.kafka import sending, topics
+from connector.kafka import client, topics
 from connector.kafka.produce import outbox, record_bytes
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.outbox_file import OutboxFile
@@ -243,7 +243,7 @@ def test_automatic_heartbeats_wait_in_the_outbox(cluster: MockCluster, new: Open
         time.sleep(1)
         producer.reached("p", 50, b"50")
         producer.send(change(50))
-        assert producer._results.delivery("p").promised == 50, "it is in the outbox"
+        assert producer._results.delivery("p").heartbeat_at == 50, "it is in the outbox"
         assert producer._results.delivery("p").oldest_open() == 2
         cluster.start()
         producer.flush()
@@ -486,7 +486,7 @@ def test_a_record_that_finds_no_space_is_undelivered(
     """PUB-3, nothing_lost: heartbeats are refused, and no position is stored, until it is sent
     again.
     """
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.2)
     results: list[tuple[Record, str | None]] = []
     with new(outbox=Outbox(path, max_bytes=100_000)) as producer:
         cluster.stop()

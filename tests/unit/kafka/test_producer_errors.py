@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
-from connector.kafka import sending
+from connector.kafka import client
 from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.kafka.sending import SendQueue
 from connector.records.model import (
@@ -228,7 +228,7 @@ def test_what_is_open_when_a_producer_closes_is_told_as_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PUB-5: as that which finds no room."""
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.1)
     told = Told()
     producer = CopyingProducer(
         DEAD,
@@ -285,7 +285,7 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
     """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for
     them.
     """
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.1)
     told = Told()
     producer = CopyingProducer(
         DEAD,
@@ -355,7 +355,7 @@ def test_what_was_given_up_is_answered_once() -> None:
     answers: list[tuple[str, object]] = []
     queue = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer))
     queue.put("item", b"k", b"v", 0, [])
-    queue.give_up("no answer")
+    queue.purge("no answer")
     assert not queue.items
     queue.close(1, "closed")
     assert answers == [("item", "no answer")]
@@ -417,7 +417,7 @@ def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
 @pytest.mark.parametrize(
     "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
 )
-def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kind: int) -> None:
+def test_a_fenced_producer_stays_fenced(cluster: MockCluster, request_kind: int) -> None:
     producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
     for _ in range(2):
@@ -429,7 +429,9 @@ def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kin
         producer.close()
 
 
-def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockCluster) -> None:
+def test_a_producer_that_was_fenced_reports_it_at_the_next_record(
+    cluster: MockCluster,
+) -> None:
     producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
     with (

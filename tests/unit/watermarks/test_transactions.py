@@ -21,14 +21,16 @@ from connector.records.model import (
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.released import Released, Staged, released_of
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     Item,
     Late,
     Rejected,
+    Released,
+    Staged,
     TransactionAssembler,
     WholeTransaction,
+    released_of,
 )
 from tests.changes import part as change
 
@@ -65,7 +67,7 @@ def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]
         if isinstance(record, Rejection):
             reader.assembler.reject(record, position)
         else:
-            reader.tracker.hear(record, k, reader.kafka_partitions, ARRIVAL)
+            reader.tracker.add(record, k, reader.kafka_partitions, ARRIVAL)
             if isinstance(record, DataChange) and record.is_staged:
                 reader.assembler.add_staged(record, position)
             elif isinstance(record, DataChange) or (isinstance(record, Release) and k == 0):
@@ -229,7 +231,7 @@ def test_bytes_that_are_no_state_are_refused(text: bytes) -> None:
 
 def hear(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4) -> None:
     for k in places:
-        tracker.hear(record, k, named, ARRIVAL)
+        tracker.add(record, k, named, ARRIVAL)
 
 
 def test_a_reader_of_some_kafka_partitions_has_the_watermark_of_these() -> None:

@@ -56,9 +56,7 @@ def test_a_stored_position_has_priority(
     assert first_offsets(DEAD, FACTS, start, [1], committed) == {1: places[1]}
 
 
-@pytest.mark.parametrize(
-    ("offset", "code"), [(0, ErrorCode.RECORDS_DELETED), (9, ErrorCode.TOPIC_SHORTENED)]
-)
+@pytest.mark.parametrize(("offset", "code"), [(0, "RECORDS_DELETED"), (9, "RECORDS_DELETED")])
 def test_a_stored_position_outside_the_topic_is_an_error(offset: int, code: ErrorCode) -> None:
     with pytest.raises(TopicError) as caught:
         first_offsets(DEAD, FACTS, (stored(offset),), [0, 1])
@@ -69,10 +67,10 @@ def test_a_stored_position_outside_the_topic_is_an_error(offset: int, code: Erro
 def test_positions_of_another_topic_are_refused() -> None:
     with pytest.raises(TopicError) as caught:
         first_offsets(DEAD, FACTS, (Position("other", FACTS.topic_id, 0, 5),), [0])
-    assert caught.value.code == ErrorCode.POSITION_OF_ANOTHER_TOPIC
+    assert caught.value.code == "ARGUMENT_INVALID"
     with pytest.raises(TopicError) as caught:
         first_offsets(DEAD, FACTS, (Position("t", "another id", 0, 5),), [0])
-    assert caught.value.code == ErrorCode.TOPIC_REPLACED
+    assert caught.value.code == "TOPIC_REPLACED"
 
 
 def test_the_first_offset_has_no_position() -> None:
@@ -84,7 +82,7 @@ def test_what_was_read_must_still_be_there() -> None:
     check_reached(DEAD, FACTS, {0: 9, 1: 5})
     with pytest.raises(TopicError) as caught:
         check_reached(DEAD, FACTS, {0: 9, 1: 6})
-    assert caught.value.code == ErrorCode.TOPIC_SHORTENED
+    assert caught.value.code == "RECORDS_DELETED"
     assert "Kafka partition 1 ends at offset 5, and the position is 6" in caught.value.problem
 
 
@@ -95,12 +93,12 @@ def test_a_kafka_partition_has_a_number_of_the_topic(number: int, is_there: bool
         return
     with pytest.raises(TopicError) as caught:
         check_numbers(FACTS, [0, number])
-    assert caught.value.code == ErrorCode.KAFKA_PARTITION_UNKNOWN
+    assert caught.value.code == "ARGUMENT_INVALID"
 
 
 def test_the_deleted_offsets_are_named() -> None:
     assert "Kafka partition 0, offsets 3 to 6" in records_gone(FACTS, 0, 3, 7, 9).problem
-    assert records_gone(FACTS, 0, 9, 7, 9).code == ErrorCode.RECORDS_DELETED
+    assert records_gone(FACTS, 0, 9, 7, 9).code == "RECORDS_DELETED"
 
 
 def state(offsets: dict[int, tuple[int, int]], topic: str = "t") -> ReaderState:
@@ -113,9 +111,9 @@ def test_a_state_continues_at_its_oldest_records() -> None:
     assert found == (Position("t", FACTS.topic_id, 0, 2), Position("t", FACTS.topic_id, 1, -1))
     with pytest.raises(TopicError) as shortened:
         positions_of_state(state({0: (3, 10)}), DEAD, FACTS)
-    assert shortened.value.code == ErrorCode.TOPIC_SHORTENED
+    assert shortened.value.code == "RECORDS_DELETED"
     with pytest.raises(TopicError) as unknown:
         positions_of_state(state({2: (0, 0)}), DEAD, FACTS)
-    assert unknown.value.code == ErrorCode.KAFKA_PARTITION_UNKNOWN
+    assert unknown.value.code == "ARGUMENT_INVALID"
     other = positions_of_state(state({0: (3, 10)}, "other"), DEAD, FACTS)
     assert other == (Position("other", FACTS.topic_id, 0, 2),), "the reader refuses it"
