@@ -87,27 +87,6 @@ def topic_missing(topic: str, servers: str) -> TopicError:
     )
 
 
-def group_topics_missing(topic: str, group: str, missing: str) -> TopicError:
-    return TopicError(
-        "TOPIC_MISSING",
-        f"The group {group} has no topics for dead letters",
-        f"There is no topic {missing}",
-        "Create the topics of the group",
-        topic=topic,
-        group=group,
-    )
-
-
-def catalog_missing(topic: str, catalog: str) -> TopicError:
-    return TopicError(
-        "TOPIC_MISSING",
-        f"{topic} has no catalog of write streams",
-        f"There is no topic {catalog}",
-        "Create the topics of the stream. Existing ones are not changed",
-        topic=topic,
-    )
-
-
 def topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
     return TopicError(
         "TOPIC_REPLACED",
@@ -246,22 +225,12 @@ def reader_state_invalid(cause: str) -> ConfigError:
     )
 
 
-def group_stores_no_state(group: str, topic: str, cause: str) -> ConfigError:
+def group_of_another_reader(group: str, cause: str) -> ConfigError:
     return ConfigError(
         "READER_STATE_INVALID",
-        f"The group {group} has positions in {topic} that are not a state of a reader of whole"
-        " transactions",
+        f"The group {group} has stored positions of another kind of reader",
         cause,
-        "Use another group, or a ChangeConsumer",
-    )
-
-
-def group_stores_a_state(group: str) -> ConfigError:
-    return ConfigError(
-        "READER_STATE_INVALID",
-        f"The group {group} stores the state of a reader of whole transactions",
-        "A reader of records would replace it",
-        "Use another group, or a TransactionConsumer",
+        "Use another group. A group belongs to a TransactionConsumer, or to the other consumers",
     )
 
 

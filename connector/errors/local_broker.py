@@ -44,20 +44,11 @@ def broker_folder_damaged(folder: Path, cause: str) -> BrokerError:
     )
 
 
-def broker_not_formatted(folder: Path, cause: str) -> BrokerError:
+def broker_not_started(folder: Path, problem: str, output: str) -> BrokerError:
     return BrokerError(
         "BROKER_NOT_STARTED",
-        f"The broker folder {folder} cannot be formatted",
-        cause,
-        "Read the output of the format tool, and remove the cause",
-    )
-
-
-def broker_not_started(folder: Path, problem: str, log: str) -> BrokerError:
-    return BrokerError(
-        "BROKER_NOT_STARTED",
-        f"The broker {problem}",
-        f"The end of {folder}/broker.log: {log}",
+        f"The broker of {folder} {problem}",
+        output,
         "Read the log. If an interrupted start damaged the folder, delete it, with all topics in"
         " it",
         folder=folder,

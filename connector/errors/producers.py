@@ -34,36 +34,15 @@ def records_undelivered(topic: str, undelivered: int, cause: str) -> DeliveryErr
     )
 
 
-def claim_above_delivered(
+def claim_not_true(
     record: str, stream_partition: str, undelivered: int, cause: str
 ) -> DeliveryError:
     return DeliveryError(
         "RECORDS_UNDELIVERED",
         f"{record} of stream partition {stream_partition} would claim more than was delivered",
         cause,
-        "Send the changes of undelivered() again, then this record",
+        "Check the brokers, and send the changes of undelivered() again. Then send this record",
         undelivered=undelivered,
-    )
-
-
-def claim_not_yet_true(
-    record: str, stream_partition: str, undelivered: int, cause: str
-) -> DeliveryError:
-    return DeliveryError(
-        "RECORDS_UNDELIVERED",
-        f"{record} of stream partition {stream_partition} cannot be sent yet",
-        cause,
-        "Check the brokers, then send it again",
-        undelivered=undelivered,
-    )
-
-
-def transaction_not_started(topic: str, cause: str) -> DeliveryError:
-    return DeliveryError(
-        "TRANSACTION_NOT_COMMITTED",
-        f"A transaction on {topic} could not start",
-        cause,
-        "Try again",
     )
 
 
@@ -78,37 +57,16 @@ def transaction_not_committed(topic: str, undelivered: int, cause: str) -> Deliv
     )
 
 
-def producer_taken_over(topic: str, transactional_id: str, cause: str) -> WriterConflictError:
+def taken_over(name: str, topic: str, cause: str, outcome: str = "") -> WriterConflictError:
+    """`name` is a transactional id, a write session or a group. `outcome` is that of an append."""
     return WriterConflictError(
         "TAKEN_OVER",
-        f"Another producer uses the transactional id {transactional_id} on {topic} now",
+        f"Another program uses {name} on {topic} now",
         cause,
-        "Stop one of the two producers: a stream partition has one producer at a time. Uncommitted"
-        " records of this producer were not delivered",
+        "Stop one of the two programs, or give each its own name. This one has written nothing"
+        " since the other one has begun",
         topic=topic,
-    )
-
-
-def session_taken_over(topic: str, session: str, cause: str, outcome: str) -> WriterConflictError:
-    return WriterConflictError(
-        "TAKEN_OVER",
-        f"Another write session {session} of {topic} was opened",
-        cause,
-        "Stop one of the two programs. If they shall work in parallel, give each its own session",
-        topic=topic,
-        session=session,
         outcome=outcome,
-    )
-
-
-def group_taken_over(topic: str, group: str, cause: str) -> WriterConflictError:
-    return WriterConflictError(
-        "TAKEN_OVER",
-        f"Another consumer reads transactions of {topic} for the group {group} now",
-        cause,
-        "Stop one of the two. This one has stored nothing since the other one has begun",
-        topic=topic,
-        group=group,
     )
 
 

@@ -70,41 +70,18 @@ def rows_different(stream: str, expected: int, received: int, rows: int) -> Offs
     )
 
 
-def append_not_sent(topic: str, session: str, cause: str) -> DeliveryError:
-    return DeliveryError(
-        "APPEND_FAILED",
-        f"Rows of the write session {session} are not in {topic}",
-        cause,
-        "Remove the cause and open the session again. Then append the rows again",
-        session=session,
-        outcome="not taken",
-    )
-
-
-def append_outcome_unknown(topic: str, session: str, cause: str) -> DeliveryError:
-    return DeliveryError(
-        "APPEND_FAILED",
-        f"It is unknown whether rows of the write session {session} are in {topic}",
-        cause,
-        "Open the session again. It reads the outcome: continue at the next offset of each write"
-        " stream, or append the same rows at the same offsets",
-        session=session,
-        outcome="unknown",
-    )
-
-
-def appends_unanswered(
-    session: str, appends: str, timeout_s: str, undelivered: int
+def append_failed(
+    topic: str, session: str, outcome: str, cause: str, undelivered: int = 0
 ) -> DeliveryError:
     return DeliveryError(
         "APPEND_FAILED",
-        f"{appends} appends of the write session {session} have no result after {timeout_s} s",
-        "",
-        "Check the brokers. Open the session again, and continue at the next offset of each write"
-        " stream",
+        f"The outcome of rows of the write session {session} for {topic} is: {outcome}",
+        cause,
+        "Remove the cause and open the session again. It reads the outcome: continue at the next"
+        " offset of each write stream, or append the same rows at the same offsets",
         session=session,
         undelivered=undelivered,
-        outcome="unknown",
+        outcome=outcome,
     )
 
 

@@ -82,104 +82,45 @@ _CONSUMER: Final = {
     "queued.max.messages.kbytes": "65536",
 }
 
-_PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "enable.idempotence": (
-        ("true",),
-        "a retried record would otherwise be written twice or out of order",
-    ),
-    "acks": (("all", "-1"), "a record counts as delivered once all replicas have it"),
-    "request.required.acks": (
-        ("all", "-1"),
-        "a record counts as delivered once all replicas have it",
-    ),
+_ONCE: Final = "a retried record would otherwise be written twice or out of order"
+_ALL_REPLICAS: Final = "a record counts as delivered once all replicas have it"
+_IN_FLIGHT: Final = "an idempotent producer may have at most five requests in flight"
+_AFTER_RECORDS: Final = "a position is committed only after its records were handled"
+_RESERVED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "enable.idempotence": (("true",), _ONCE),
+    "acks": (("all", "-1"), _ALL_REPLICAS),
+    "request.required.acks": (("all", "-1"), _ALL_REPLICAS),
     "partitioner": (
         ("murmur2_random",),
         "producers in every language must choose the same Kafka partition for a key",
     ),
-    "max.in.flight": (
-        ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have at most five requests in flight",
-    ),
-    "max.in.flight.requests.per.connection": (
-        ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have at most five requests in flight",
-    ),
+    "max.in.flight": (("1", "2", "3", "4", "5"), _IN_FLIGHT),
+    "max.in.flight.requests.per.connection": (("1", "2", "3", "4", "5"), _IN_FLIGHT),
     "delivery.report.only.error": (("false",), "flush needs all delivery reports"),
-    "transactional.id": (
-        (),
-        "it is an argument of ChangeProducer, and other clients have none",
-    ),
-    "isolation.level": (
-        ("read_committed",),
-        "readers must see only committed transactions",
-    ),
-    "enable.auto.commit": (
-        ("false",),
-        "a position is committed only after its records were handled",
-    ),
-    "enable.auto.offset.store": (
-        ("false",),
-        "a position is committed only after its records were handled",
-    ),
-    "auto.offset.reset": (
-        ("error", "none"),
-        "deleted records are an error, and are never skipped silently",
-    ),
+    "transactional.id": ((), "it is an argument of ChangeProducer, and other clients have none"),
+    "isolation.level": (("read_committed",), "readers must see only committed transactions"),
+    "enable.auto.commit": (("false",), _AFTER_RECORDS),
+    "enable.auto.offset.store": (("false",), _AFTER_RECORDS),
+    "auto.offset.reset": (("error", "none"), "deleted records are an error, never skipped"),
     "enable.partition.eof": (("true",), "a bounded reader needs it to find the end"),
 }
-_PRODUCER_ONLY: Final = frozenset(
-    {
-        "transactional.id",
-        "transaction.timeout.ms",
-        "enable.gapless.guarantee",
-        "compression.codec",
-        "compression.level",
-        "request.timeout.ms",
-    }
-    | {
-        "queue.buffering.max.ms",
-        "queue.buffering.backpressure.threshold",
-        "message.send.max.retries",
-        "retries",
-        "delivery.timeout.ms",
-    }
-    | {
-        "sticky.partitioning.linger.ms",
-        "acks",
-        "request.required.acks",
-        "batch.num.messages",
-        "dr_cb",
-        "queuing.strategy",
-    }
-    | set(_PRODUCER)
-)
-_CONSUMER_ONLY: Final = frozenset(
-    {
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.remote.assignor",
-        "session.timeout.ms",
-        "heartbeat.interval.ms",
-    }
-    | {
-        "max.poll.interval.ms",
-        "partition.assignment.strategy",
-        "fetch.min.bytes",
-        "fetch.max.bytes",
-        "fetch.wait.max.ms",
-        "check.crcs",
-    }
-    | {
-        "fetch.message.max.bytes",
-        "max.partition.fetch.bytes",
-        "fetch.error.backoff.ms",
-        "fetch.queue.backoff.ms",
-        "queued.min.messages",
-    }
-    | {"auto.commit.interval.ms", "coordinator.query.interval.ms", "offset.store.method"}
-    | set(_CONSUMER)
-)
+"""The settings that guarantees depend on: the allowed values, and the reason."""
+
+_OF_PRODUCERS: Final = """
+acks batch.num.messages compression.codec compression.level delivery.timeout.ms dr_cb
+enable.gapless.guarantee message.send.max.retries queue.buffering.backpressure.threshold
+queue.buffering.max.ms queuing.strategy request.required.acks request.timeout.ms retries
+sticky.partitioning.linger.ms transaction.timeout.ms transactional.id
+"""
+_OF_CONSUMERS: Final = """
+auto.commit.interval.ms check.crcs coordinator.query.interval.ms fetch.error.backoff.ms
+fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms fetch.wait.max.ms
+group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
+max.partition.fetch.bytes max.poll.interval.ms offset.store.method partition.assignment.strategy
+queued.min.messages session.timeout.ms
+"""
+_PRODUCER_ONLY: Final = frozenset({*_PRODUCER, *_OF_PRODUCERS.split()})
+_CONSUMER_ONLY: Final = frozenset({*_CONSUMER, *_OF_CONSUMERS.split()})
 
 _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -436,7 +377,7 @@ def _settings(
     kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[str]
 ) -> dict[str, Any]:
     for name, value in kafka.settings.items():
-        allowed, reason = _PROMISED.get(name, ((value,), ""))
+        allowed, reason = _RESERVED.get(name, ((value,), ""))
         if value not in allowed:
             words = " or ".join(allowed) or "left out"
             raise kafka_setting_reserved(name, repr(value), words, reason)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connector.errors.producers import producer_taken_over, record_refused
+from connector.errors.producers import record_refused, taken_over
 from connector.kafka import client, transactions
 
 if TYPE_CHECKING:
@@ -198,8 +198,8 @@ class SendQueue(Generic[_Item]):
         over.
         """
         if self._fenced:
-            id_ = self._transactional_id or ""
-            raise producer_taken_over(self._facts.topic, id_, self._fenced)
+            name = f"the transactional id {self._transactional_id}"
+            raise taken_over(name, self._facts.topic, self._fenced)
 
     def close(self, timeout_s: float, reason: str) -> None:
         """Close the client. The results of its remaining messages are unknown. Without the purge,

@@ -22,7 +22,6 @@ from connector.dead_letters.envelope import (
 from connector.errors import BrokerError, TopicError, argument_invalid
 from connector.errors.kafka import (
     dead_letter_topic_too_small,
-    group_topics_missing,
     topic_compacted,
     topic_exists,
     topic_missing,
@@ -277,18 +276,6 @@ def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFact
     return _describe_new(admin, kafka, dead_letter_topic(topic, group))
 
 
-def describe_of_group(kafka: KafkaConfig, topic: str, name: str, group: str) -> TopicFacts:
-    """Ask for the properties of a topic `name` of a group of readers of `topic`. Raises
-    `TopicError` if it was not created, and `BrokerError`.
-    """
-    try:
-        return describe(kafka, name)
-    except TopicError as error:
-        if error.code != "TOPIC_MISSING":
-            raise
-        raise group_topics_missing(topic, group, name) from error
-
-
 def check_dead_letters(source: TopicFacts, letters: TopicFacts) -> None:
     """Raise `TopicError` if a dead-letter topic is compacted, or does not take the largest record
     of the change topic together with the headers of a dead letter (DLQ-1, DLQ-6).
@@ -326,7 +313,7 @@ def create_dead_letter_topics(
     """
     if group is not None:
         for name in (dead_letter_topic(source.topic, group), ledger_topic(source.topic, group)):
-            describe_of_group(kafka, source.topic, name, group)
+            describe(kafka, name)
         return
     admin = client.admin(kafka)
     if (

@@ -17,16 +17,19 @@ ledger of dead letters, and of groups that store a state (WRS-8, WRS-14, DLQ-11,
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
+from connector.errors import argument_invalid
 from connector.kafka import client
+from connector.text import is_header_name, is_utf_8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from confluent_kafka import Message, Producer, TopicPartition
 
@@ -50,7 +53,19 @@ _FENCED: Final = (
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
 )
+Headers = Iterable[tuple[str, str | bytes | None]]
 HeaderList = list[tuple[str, str | bytes | None]]
+
+
+def headers_of(headers: Headers) -> HeaderList:
+    """Return the headers of a Kafka record. Raises `ConfigError` if the client cannot send one."""
+    pairs = list(headers)
+    for name, value in pairs:
+        is_text = isinstance(value, str) and is_utf_8(value)
+        if not is_header_name(name) or not (is_text or value is None or isinstance(value, bytes)):
+            allowed = "pairs of a name without NUL characters and lone surrogates, and bytes"
+            raise argument_invalid("headers", (name, value), allowed)
+    return pairs
 
 
 def settings(transactional_id: str) -> dict[str, str]:

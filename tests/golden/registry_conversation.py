@@ -19,7 +19,7 @@ from urllib.error import HTTPError
 
 from connector.config.settings import RegistryConfig
 from connector.errors import BrokerError
-from connector.kafka import RegistryClient
+from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import SCHEMA
 from tests.apicurio import running_apicurio
 

@@ -14,11 +14,11 @@ from connector.errors import BrokerError
 from connector.kafka import (
     ChangeConsumer,
     ChangeProducer,
-    RegistryClient,
     StreamSettings,
     WriteSession,
 )
 from connector.kafka.produce.producer import CopyingProducer
+from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import SCHEMA
 from connector.records.model import DataChange
 from connector.services import validate_config

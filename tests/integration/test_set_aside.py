@@ -161,7 +161,7 @@ def test_what_cannot_be_set_aside_is_an_error_that_loses_nothing(
             consumer.set_aside(foreign, "x")
     with consumer_of(kafka, facts, name) as consumer:
         first, second = consumer
-        with pytest.raises(ConfigError, match="an item of the consumer") as of_other:
+        with pytest.raises(ConfigError, match="a record of") as of_other:
             consumer.set_aside(foreign, "x")
         assert of_other.value.code == "ARGUMENT_INVALID"
         consumer.set_aside(first, "x")

@@ -125,8 +125,8 @@ class _Consumer(Generic[Yielded]):
             The item. None: the time has passed, or the iteration has ended.
 
         Raises:
-            BrokerError: No broker has answered for 30 s.
-            BrokerError: A schema is needed, and the registry does not answer.
+            BrokerError: No broker has answered for 30 s. Or a schema is needed, and the registry
+                does not answer.
             TopicError: The topic was deleted or replaced, or records were deleted before they were
                 read.
             ConnectorError: Transactions that wait for the low watermark need too much memory.

@@ -22,11 +22,11 @@ from confluent_kafka import TopicPartition
 
 from connector.errors import BrokerError, ConfigError, ConnectorError
 from connector.errors.kafka import (
+    group_of_another_reader,
     group_state_too_large,
-    group_stores_no_state,
     positions_not_stored,
 )
-from connector.errors.producers import group_taken_over
+from connector.errors.producers import taken_over
 from connector.kafka import client, topics
 from connector.kafka.consume.group import committed
 from connector.kafka.transactions import Failure, Offsets, TransactionClient
@@ -109,7 +109,7 @@ class GroupState:
             pieces = {partition.partition: partition.metadata or "" for partition in stored}
             return ReaderState.from_bytes(from_pieces(pieces))
         except (ValueError, ConfigError) as error:
-            raise group_stores_no_state(self._group, self._topic, str(error)) from error
+            raise group_of_another_reader(self._group, str(error)) from error
 
     def _load_replayed(self, replays: TopicFacts) -> dict[int, int]:
         stored = self._committed(replays)
@@ -124,7 +124,7 @@ class GroupState:
 
     def _failed(self, failure: Failure) -> ConnectorError:
         if failure.is_fenced:
-            return group_taken_over(self._topic, self._group, failure.cause)
+            return taken_over(f"the group {self._group}", self._topic, failure.cause)
         return self._not_stored(failure.cause)
 
     def _not_stored(self, cause: str) -> BrokerError:

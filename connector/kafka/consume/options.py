@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from connector.errors import argument_invalid
 from connector.kafka import client
-from connector.kafka.arguments import check
 from connector.records.model import MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Position
 from connector.validation import Limits
@@ -86,15 +85,16 @@ class StreamSettings:
 
     def __post_init__(self) -> None:
         # A text is a collection of texts, too, so it would not fail later.
-        check("tables", self.tables, not isinstance(self.tables, str), "names of source tables")
-        allowed = "names of stream partitions, for example ['p0']"
-        check("roots", self.roots, not isinstance(self.roots, str), allowed)
+        for name, value in (("tables", self.tables), ("roots", self.roots)):
+            if isinstance(value, str):
+                raise argument_invalid(name, value, "several names, for example ['p0']")
 
 
 def check_start(start: object) -> None:
     """Raises `ConfigError` if a text is not one of a `Start`."""
-    is_start = not isinstance(start, str) or start in ("beginning", "end")
-    check("start", start, is_start, "beginning, end, a time in microseconds, or positions")
+    if isinstance(start, str) and start not in ("beginning", "end"):
+        allowed = "beginning, end, a time in microseconds, or positions"
+        raise argument_invalid("start", start, allowed)
 
 
 def check_buffered_bytes(value: int) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
 from connector.errors import BrokerError, ConnectorError, TopicError
-from connector.errors.kafka import group_stores_a_state
+from connector.errors.kafka import group_of_another_reader
 from connector.kafka import client, topics
 from connector.kafka.consume import group as group_events
 from connector.kafka.consume.decode import ConsumerRecord, Decoder
@@ -141,8 +141,8 @@ class RecordReader:
             The record. None: the time has passed, or a bounded consumer has reached its end.
 
         Raises:
-            BrokerError: No broker has answered for 30 s.
-            BrokerError: A schema is needed, and the registry does not answer.
+            BrokerError: No broker has answered for 30 s. Or a schema is needed, and the registry
+                does not answer.
             TopicError: The topic was deleted or replaced, or records were deleted before they were
                 read.
         """
@@ -297,7 +297,8 @@ class RecordReader:
         for partition in group_events.committed(self._client, given, self._kafka, self._group):
             number = self._number(partition.topic, partition.partition)
             if is_piece(partition.metadata or ""):
-                raise group_stores_a_state(str(self._group))
+                cause = "It stores the state of a reader of whole transactions"
+                raise group_of_another_reader(str(self._group), cause)
             if partition.metadata:
                 topics.check_identity(partition.metadata, self._facts_of(number))
             committed[number] = partition.offset

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
+from connector.errors import argument_invalid
 from connector.kafka import client, topics
-from connector.kafka.arguments import check
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.consume.decode import ConsumerRecord
 from connector.kafka.consume.start_offsets import records_gone
@@ -42,19 +42,21 @@ class SetAside:
         consumer does.
         """
         group, positions = self._group, positions_of(received)
-        check("group", group, group is not None, "a Group: each one has its own dead letters")
-        assert group is not None
+        if group is None:
+            raise argument_invalid("group", group, "a Group: each one has its own dead letters")
         check_group(group)
         read = {
             facts.topic: facts for facts in (reader.facts, reader.replay_facts) if facts is not None
         }
         for position in positions:
-            self._check_topic(position, read)
-        is_ours = all(map(reader.has_returned, positions))
-        check("received", received, is_ours, "an item that this consumer has yielded")
-        is_left = not any(map(is_acknowledged, positions))
-        allowed = "an item that is not acknowledged: set it aside first. It is still in its topic"
-        check("received", received, is_left, allowed)
+            if position.topic not in read:
+                raise argument_invalid("received", position, f"a record of {' or '.join(read)}")
+            topics.check_identity(position.topic_id, read[position.topic])
+            if not reader.has_returned(position):
+                raise argument_invalid("received", position, "one that this consumer has yielded")
+            if is_acknowledged(position):
+                allowed = "one that is not acknowledged. It is still in its topic"
+                raise argument_invalid("received", position, allowed)
         sources = (
             [received.source]
             if isinstance(received, ConsumerRecord)
@@ -71,11 +73,6 @@ class SetAside:
         if self._publisher is not None:
             self._publisher.close()
 
-    def _check_topic(self, position: Position, read: Mapping[str, TopicFacts]) -> None:
-        allowed = "an item of the consumer that sets it aside"
-        check("received", position, position.topic in read, allowed)
-        topics.check_identity(position.topic_id, read[position.topic])
-
 
 def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     """Return the properties of the topic with the replays of a group.
@@ -83,7 +80,7 @@ def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     Raises `ConfigError` if the group cannot have dead letters, `TopicError` if it has no such
     topic, and `BrokerError`.
     """
-    return topics.describe_of_group(kafka, topic, replay_topic(topic, check_group(group)), group)
+    return topics.describe(kafka, replay_topic(topic, check_group(group)))
 
 
 def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:

@@ -143,7 +143,7 @@ def replay_target(
     """
     if group is None:
         return source
-    return topics.describe_of_group(kafka, source.topic, replay_topic(source.topic, group), group)
+    return topics.describe(kafka, replay_topic(source.topic, group))
 
 
 class LedgerWriter:

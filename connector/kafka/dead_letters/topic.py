@@ -17,8 +17,8 @@ from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.errors.dead_letters import dead_letters_undelivered
 from connector.kafka import client, topics
-from connector.kafka.arguments import headers_of
 from connector.kafka.bounded_read import messages_between
+from connector.kafka.transactions import headers_of
 from connector.kafka.unclosed import watch
 from connector.records.rejection import Position
 
@@ -132,14 +132,13 @@ class DeadLetterPublisher:
 
     def _connect(self) -> SafeProducer:
         source = topics.describe(self._kafka, self._source)
-        if self._group is None:
-            try:
-                facts = topics.describe(self._kafka, self._topic)
-            except TopicError:
-                topics.create_dead_letter_topics(self._kafka, source)
-                facts = topics.describe(self._kafka, self._topic)
-        else:
-            facts = topics.describe_of_group(self._kafka, self._source, self._topic, self._group)
+        try:
+            facts = topics.describe(self._kafka, self._topic)
+        except TopicError:
+            if self._group is not None:
+                raise
+            topics.create_dead_letter_topics(self._kafka, source)
+            facts = topics.describe(self._kafka, self._topic)
         topics.check_dead_letters(source, facts)
         # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
         # when it is not compressed.

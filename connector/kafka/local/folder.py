@@ -17,7 +17,7 @@ from connector.errors.local_broker import (
     broker_folder_damaged,
     broker_folder_locked,
     broker_folder_unusable,
-    broker_not_formatted,
+    broker_not_started,
     no_free_port,
     port_in_use,
 )
@@ -187,7 +187,7 @@ def format_data(folder: Path, java: list[str]) -> None:
         # At the next start, a partly formatted folder would count as damaged.
         shutil.rmtree(folder / "data", ignore_errors=True)
         output = _errors_in((answer.stderr + answer.stdout).splitlines())
-        raise broker_not_formatted(folder, output)
+        raise broker_not_started(folder, "cannot be formatted", output)
 
 
 def read_state(folder: Path) -> dict[str, int]:
@@ -229,9 +229,7 @@ def is_broker(pid: int, folder: Path) -> bool:
 
 
 def tail(folder: Path) -> str:
-    """Return the lines of the log and the JVM output that show the error. Without such lines,
-    return the last lines.
-    """
+    """Return the lines of the log and the JVM output that show the error, or the last lines."""
     lines: list[str] = []
     for name in ("broker.out", "broker.log"):
         try:

@@ -18,7 +18,7 @@ from confluent_kafka import KafkaException
 
 from connector.clock import now_us
 from connector.errors import DeliveryError, InvalidChangeError
-from connector.errors.producers import claim_above_delivered, claim_not_yet_true
+from connector.errors.producers import claim_not_true
 from connector.errors.write_streams import producer_without_partition
 from connector.kafka import client, topics
 from connector.kafka.produce.outbox_file import EVERYWHERE
@@ -295,7 +295,7 @@ class ControlRecords:
             waits = self._results.transaction is None and delivery.under_way
             if failed is not None and (upto is None or failed <= upto) and not waits:
                 reason = next(iter(delivery.failed.values()))
-                raise claim_above_delivered(
+                raise claim_not_true(
                     what,
                     record.stream_partition,
                     len(delivery.failed),
@@ -314,7 +314,7 @@ class ControlRecords:
                 return
             if time.monotonic() > deadline:
                 waited = f"after {client.QUEUE_TIMEOUT_S:g} s. {self._queue.last_error}".strip()
-                raise claim_not_yet_true(
+                raise claim_not_true(
                     what,
                     record.stream_partition,
                     delivery.under_way,

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Final
 from connector.clock import now_us
 from connector.errors import BrokerError, ConnectorError, DeliveryError, InvalidChangeError
 from connector.errors.producers import heartbeat_undelivered
-from connector.kafka.arguments import check, check_type
 from connector.kafka.produce.outbox import OutboxQueue
 from connector.records.model import CONTROL_KEY, Heartbeat, Rule
 from connector.watermarks.lineage import COMPLETE_AFTER
@@ -193,9 +192,6 @@ def _position_of(
     """Return the heartbeat of a position. Readers reject a heartbeat that is too far in the future,
     and `send` refuses all changes up to it.
     """
-    check_type("stream_partition", stream_partition, str, "the name of a stream partition")
-    check("timestamp", timestamp, type(timestamp) is int, "a whole number of microseconds")
-    check_type("resume_token", resume_token, bytes, "bytes")
     heartbeat = Heartbeat(stream_partition, timestamp, resume_token)
     if timestamp > now_us() + max_clock_skew_us:
         raise InvalidChangeError(

@@ -77,7 +77,7 @@ class Outbox:
     sync: Sync = "normal"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | os.PathLike) or "\0" in os.fspath(self.path):
+        if "\0" in os.fspath(self.path):
             raise argument_invalid("outbox", self.path, "the path of a file")
         if self.max_bytes < LEAST_MAX_BYTES:
             raise argument_invalid("max_bytes", self.max_bytes, f"at least {LEAST_MAX_BYTES:,}")

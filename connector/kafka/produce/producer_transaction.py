@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from confluent_kafka import KafkaException
 
 from connector.errors import WriterConflictError
-from connector.errors.producers import transaction_not_committed, transaction_not_started
+from connector.errors.producers import transaction_not_committed
 from connector.kafka import transactions
 from connector.kafka.produce.results import OpenTransaction, Results, Sent
 from connector.records.model import DataChange
@@ -70,7 +70,7 @@ class Transactions:
             self._queue.client.begin_transaction()
         except KafkaException as error:
             self._queue.recreate(error.args[0])
-            raise transaction_not_started(self._topic, error.args[0].str()) from error
+            raise transaction_not_committed(self._topic, 0, error.args[0].str()) from error
         self._results.transaction = OpenTransaction(self._queue.client)
         return self._results.transaction
 

@@ -5,7 +5,6 @@ still the same topic (REC-4, REC-11, REC-14).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from connector.kafka.transactions import HeaderList
     from connector.records.model import Record
     from connector.validation import Limits
-
-Headers = Iterable[tuple[str, bytes | None]]
 
 RECORD_OVERHEAD_BYTES: Final = 128
 """A batch of one record: 61 bytes of batch header, and at most 40 of lengths, offsets and sequence

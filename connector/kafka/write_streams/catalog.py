@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from connector.errors import BrokerError, TopicError, WriterConflictError
-from connector.errors.kafka import catalog_missing, catalog_of_another_topic, record_unreadable
-from connector.errors.producers import session_taken_over
+from connector.errors.kafka import catalog_of_another_topic, record_unreadable
+from connector.errors.producers import taken_over
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
 from connector.kafka.transactions import TransactionMessage
@@ -39,13 +39,7 @@ def describe(kafka: KafkaConfig, topic: str) -> topics.TopicFacts:
     """Ask for the properties of the catalog. Raises `TopicError` if it does not exist, or cannot be
     one, and `BrokerError`.
     """
-    name = catalog_topic(topic)
-    try:
-        facts = topics.describe(kafka, name)
-    except TopicError as error:
-        if error.code != "TOPIC_MISSING":
-            raise
-        raise catalog_missing(topic, name) from error
+    facts = topics.describe(kafka, catalog_topic(topic))
     topics.check_compacted(facts)
     return facts
 
@@ -211,7 +205,7 @@ class SessionCatalog:
 
     def conflict(self, cause: str, outcome: str) -> WriterConflictError:
         """Return the error for another session of this name."""
-        return session_taken_over(self.facts.topic, self.session, cause, outcome)
+        return taken_over(f"the write session {self.session}", self.facts.topic, cause, outcome)
 
     def _check_owner(self, catalog: Catalog) -> None:
         if catalog.owner_of(self.session) != self._owner:

@@ -24,11 +24,7 @@ from connector.errors import (
     TopicError,
     WriterConflictError,
 )
-from connector.errors.write_streams import (
-    append_not_sent,
-    append_outcome_unknown,
-    appends_unanswered,
-)
+from connector.errors.write_streams import append_failed
 from connector.kafka import client
 from connector.kafka.transactions import Failure, TransactionMessage
 from connector.kafka.write_streams.catalog import TakenOverError
@@ -122,8 +118,8 @@ class Sender:
             raise self.unanswered(timeout_s)
 
     def unanswered(self, timeout_s: float) -> DeliveryError:
-        queue, session = self.queue, self._catalog.session
-        return appends_unanswered(session, str(queue.in_flight), f"{timeout_s:g}", queue.rows)
+        cause = f"{self.queue.in_flight} appends have no result after {timeout_s:g} s"
+        return self._failed(UNKNOWN, cause, self.queue.rows)
 
     # ── the end of a program ──────────────────────────────────────────────────────────────────────
 
@@ -281,9 +277,9 @@ class Sender:
         cause = f"It has ended this one. The rows of the append are {outcome}"
         return self._catalog.conflict(cause, outcome)
 
-    def _failed(self, outcome: str, cause: str) -> DeliveryError:
-        error = append_outcome_unknown if outcome == UNKNOWN else append_not_sent
-        return error(self._catalog.facts.topic, self._catalog.session, cause)
+    def _failed(self, outcome: str, cause: str, undelivered: int = 0) -> DeliveryError:
+        topic, session = self._catalog.facts.topic, self._catalog.session
+        return append_failed(topic, session, outcome, cause, undelivered)
 
 
 class _EndedError(Exception):

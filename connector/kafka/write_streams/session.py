@@ -83,8 +83,7 @@ class WriteSession:
         Raises:
             TopicError: There is no such topic or no catalog, or the topic is compacted, or it was
                 deleted and created again.
-            BrokerError: No broker answers.
-            BrokerError: The registry does not answer, or does not have the schemas.
+            BrokerError: No broker or no registry answers, or it does not have the schema.
             ConfigError: A client setting or another argument is not allowed.
             WriterConflictError: Another session of this name is opened at the same time.
         """

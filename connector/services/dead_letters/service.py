@@ -359,7 +359,7 @@ class DeadLetters:
         except TopicError:
             topics.describe(kafka, self.topic)
             if self.group is not None:
-                topics.describe_of_group(kafka, self.topic, name, self.group)
+                topics.describe(kafka, name)
             return
         for letter, _ in read_letters(kafka, self.topic, group=self.group):
             status = ledger.standing(letter)

@@ -29,7 +29,6 @@ from connector.errors import (
     WriteStreamError,
 )
 from connector.kafka import (
-    AppendResult,
     Batching,
     ChangeProducer,
     WriteSession,
@@ -43,6 +42,7 @@ from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams import commit as commits
 from connector.kafka.write_streams import session as sessions
 from connector.kafka.write_streams.commit import commit_streams, discard_streams
+from connector.kafka.write_streams.queue import AppendResult
 from connector.records.model import DataChange, Heartbeat, SetCell
 from connector.validation import Limits
 from connector.write_streams.model import (
