@@ -23,15 +23,20 @@ from connector.state.source_checks import NOTHING_FOUND, BatchFindings, KeyPlace
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
+from connector.watermarks.advance import advance
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Frontier,
+)
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRules:
     """The settings of a stream that its progress depends on. `roots` are as in
-    `connector.watermarks.frontier.advance`, and `wait_s` as in `Progress.cut`.
+    `connector.watermarks.advance`, and `wait_s` as in `Progress.cut`.
     """
 
     retention: Retention = field(default_factory=Retention)

@@ -108,7 +108,9 @@ def is_read_everywhere(read_in: Mapping[int, int]) -> bool:
 
 def least(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     """Return the lesser value of both maps for each key."""
-    return {k: min(said[k] for said in (one, other) if k in said) for k in sorted({*one, *other})}
+    return {
+        k: min(values[k] for values in (one, other) if k in values) for k in sorted({*one, *other})
+    }
 
 
 def _greatest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:

@@ -15,13 +15,13 @@ from typing import Final
 
 from connector.errors import argument_invalid
 from connector.records.model import ChildPartitions, DataChange, Record, Release
+from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
     BatchClaims,
     Frontier,
     LineageRecord,
     Stall,
-    advance,
     is_claim,
 )
 

@@ -50,7 +50,12 @@ from connector.records.model import (
 )
 from connector.records.rejection import Reason
 from connector.validation import Limits
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
 from tests.unit.registry_stub import running_registry

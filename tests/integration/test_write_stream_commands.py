@@ -31,7 +31,12 @@ from connector.services import (
     release_again,
 )
 from connector.state.stream_progress import Progress
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.write_streams.releases import NO_RELEASES
 from tests.broker import NewTopic
 from tests.integration.test_write_streams import of_kind, read, read_catalog, rows

@@ -59,7 +59,12 @@ from connector.records.model import (
     SetCell,
 )
 from connector.validation import Limits
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.write_streams.model import Catalog, catalog_topic, session_id
 from tests.broker import NewTopic, jar_store
 from tests.faults.proxy import HOST, Proxy

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 
 from connector.records.model import ChildPartition, ChildPartitions, Record
 from connector.watermarks import frontier
+from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
     Announcement,
     BatchClaims,
     Frontier,
     LineageRecord,
-    advance,
     join,
 )
 from connector.watermarks.lineage import Announcements

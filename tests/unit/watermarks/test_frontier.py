@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
     BatchClaims,
     Frontier,
     LineageRecord,
     Stall,
-    advance,
     is_claim,
 )
 from connector.watermarks.stream_partition import KeyRange

@@ -14,7 +14,12 @@ from connector.records.model import (
     Heartbeat,
     Record,
 )
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.watermarks.lineage import COMPLETE_AFTER, Announcements
 
 NOW = 1_000_000
