@@ -53,6 +53,12 @@ headers of DLQ-1.
 """
 
 _MAX_MESSAGE_BYTES: Final = 2**31 - 1
+_COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "max.message.bytes": str(LETTER_HEADROOM_BYTES),
+}
+"""The settings of ledgers and catalogs."""
 
 REPLICAS: Final = 3
 MIN_INSYNC_REPLICAS: Final = 2
@@ -100,7 +106,7 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
         admin: A client of `client.admin`, to reuse it for several requests.
 
     Returns:
-        The properties.
+        `topic`, `topic_id`, `kafka_partitions`, `replication_factor`, and settings of the topic.
 
     Raises:
         TopicError: There is no such topic.
@@ -212,24 +218,14 @@ def create_topic(
         max_message_bytes: The limit for a message.
 
     Returns:
-        The properties of the change topic.
+        The properties of the change topic, as `describe` does.
 
     Raises:
         ConfigError: A value is not allowed.
         TopicError: The topic exists with other properties. The error names them.
         BrokerError: No broker answers.
     """
-    if kafka_partitions < 1:
-        raise argument_invalid("kafka_partitions", kafka_partitions, "at least 1")
-    if topic in TOPICS_OF_KAFKA or not topic == topic_of_catalog(topic) == change_topic(topic):
-        allowed = "the name of a change topic, not of a topic that belongs to another one"
-        raise argument_invalid("topic", topic, allowed)
-    if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
-        allowed = (
-            f"from {MIN_RETENTION_S} (1 day) to {MAX_RETENTION_S} (7 days). With less, an outage"
-            " over a long weekend loses changes. The changelog keeps changes for longer"
-        )
-        raise argument_invalid("retention_s", retention_s, allowed)
+    _check_new(topic, kafka_partitions, retention_s)
     settings = {
         "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
@@ -244,13 +240,22 @@ def create_topic(
         facts = _describe(admin, kafka, topic)
         _check_as_requested(facts, kafka_partitions, settings)
     _create_dead_letter_topics(admin, kafka, facts)
-    catalog = {
-        "cleanup.policy": "compact",
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(LETTER_HEADROOM_BYTES),
-    }
-    _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, catalog)
+    _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, _COMPACTED)
     return facts
+
+
+def _check_new(topic: str, kafka_partitions: int, retention_s: int) -> None:
+    if kafka_partitions < 1:
+        raise argument_invalid("kafka_partitions", kafka_partitions, "at least 1")
+    if topic in TOPICS_OF_KAFKA or not topic == topic_of_catalog(topic) == change_topic(topic):
+        allowed = "the name of a change topic, not of a topic that belongs to another one"
+        raise argument_invalid("topic", topic, allowed)
+    if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
+        allowed = (
+            f"from {MIN_RETENTION_S} (1 day) to {MAX_RETENTION_S} (7 days). With less, an outage"
+            " over a long weekend loses changes. The changelog keeps changes for longer"
+        )
+        raise argument_invalid("retention_s", retention_s, allowed)
 
 
 def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
@@ -364,17 +369,14 @@ def _create_dead_letter_topics(
         "retention.bytes": "-1",
         "max.message.bytes": str(_largest_letter(source)),
     }
-    ledger = {
-        "cleanup.policy": "compact",
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(LETTER_HEADROOM_BYTES),
-    }
     names = [dead_letter_topic(source.topic, group)]
     if group is not None:
         names.append(replay_topic(source.topic, group))
     for name in names:
         _create(admin, kafka, name, source.kafka_partitions, source.replication_factor, letters)
-    _create(admin, kafka, ledger_topic(source.topic, group), 1, source.replication_factor, ledger)
+    _create(
+        admin, kafka, ledger_topic(source.topic, group), 1, source.replication_factor, _COMPACTED
+    )
 
 
 def _create(

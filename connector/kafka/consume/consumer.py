@@ -133,25 +133,20 @@ class _Consumer(Generic[Yielded]):
         """
 
     def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:
-        """Put a record that the program cannot process into the dead letters of the group (SUB-4).
-        Call it before `close`.
+        """Put a record that the program cannot process into the dead letters of the group (SUB-4),
+        whose topics must exist (`create_group_topics`).
 
         It returns when all replicas have the letter. `commit` or `acknowledge` the record after
-        that, as one that was processed. If the program stops in between, the record comes again. If
-        it is set aside again, readers count its letter once. The topics of the group must exist
-        (`create_group_topics`).
+        that. If the program stops in between, the record comes again, and its letter counts once.
 
         Args:
             received: An item of this consumer. All records of a transaction are set aside.
             detail: Why, for people. It is shortened to 1,024 bytes.
 
         Raises:
-            ConnectorError: The record was committed or acknowledged before. It is still in its
-                topic.
             ConfigError: The consumer has no group, or the group cannot have dead letters. Or this
-                consumer has not yielded `received`.
-            TopicError: The record is of another topic, a topic is missing, or the record was
-                deleted.
+                consumer has not yielded `received`, or it was committed or acknowledged before.
+            TopicError: A topic is missing, or the record was deleted.
             DeliveryError: The letter was not acknowledged. Set the record aside again.
             BrokerError: No broker answers.
         """
@@ -237,14 +232,10 @@ class _RecordConsumer(_Consumer[Yielded]):
 class ChangeConsumer(_RecordConsumer[ConsumerRecord | Released | Staged]):
     """An iterator over the records of a change stream. Not thread-safe.
 
-    Records of one Kafka partition come in order. Use it as a context manager.
-
-    - In place of a release of write streams, it yields `Released`, with the commit timestamp and
-      the offsets of the rows. Each Kafka partition has a copy of the release, and it yields the one
-      in Kafka partition 0, or in the least of `kafka_partitions`. So in a group, only the member
-      that reads Kafka partition 0 gets it.
-    - If a program ends without `commit` and `close`, standard error says how many records the group
-      reads again (PUB-8).
+    Records of one Kafka partition come in order. Use it as a context manager. In place of a release
+    of write streams, it yields one `Released`. In a group, only the member that reads Kafka
+    partition 0 gets it. If a program ends without `commit` and `close`, standard error says how
+    many records the group reads again (PUB-8).
     """
 
     def __init__(
@@ -304,23 +295,19 @@ class WatermarkConsumer(_RecordConsumer[Timed]):
     thread-safe.
 
     It yields what a `ChangeConsumer` yields, and a `Watermark` whenever the low watermark of the
-    Kafka partitions that it reads advances. The low watermark is known when each of these Kafka
-    partitions has an announcement, or with `StreamSettings.roots`, when each root has sent a record
-    there.
+    Kafka partitions that it reads advances. It is known when each of these Kafka partitions has an
+    announcement, or with `StreamSettings.roots`, when each root has sent a record there.
 
     - If it reads all Kafka partitions, each change of the stream with a smaller commit timestamp
       came before, as far as the watermarks of the source are true. So did the rows of releases
       below it, except those of a late release.
     - If it reads some of them, as a member of a group or with `kafka_partitions`, this is true of
-      the changes in these Kafka partitions only. It may conclude that a row is complete, since all
-      changes of a row are in one Kafka partition, unless some were added. It may not conclude that
-      a transaction is complete. The low watermark of the stream is the least of all members. When a
-      group gives it other Kafka partitions, its low watermark is unknown again, and may come back
-      smaller.
-    - With `commits`, records outside the range are left out. A record that cannot be read is left
-      out if it arrived too early to be in the range. The iteration ends once the low watermark is
-      above the end of the range. A change that comes after the low watermark has passed it is a
-      `Late`, and a release has `is_late`, if it comes before the iteration ends.
+      the changes in these Kafka partitions only: rows are complete, transactions are not. The low
+      watermark of the stream is the least of all members. When a group gives it other Kafka
+      partitions, its low watermark is unknown again, and may come back smaller.
+    - With `commits`, it leaves out records outside the range, and records that cannot be read and
+      arrived too early to be in it. The iteration ends once the low watermark is above the end of
+      the range. A change behind the low watermark is a `Late`, and a release has `is_late`.
     """
 
     def __init__(
@@ -386,16 +373,15 @@ class TransactionConsumer(_Consumer[Item]):
     """An iterator over the whole transactions of a change stream, in the order of commit timestamp,
     transaction id and position (SUB-3). Not thread-safe.
 
-    - A `WholeTransaction` comes once the low watermark has passed it.
-    - A duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot
-      be read is a `Rejected`. Control records are not yielded.
-    - A release of write streams is one transaction, and comes as `Released` at its place in this
-      order. With `staged`, its rows came before, as `Staged`. They are not kept in memory. A
-      release behind the low watermark comes at once, with `is_late`, perhaps before some of its
-      rows.
+    - A `WholeTransaction` comes once the low watermark has passed it. A duplicate, or a change of a
+      transaction that was yielded, is a `Late`. A record that cannot be read is a `Rejected`.
+      Control records are not yielded.
+    - A release of write streams comes as `Released` at its place in this order. With `staged`, its
+      rows came before, as `Staged`. A release behind the low watermark comes at once, with
+      `is_late`, perhaps before some of its rows.
     - `acknowledge` the items in their order. Then store `state()`, or let a `Group` store it with
       `commit`. The consumer reads all Kafka partitions, also with a group: a later consumer of the
-      group shuts it out.
+      group fences it.
 
     Use it as a context manager. `low_watermark` (µs) is the last one that all transactions below it
     were yielded for. None: it is not known.
@@ -491,10 +477,6 @@ class TransactionConsumer(_Consumer[Item]):
 
         Store it together with the effects of the acknowledged items. A consumer that starts with it
         yields each item that is not acknowledged again, and then goes on.
-
-        Returns:
-            For each Kafka partition the oldest unacknowledged and the next offset, the
-            acknowledged commit timestamp, and the frontier, as bytes.
         """
         return self._stage.state()
 
