@@ -96,10 +96,10 @@ def test_a_second_consumer_of_a_group_shuts_the_first_one_out(
             second.acknowledge(list(second)[2])
             second.commit()
         first.acknowledge(items[1])
-        with pytest.raises(WriterConflictError, match="Another consumer") as caught:
+        with pytest.raises(WriterConflictError, match="Another program uses the group") as caught:
             first.commit()
         assert caught.value.code == "TAKEN_OVER"
-        with pytest.raises(ConnectorError, match="was not stored"):
+        with pytest.raises(ConnectorError, match="were not stored"):
             first.commit()
     with reader(kafka, facts, group) as again:
         assert numbers(list(again)) == [4]

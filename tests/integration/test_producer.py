@@ -400,7 +400,7 @@ def test_a_heartbeat_is_refused_until_its_changes_are_delivered(
     monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.3)
     producer = ChangeProducer(DEAD, FACTS)
     producer.send(change(1))
-    with pytest.raises(DeliveryError, match="cannot be sent yet"):
+    with pytest.raises(DeliveryError, match="would claim more than was delivered"):
         producer.send(Heartbeat("p", 1_000_001))
     with pytest.raises(DeliveryError, match="Child partitions"):
         producer.send(ChildPartitions("p", 6, 1, (ChildPartition("q", ("p",)),)))
@@ -713,11 +713,11 @@ def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(
                 second.send(change(2))
 
     with pytest.raises(
-        WriterConflictError, match="Another producer uses the transactional id"
+        WriterConflictError, match="Another program uses the transactional id"
     ) as caught:
         is_interrupted()
     assert "one producer at a time" in caught.value.remedy
-    with pytest.raises(WriterConflictError, match="Another producer uses the transactional id"):
+    with pytest.raises(WriterConflictError, match="Another program uses the transactional id"):
         first.send(change(3))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         first.close()

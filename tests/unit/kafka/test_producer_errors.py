@@ -299,7 +299,7 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
     assert "not sent, because a record before it was not accepted: the queue stayed full" in str(
         told.errors[change(4)]
     )
-    with pytest.raises(DeliveryError, match=r"cannot be sent yet|would claim more"):
+    with pytest.raises(DeliveryError, match="would claim more"):
         producer.send(Heartbeat("p", 6))
     with pytest.raises(DeliveryError, match="5 records were not delivered"):
         producer.close(timeout_s=0.1)
@@ -422,7 +422,7 @@ def test_a_fenced_producer_stays_fenced(cluster: MockCluster, request_kind: int)
     cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
     for _ in range(2):
         with pytest.raises(
-            WriterConflictError, match="Another producer uses the transactional id x on t"
+            WriterConflictError, match="Another program uses the transactional id x on t"
         ):
             producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
@@ -435,7 +435,7 @@ def test_a_producer_that_was_fenced_reports_it_at_the_next_record(
     producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
     with (
-        pytest.raises(WriterConflictError, match="Another producer uses the transactional id"),
+        pytest.raises(WriterConflictError, match="Another program uses the transactional id"),
         producer.transaction(),
     ):
         producer.send(change(1))

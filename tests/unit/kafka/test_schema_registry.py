@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import RegistryConfig
-from connector.errors import BrokerError
+from connector.errors import BrokerError, ConfigError
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import SCHEMA as RECORD_SCHEMA
 from connector.records.codec import ChangeRecord, Schemas, decode, frame, framed
@@ -193,12 +193,12 @@ def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
 
 
 def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BrokerError, match="ca_location"):
+    with pytest.raises(ConfigError, match="ca_location"):
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )
     (tmp_path / "none.pem").write_text("rubbish")
-    with pytest.raises(BrokerError, match="ca_location"):
+    with pytest.raises(ConfigError, match="ca_location"):
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )

@@ -222,14 +222,14 @@ def test_a_state_without_anything_open_reads_nothing_again() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b"\xff", b'{"frontier": {}}'])
 def test_bytes_that_are_no_state_are_refused(text: bytes) -> None:
-    with pytest.raises(ConfigError, match="is not a state of a reader"):
+    with pytest.raises(ConfigError, match="are not a state of a reader"):
         ReaderState.from_bytes(text)
 
 
 # ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
 
 
-def hear(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4) -> None:
+def add_claims(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4) -> None:
     for k in places:
         tracker.add(record, k, named, ARRIVAL)
 
@@ -237,18 +237,18 @@ def hear(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4
 def test_a_reader_of_some_kafka_partitions_has_the_watermark_of_these() -> None:
     """SUB-2: the others need not speak, and the lagging Kafka partition has its own number."""
     tracker = WatermarkTracker(only=frozenset([1, 3]))
-    hear(tracker, ChildPartitions("root", 1, 0, (ChildPartition("p"),)), 1, 3)
-    hear(tracker, Heartbeat("p", 5), 1)
+    add_claims(tracker, ChildPartitions("root", 1, 0, (ChildPartition("p"),)), 1, 3)
+    add_claims(tracker, Heartbeat("p", 5), 1)
     assert tracker.advance(0, 4) is None
     assert tracker.lagging_partition is not None
     assert tracker.lagging_partition.kafka_partition == 3
-    hear(tracker, Heartbeat("p", 4), 3)
+    add_claims(tracker, Heartbeat("p", 4), 3)
     found = tracker.advance(0, 4)
     assert found is not None
     assert (found.low_watermark, found.lagging_partition) == (5, tracker.lagging_partition)
     end = ChildPartitions("p", 9, 0, (ChildPartition("c", ("p",)),))
-    hear(tracker, end, 1, named=2)  # before there was a Kafka partition 3
-    hear(tracker, Heartbeat("c", 20), 1, 3)
+    add_claims(tracker, end, 1, named=2)  # before there was a Kafka partition 3
+    add_claims(tracker, Heartbeat("c", 20), 1, 3)
     assert tracker.advance(0, 4) == Watermark(21, tracker.lagging_partition)
 
 
@@ -256,27 +256,27 @@ def test_a_watermark_comes_only_when_it_advances() -> None:
     """SUB-2."""
     tracker = WatermarkTracker(roots=frozenset("p"))
     assert tracker.advance(0, 1) is None
-    hear(tracker, Heartbeat("p", 5), 0, named=1)
+    add_claims(tracker, Heartbeat("p", 5), 0, named=1)
     assert tracker.has_news
     found = tracker.advance(0, 1)
     assert found is not None
     assert found.low_watermark == 6
-    hear(tracker, Heartbeat("p", 3), 0, named=1)
+    add_claims(tracker, Heartbeat("p", 3), 0, named=1)
     assert tracker.advance(0, 1) is None
     # An estimate that is after the arrival by more than the clocks may differ claims nothing.
     far = replace(change(6), estimated_low_watermark=ARRIVAL + 300_000_001)
-    hear(tracker, far, 0, named=1)
+    add_claims(tracker, far, 0, named=1)
     assert tracker.advance(0, 1) is None
 
 
 def test_an_added_kafka_partition_holds_the_watermark_until_it_is_read() -> None:
     """SUB-2, WMK-4."""
     tracker = WatermarkTracker(roots=frozenset("p"))
-    hear(tracker, Heartbeat("p", 5), 0, named=1)
+    add_claims(tracker, Heartbeat("p", 5), 0, named=1)
     assert tracker.advance(0, 1) is not None
-    hear(tracker, Heartbeat("p", 8), 0, named=2)
+    add_claims(tracker, Heartbeat("p", 8), 0, named=2)
     assert tracker.advance(0, 1) is None
-    hear(tracker, Heartbeat("p", 8), 1, named=2)
+    add_claims(tracker, Heartbeat("p", 8), 1, named=2)
     assert tracker.advance(0, 1) is not None
 
 

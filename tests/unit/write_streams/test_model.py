@@ -48,14 +48,14 @@ def test_a_record_with_offsets_that_are_not_possible_is_not_of_a_catalog(
     """WRS-3: a session would go on at such an offset."""
     entry = StreamEntry(StreamKind.BUFFERED, flushed=flushed, end=end)
     with pytest.raises(ValueError, match="are not offsets"):
-        Catalog().keep("job/rows", to_value(entry))
+        Catalog().add("job/rows", to_value(entry))
 
 
 def test_a_catalog_knows_the_topics_that_its_sessions_wrote_to() -> None:
     """WRS-3, REC-4."""
     catalog = Catalog()
-    catalog.keep("a", to_value(SessionEntry("o")))
-    catalog.keep("b", to_value(SessionEntry("o", topic_id="new")))
+    catalog.add("a", to_value(SessionEntry("o")))
+    catalog.add("b", to_value(SessionEntry("o", topic_id="new")))
     assert catalog.other_topic("new") is None
     assert catalog.other_topic("newer") == "new"
 
@@ -129,7 +129,7 @@ def test_a_later_record_of_a_write_stream_covers_an_earlier_one() -> None:
 def test_a_record_with_possible_offsets_is_kept(flushed: int, end: int) -> None:
     """WRS-3."""
     catalog, entry = Catalog(), StreamEntry(StreamKind.BUFFERED, flushed=flushed, end=end)
-    catalog.keep("job/rows", to_value(entry))
+    catalog.add("job/rows", to_value(entry))
     assert catalog.streams == {"job/rows": entry}
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from connector.errors import ErrorCode, TopicError
+from connector.errors import ConfigError, TopicError
 from connector.kafka import topics
 from connector.kafka.consume.start_offsets import (
     check_numbers,
@@ -56,18 +56,17 @@ def test_a_stored_position_has_priority(
     assert first_offsets(DEAD, FACTS, start, [1], committed) == {1: places[1]}
 
 
-@pytest.mark.parametrize(("offset", "code"), [(0, "RECORDS_DELETED"), (9, "RECORDS_DELETED")])
-def test_a_stored_position_outside_the_topic_is_an_error(offset: int, code: ErrorCode) -> None:
+@pytest.mark.parametrize("offset", [0, 9])
+def test_a_stored_position_outside_the_topic_is_an_error(offset: int) -> None:
     with pytest.raises(TopicError) as caught:
         first_offsets(DEAD, FACTS, (stored(offset),), [0, 1])
-    assert caught.value.code == code
+    assert caught.value.code == "RECORDS_DELETED"
     assert first_offsets(DEAD, FACTS, (stored(offset),), [1]) == {1: 0}, "it is not read"
 
 
 def test_positions_of_another_topic_are_refused() -> None:
-    with pytest.raises(TopicError) as caught:
+    with pytest.raises(ConfigError, match="positions of t"):
         first_offsets(DEAD, FACTS, (Position("other", FACTS.topic_id, 0, 5),), [0])
-    assert caught.value.code == "ARGUMENT_INVALID"
     with pytest.raises(TopicError) as caught:
         first_offsets(DEAD, FACTS, (Position("t", "another id", 0, 5),), [0])
     assert caught.value.code == "TOPIC_REPLACED"
@@ -91,9 +90,8 @@ def test_a_kafka_partition_has_a_number_of_the_topic(number: int, is_there: bool
     if is_there:
         check_numbers(FACTS, [0, number])
         return
-    with pytest.raises(TopicError) as caught:
+    with pytest.raises(ConfigError, match="from 0 to 1, a Kafka partition of t"):
         check_numbers(FACTS, [0, number])
-    assert caught.value.code == "ARGUMENT_INVALID"
 
 
 def test_the_deleted_offsets_are_named() -> None:
@@ -112,8 +110,7 @@ def test_a_state_continues_at_its_oldest_records() -> None:
     with pytest.raises(TopicError) as shortened:
         positions_of_state(state({0: (3, 10)}), DEAD, FACTS)
     assert shortened.value.code == "RECORDS_DELETED"
-    with pytest.raises(TopicError) as unknown:
+    with pytest.raises(ConfigError, match="a Kafka partition of t"):
         positions_of_state(state({2: (0, 0)}), DEAD, FACTS)
-    assert unknown.value.code == "ARGUMENT_INVALID"
     other = positions_of_state(state({0: (3, 10)}, "other"), DEAD, FACTS)
     assert other == (Position("other", FACTS.topic_id, 0, 2),), "the reader refuses it"
