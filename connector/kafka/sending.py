@@ -105,8 +105,8 @@ class SendQueue(Generic[_Item]):
     def put(
         self,
         item: _Item,
-        key: bytes,
-        value: bytes,
+        key: bytes | None,
+        value: bytes | None,
         kafka_partition: int,
         headers: HeaderList,
         *,

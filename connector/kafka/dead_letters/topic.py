@@ -7,10 +7,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
-
-from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
 from connector.dead_letters.ledger import ExternalDeadLetters
@@ -18,6 +16,7 @@ from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.errors.dead_letters import dead_letters_undelivered
 from connector.kafka import client, topics
 from connector.kafka.bounded_read import messages_between
+from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.kafka.transactions import headers_of
 from connector.kafka.unclosed import watch
 from connector.records.rejection import Position
@@ -25,11 +24,14 @@ from connector.records.rejection import Position
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from confluent_kafka import Message
+
     from connector.config.settings import KafkaConfig
-    from connector.kafka.client import SafeProducer
 
 PUBLISH_TIMEOUT_S: Final = 130.0
-_POLL_EVERY: Final = 100
+PARTITION_UA: Final = -1
+"""The client chooses the Kafka partition by the key."""
+
 MAX_LETTER_BYTES: Final = 1_000_000_000
 _ROOM: Final = {"queue.buffering.max.kbytes": str(2 * MAX_LETTER_BYTES // 1024)}
 
@@ -49,14 +51,10 @@ class DeadLetterPublisher:
             topic: The name of the change topic.
             group: The group of readers whose dead letters these are (SUB-4). Its topics must exist.
         """
-        self._kafka = kafka
-        self._source = topic
-        self._group = group
+        self._kafka, self._source, self._group = kafka, topic, group
         self._topic = dead_letter_topic(topic, group)
-        self._errors = client.LastError()
-        self._client: SafeProducer | None = None
+        self._queue: SendQueue[None] | None = None
         self._failures: Counter[str] = Counter()
-        self._under_way = 0
         self._unwatch: Callable[[], object] = lambda: None
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
@@ -81,15 +79,17 @@ class DeadLetterPublisher:
         for letter in letters:
             self._send(letter)
             sent += 1
-        if not sent:
-            return 0
-        self._wait(PUBLISH_TIMEOUT_S)
+        if sent:
+            self._wait(PUBLISH_TIMEOUT_S)
         return sent
 
     def close(self) -> None:
         """Close the client. All published dead letters are already delivered."""
-        if self._client is not None:
-            self._drop()
+        self._unwatch()
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close(1, "the publisher was closed")
+        self._failures.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -97,40 +97,24 @@ class DeadLetterPublisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wait(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while (
-            self._under_way and not self._failures and (left_s := deadline - time.monotonic()) > 0
-        ):
-            self._poll(min(left_s, 0.5))
-        if self._under_way or self._failures:
-            raise self._not_delivered("not acknowledged in time")
-
     def _send(self, letter: DeadLetter) -> None:
-        producer = self._client or self._connect()
-        headers = headers_of(to_headers(letter))
-        deadline = time.monotonic() + PUBLISH_TIMEOUT_S
-        while True:
-            try:
-                producer.produce(
-                    self._topic,
-                    letter.value,
-                    letter.key,
-                    headers=headers,
-                    on_delivery=self._on_delivery,
-                )
-                break
-            except BufferError:
-                if time.monotonic() > deadline or self._failures:
-                    raise self._not_delivered("the queue stayed full") from None
-                self._poll(0.05)
-            except KafkaException as error:
-                raise self._not_delivered(error.args[0].str()) from error
-        self._under_way += 1
-        if self._under_way % _POLL_EVERY == 0:
-            self._poll(0)
+        queue, headers = self._queue or self._connect(), headers_of(to_headers(letter))
+        try:
+            queue.put(None, letter.key, letter.value, PARTITION_UA, headers)
+        except DeliveryError as error:
+            raise self._not_delivered() from error
 
-    def _connect(self) -> SafeProducer:
+    def _wait(self, timeout_s: float) -> None:
+        assert self._queue is not None
+        deadline = time.monotonic() + timeout_s
+        while self._queue.backlog and not self._failures:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            self._queue.poll(min(left_s, 0.5), push=True)
+        if self._queue.backlog or self._failures:
+            raise self._not_delivered()
+
+    def _connect(self) -> SendQueue[None]:
         source = topics.describe(self._kafka, self._source)
         try:
             facts = topics.describe(self._kafka, self._topic)
@@ -142,46 +126,27 @@ class DeadLetterPublisher:
         topics.check_dead_letters(source, facts)
         # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
         # when it is not compressed.
-        self._client = client.producer(
-            self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM}
-        )
+        facts = replace(facts, max_message_bytes=MAX_LETTER_BYTES)
+        kafka = replace(self._kafka, settings={**_ROOM, **self._kafka.settings})
+        self._queue = SendQueue(kafka, facts, self._answered)
         self._unwatch = watch(self, _UnderWay(self))
-        return self._client
+        return self._queue
 
-    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        self._under_way -= 1
+    def _answered(self, _item: None, error: SendError | None) -> None:
         if error is not None:
-            self._failures[error.str()] += 1
+            self._failures[text_of(error)] += 1
 
-    def _poll(self, timeout_s: float) -> None:
-        assert self._client is not None
-        try:
-            self._client.flush(timeout_s)
-        except KafkaException as error:
-            # Reports may be lost here. Then the result is unknown, and all dead letters are
-            # published again.
-            self._failures[(self._errors.fatal or error.args[0]).str()] += 1
-        if self._errors.fatal is not None:
-            self._failures[self._errors.fatal.str()] += 1
-
-    def _not_delivered(self, otherwise: str) -> DeliveryError:
-        undelivered = max(self._under_way + sum(self._failures.values()), 1)
+    def _not_delivered(self) -> DeliveryError:
+        """Return the error, and drop all messages. The next call opens another client."""
+        assert self._queue is not None
+        last_error = self._queue.last_error
+        undelivered = max(self._queue.backlog + sum(self._failures.values()), 1)
         cause = (
             "; ".join(f"{count} times: {reason}" for reason, count in self._failures.most_common(3))
-            or f"{otherwise}. {self._errors.text}".strip()
+            or f"not acknowledged in time. {last_error}".strip()
         )
-        self._drop()
+        self.close()
         return dead_letters_undelivered(self._topic, undelivered, cause)
-
-    def _drop(self) -> None:
-        """Close this client and drop its messages. The next call creates a new client."""
-        self._unwatch()
-        dropped, self._client = self._client, None
-        if dropped is not None:
-            with suppress(KafkaException):
-                dropped.purge()
-                dropped.flush(1)
-        self._errors, self._failures, self._under_way = client.LastError(), Counter(), 0
 
 
 class _UnderWay:

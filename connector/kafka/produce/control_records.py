@@ -136,7 +136,7 @@ class ControlRecords:
         if not self._claim(heartbeat, delivery, set()):
             return False
         sent = Sent(heartbeat, delivery, self._bytes.kafka_partitions, None, True, on_settled)
-        return self._send_everywhere_now(sent, value)
+        return self._send_everywhere(sent, value, self.epoch.on([]), blocks=False)
 
     def repeat_announcements(self) -> bool:
         """Announce all roots again. Do not wait. Returns False if the queue is full."""
@@ -241,7 +241,7 @@ class ControlRecords:
             delivery = self._results.delivery(announcement.stream_partition)
             copies = self._bytes.kafka_partitions
             sent = Sent(announcement, delivery, copies, None, True, self._announced)
-            if not self._send_everywhere_now(sent, value):
+            if not self._send_everywhere(sent, value, self.epoch.on([]), blocks=False):
                 self.announcements.again_soon()
                 return False
         return True
@@ -250,12 +250,16 @@ class ControlRecords:
         if error:
             self.announcements.again_soon()
 
-    def _send_everywhere_now(self, sent: Sent, value: bytes) -> bool:
-        """Send without waiting. Returns False if the queue is full."""
-        kafka_partitions, headers = self._targets(sent), self.epoch.on([])
+    def _send_everywhere(
+        self, sent: Sent, value: bytes, headers: HeaderList, *, blocks: bool = True
+    ) -> bool:
+        """Queue a message for each Kafka partition. Without `blocks`, return False if the queue is
+        full, and leave an error to `on_settled`.
+        """
+        kafka_partitions = self._targets(sent)
         for index, kafka_partition in enumerate(kafka_partitions):
             try:
-                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, blocks=False)
+                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, blocks=blocks)
             except BufferError:
                 # What was queued is true, and its result does not matter.
                 sent.copies -= len(kafka_partitions) - index
@@ -264,18 +268,10 @@ class ControlRecords:
             except DeliveryError as error:
                 for _ in kafka_partitions[index + 1 :]:
                     self._results.answer(sent, error.cause)
-                return True  # `on_settled` has the error
+                if blocks:
+                    raise
+                break
         return True
-
-    def _send_everywhere(self, sent: Sent, value: bytes, headers: HeaderList) -> None:
-        kafka_partitions = self._targets(sent)
-        for index, kafka_partition in enumerate(kafka_partitions):
-            try:
-                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers)
-            except DeliveryError as error:
-                for _ in kafka_partitions[index + 1 :]:
-                    self._results.answer(sent, error.cause)
-                raise
 
     def _targets(self, sent: Sent) -> Sequence[int]:
         return (EVERYWHERE,) if self._queue.stores else range(sent.copies)

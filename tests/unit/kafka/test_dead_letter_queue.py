@@ -74,5 +74,5 @@ def test_a_ledger_that_would_forget_or_have_no_order_is_refused(
 ) -> None:
     """DLQ-1, DLQ-11."""
     check_compacted(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
-    with pytest.raises(TopicError, match="must have cleanup.policy=compact and one"):
+    with pytest.raises(TopicError, match=r"must have cleanup\.policy=compact and one"):
         check_compacted(TopicFacts("l", "T", partitions, 1, policy, "LogAppendTime", -1, 1_000_000))
