@@ -382,9 +382,11 @@ def _settings(
             words = " or ".join(allowed) or "left out"
             raise kafka_setting_reserved(name, repr(value), words, reason)
     # The Python client requires a bool here. Its default is the required value.
-    left_out = unknown | {"delivery.report.only.error"}
-    given = {name: value for name, value in kafka.settings.items() if name not in left_out}
-    return {**_COMMON, **ours, **given, "bootstrap.servers": kafka.bootstrap_servers}
+    excluded = unknown | {"delivery.report.only.error"}
+    allowed_settings = {
+        name: value for name, value in kafka.settings.items() if name not in excluded
+    }
+    return {**_COMMON, **ours, **allowed_settings, "bootstrap.servers": kafka.bootstrap_servers}
 
 
 def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastError) -> _Client:

@@ -161,17 +161,17 @@ def check_replicas(stream: str, topics: Collection[TopicFacts]) -> list[str]:
     """Return warnings, as sentences, about those topics of a stream that may lose acknowledged
     records with one broker (SEC-3).
     """
-    few = [facts for facts in topics if facts.replication_factor < REPLICAS]
+    exposed = [facts for facts in topics if facts.replication_factor < REPLICAS]
     alone = [
         facts
         for facts in topics
-        if facts not in few and facts.min_insync_replicas < MIN_INSYNC_REPLICAS
+        if facts not in exposed and facts.min_insync_replicas < MIN_INSYNC_REPLICAS
     ]
     warnings = []
-    if few:
-        have = "has" if len(few) == 1 else "have"
+    if exposed:
+        have = "has" if len(exposed) == 1 else "have"
         warnings.append(
-            f"streams.{stream}: {_names(few)} {have} fewer than {REPLICAS} replicas. If one"
+            f"streams.{stream}: {_names(exposed)} {have} fewer than {REPLICAS} replicas. If one"
             " broker is lost, acknowledged records may be lost with it. Raise the replication"
             f" factor to {REPLICAS}"
         )

@@ -303,7 +303,7 @@ class TransactionClient:
             f"{(fenced or error).str()}. {self._errors.text}".strip().removesuffix("."),
             is_unknown=is_committing and not error.txn_requires_abort(),
             is_fenced=fenced is not None,
-            is_permanent=any(one.code() in client.PERMANENT for one in errors),
+            is_permanent=any(other.code() in client.PERMANENT for other in errors),
             error=self._errors.fatal or error,
         )
 

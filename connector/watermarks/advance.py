@@ -136,18 +136,18 @@ def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | No
 
     The result of one end may make the parents of another end known.
     """
-    news, left, known = UNKNOWN, list(ends), set(facts.partitions)
+    news, left, partition_names = UNKNOWN, list(ends), set(facts.partitions)
 
     def parents_of(end: LineageRecord) -> set[str]:
         parents = _parents_in(end.record)
         is_young = horizon is None or end.record.start_timestamp >= horizon
-        return parents if is_young else parents & known
+        return parents if is_young else parents & partition_names
 
     while taken := [end for end in left if parents_of(end)]:
         left = [end for end in left if not parents_of(end)]
         for end in taken:
             news = join(news, _facts_of_end(end, parents_of(end)))
-        known |= news.partitions.keys() - facts.ended.keys()
+        partition_names |= news.partitions.keys() - facts.ended.keys()
     return join(facts, news)
 
 
@@ -185,10 +185,17 @@ def _with_roots(frontier: Frontier) -> Frontier:
     """Add roots: a child has the roots of its parents, also of ended parents. If it is announced,
     it has this root, too.
     """
-    known: dict[str, Ended | StreamPartition] = {**frontier.ended, **frontier.partitions}
-    children = {name: one.parents & known.keys() for name, one in known.items() if one.parents}
+    partitions_by_name: dict[str, Ended | StreamPartition] = {
+        **frontier.ended,
+        **frontier.partitions,
+    }
+    children = {
+        name: partition.parents & partitions_by_name.keys()
+        for name, partition in partitions_by_name.items()
+        if partition.parents
+    }
     roots = {
-        name: known[name].roots
+        name: partitions_by_name[name].roots
         for name in {*children, *(parent for parents in children.values() for parent in parents)}
     }
     changed = True
@@ -198,16 +205,16 @@ def _with_roots(frontier: Frontier) -> Frontier:
             before = roots[name]
             roots[name] = before.union(*(roots[parent] for parent in parents))
             changed |= roots[name] != before
-    news = {name for name in children if roots[name] != known[name].roots}
+    news = {name for name in children if roots[name] != partitions_by_name[name].roots}
     return replace(
         frontier,
         partitions={
-            name: replace(one, roots=roots[name]) if name in news else one
-            for name, one in frontier.partitions.items()
+            name: replace(partition, roots=roots[name]) if name in news else partition
+            for name, partition in frontier.partitions.items()
         },
         ended={
-            name: one._replace(roots=roots[name]) if name in news else one
-            for name, one in frontier.ended.items()
+            name: partition._replace(roots=roots[name]) if name in news else partition
+            for name, partition in frontier.ended.items()
         },
     )
 
@@ -299,9 +306,9 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         facts,
         partitions=partitions,
         ended={
-            name: one
-            for name, one in {**facts.ended, **ended}.items()
-            if horizon is None or one.at >= horizon
+            name: entry
+            for name, entry in {**facts.ended, **ended}.items()
+            if horizon is None or entry.at >= horizon
         },
         announcements=_newest_two(
             {
@@ -317,9 +324,9 @@ def _settled(facts: Frontier, now: int, horizon: int | None, roots: frozenset[st
         },
         last_advance={
             name: _moved(
-                facts.last_advance.get(name), one.low_watermark(facts.kafka_partitions), now
+                facts.last_advance.get(name), entry.low_watermark(facts.kafka_partitions), now
             )
-            for name, one in partitions.items()
+            for name, entry in partitions.items()
         },
         low_watermark=low,
         low_advanced_at=facts.low_advanced_at if low == facts.low_watermark else now,
@@ -331,12 +338,14 @@ def _newest_two(
     announcements: Mapping[tuple[str, int], Announcement],
 ) -> dict[tuple[str, int], Announcement]:
     """Keep the two newest announcements of each root in each Kafka partition."""
-    since, kept = _second_newest(announcements), {}
-    for (root, start), one in sorted(announcements.items()):
-        read_in = {k: n for k, n in one.read_in.items() if start >= since.get((root, k), 0)}
+    since, newest = _second_newest(announcements), {}
+    for (root, start), announcement in sorted(announcements.items()):
+        read_in = {
+            k: n for k, n in announcement.read_in.items() if start >= since.get((root, k), 0)
+        }
         if read_in:
-            kept[root, start] = one._replace(read_in=read_in)
-    return kept
+            newest[root, start] = announcement._replace(read_in=read_in)
+    return newest
 
 
 def _past_roots(
@@ -348,7 +357,7 @@ def _past_roots(
     The newest announcement must be read in every Kafka partition that it was sent to. Otherwise,
     another Kafka partition may still have an older announcement with other names.
     """
-    current = roots.union(*(one.roots for one in partitions.values()))
+    current = roots.union(*(partition.roots for partition in partitions.values()))
     newest = _newest(facts)
     return {
         root: start
@@ -374,21 +383,24 @@ def _without_old_roots(facts: Frontier, horizon: int, roots: frozenset[str]) -> 
     if not old:
         return facts
     declared = _declared(facts)
-    known: list[Ended | StreamPartition] = [*facts.partitions.values(), *facts.ended.values()]
-    for one in known:
-        age = {root: (newest[root], root) for root in one.roots & newest.keys()}
+    entries: list[Ended | StreamPartition] = [*facts.partitions.values(), *facts.ended.values()]
+    for entry in entries:
+        age = {root: (newest[root], root) for root in entry.roots & newest.keys()}
         youngest = max((age[root] for root in age.keys() & declared), default=(0, ""))
         old -= {root for root in age if age[root] >= youngest}
     old -= _connecting(facts.partitions, old, newest)
     return replace(
         facts,
         partitions={
-            name: replace(one, roots=one.roots - old) for name, one in facts.partitions.items()
+            name: replace(entry, roots=entry.roots - old)
+            for name, entry in facts.partitions.items()
         },
-        ended={name: one._replace(roots=one.roots - old) for name, one in facts.ended.items()},
+        ended={
+            name: entry._replace(roots=entry.roots - old) for name, entry in facts.ended.items()
+        },
         announcements={
-            (root, start): one
-            for (root, start), one in facts.announcements.items()
+            (root, start): entry
+            for (root, start), entry in facts.announcements.items()
             if root not in old
         },
     )
@@ -401,9 +413,9 @@ def _connecting(
     share a key space any more, the youngest where several would do.
     """
     below: dict[str, list[str]] = {}
-    for name, one in partitions.items():
-        if one.key_range is not None:
-            for root in one.roots:
+    for name, partition in partitions.items():
+        if partition.key_range is not None:
+            for root in partition.roots:
                 below.setdefault(root, []).append(name)
     joined_to = {name: name for names in below.values() for name in names}
 
@@ -460,7 +472,7 @@ def _is_declared(
     return (
         bool(declared)
         and named <= declared
-        and all(one.roots & declared for one in live.values() if one.roots)
+        and all(partition.roots & declared for partition in live.values() if partition.roots)
     )
 
 

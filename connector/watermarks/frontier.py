@@ -194,7 +194,11 @@ class Frontier:
         ranged = [partition for partition in self.live.values() if partition.key_range is not None]
         for family in _families(partition.roots for partition in ranged if partition.roots):
             wrong = _hole_or_overlap(
-                [one.key_range for one in ranged if one.key_range and one.roots & family]
+                [
+                    partition.key_range
+                    for partition in ranged
+                    if partition.key_range and partition.roots & family
+                ]
             )
             if wrong is not None and waiting.isdisjoint(family):
                 return min(family), wrong
@@ -211,8 +215,10 @@ class Frontier:
         the longest stall first (WMK-12).
         """
         stalled = [
-            Stall(name, one.lagging_partition(self.kafka_partitions), *self.last_advance[name])
-            for name, one in self.live.items()
+            Stall(
+                name, partition.lagging_partition(self.kafka_partitions), *self.last_advance[name]
+            )
+            for name, partition in self.live.items()
             if now - self.last_advance[name].at >= stall_after
         ]
         return sorted(stalled, key=lambda stall: (stall.since, stall.stream_partition))
@@ -221,7 +227,8 @@ class Frontier:
         """Convert to JSON values. `from_json` is the inverse."""
         stored: dict[str, Any] = to_stored(replace(self, announcements={}))
         stored["announcements"] = [
-            [root, start, *to_stored(one)] for (root, start), one in self.announcements.items()
+            [root, start, *to_stored(announcement)]
+            for (root, start), announcement in self.announcements.items()
         ]
         for name, partition in self.partitions.items():
             if (keys := partition.key_range) is not None:
@@ -234,10 +241,10 @@ class Frontier:
     @staticmethod
     def from_json(stored: Mapping[str, Any]) -> Frontier:
         partitions = {
-            name: {**one, "key_range": _bytes_of(one["key_range"])}
-            for name, one in stored["partitions"].items()
+            name: {**entry, "key_range": _bytes_of(entry["key_range"])}
+            for name, entry in stored["partitions"].items()
         }
-        announcements = {(root, start): one for root, start, *one in stored["announcements"]}
+        announcements = {(root, start): entry for root, start, *entry in stored["announcements"]}
         return from_stored(
             Frontier, {**stored, "partitions": partitions, "announcements": announcements}
         )
@@ -247,42 +254,42 @@ UNKNOWN: Final = Frontier()
 """No record was read."""
 
 
-def join(one: Frontier, other: Frontier) -> Frontier:
+def join(first: Frontier, other: Frontier) -> Frontier:
     """Combine the facts of both. The operation is commutative, associative and idempotent.
 
     It draws no conclusions. `advance` does this.
     """
-    ended = {**one.ended, **other.ended}
+    ended = {**first.ended, **other.ended}
     ended |= {
-        name: one.ended[name].join(other.ended[name])
-        for name in one.ended.keys() & other.ended.keys()
+        name: first.ended[name].join(other.ended[name])
+        for name in first.ended.keys() & other.ended.keys()
     }
-    for partitions in (one.partitions, other.partitions):
+    for partitions in (first.partitions, other.partitions):
         ended |= {
             name: ended[name].join(partitions[name]) for name in partitions.keys() & ended.keys()
         }
-    past_roots = _greatest(one.past_roots, other.past_roots)
+    past_roots = _greatest(first.past_roots, other.past_roots)
     return Frontier(
-        kafka_partitions=max(one.kafka_partitions, other.kafka_partitions),
+        kafka_partitions=max(first.kafka_partitions, other.kafka_partitions),
         partitions={
-            name: one.partitions.get(name, NOTHING).join(other.partitions.get(name, NOTHING))
-            for name in sorted({*one.partitions, *other.partitions} - ended.keys())
+            name: first.partitions.get(name, NOTHING).join(other.partitions.get(name, NOTHING))
+            for name in sorted({*first.partitions, *other.partitions} - ended.keys())
         },
         ended=ended,
         announcements={
             (root, start): announcement
             for (root, start), announcement in _joined(
-                one.announcements, other.announcements
+                first.announcements, other.announcements
             ).items()
             if start > past_roots.get(root, 0)
         },
         past_roots=past_roots,
-        last_advance=_greatest(one.last_advance, other.last_advance),
+        last_advance=_greatest(first.last_advance, other.last_advance),
         low_watermark=max(
-            (low for low in (one.low_watermark, other.low_watermark) if low is not None),
+            (low for low in (first.low_watermark, other.low_watermark) if low is not None),
             default=None,
         ),
-        low_advanced_at=max(one.low_advanced_at, other.low_advanced_at),
+        low_advanced_at=max(first.low_advanced_at, other.low_advanced_at),
     )
 
 
@@ -321,16 +328,16 @@ def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
 
 
 def _joined(
-    one: Mapping[tuple[str, int], Announcement], other: Mapping[tuple[str, int], Announcement]
+    first: Mapping[tuple[str, int], Announcement], other: Mapping[tuple[str, int], Announcement]
 ) -> dict[tuple[str, int], Announcement]:
-    both = {key: one[key].join(other[key]) for key in one.keys() & other.keys()}
-    return {**one, **other, **both}
+    both = {key: first[key].join(other[key]) for key in first.keys() & other.keys()}
+    return {**first, **other, **both}
 
 
-def _greatest(one: Mapping[str, _Ordered], other: Mapping[str, _Ordered]) -> dict[str, _Ordered]:
+def _greatest(first: Mapping[str, _Ordered], other: Mapping[str, _Ordered]) -> dict[str, _Ordered]:
     """Return the greater value of both maps for each name."""
-    both = {name: max(one[name], other[name]) for name in one.keys() & other.keys()}
-    return {**one, **other, **both}
+    both = {name: max(first[name], other[name]) for name in first.keys() & other.keys()}
+    return {**first, **other, **both}
 
 
 def _bytes_of(in_hex: list[str | None] | None) -> list[bytes | None] | None:

@@ -82,19 +82,19 @@ class _Positions:
     sent_at: float = -math.inf
 
     def add(self, heartbeat: Heartbeat, now: float, distance: float) -> None:
-        places = self.reported
-        if places and now - places[-1].since < distance:
-            places[-1].heartbeat = heartbeat
+        positions = self.reported
+        if positions and now - positions[-1].since < distance:
+            positions[-1].heartbeat = heartbeat
             return
-        places.append(_Reported(heartbeat, now))
-        if len(places) > MAX_POSITIONS:
+        positions.append(_Reported(heartbeat, now))
+        if len(positions) > MAX_POSITIONS:
             # Keep the oldest and the newest, and half of the others.
-            self.reported = [*places[:-1:2], places[-1]]
+            self.reported = [*positions[:-1:2], positions[-1]]
 
     def newest_true(self, oldest_open: int | None) -> Heartbeat | None:
-        for place in reversed(self.reported):
-            if oldest_open is None or place.heartbeat.timestamp < oldest_open:
-                return place.heartbeat
+        for position in reversed(self.reported):
+            if oldest_open is None or position.heartbeat.timestamp < oldest_open:
+                return position.heartbeat
         return None
 
 
@@ -124,7 +124,9 @@ class HeartbeatSchedule:
 
     def keep(self, is_live: Callable[[str], bool]) -> None:
         """Forget the stream partitions that have ended."""
-        self._positions = {name: one for name, one in self._positions.items() if is_live(name)}
+        self._positions = {
+            name: positions for name, positions in self._positions.items() if is_live(name)
+        }
 
     def announces(self, now: float) -> bool:
         """Return whether all announcements must be repeated now."""

@@ -15,7 +15,7 @@ from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
-class Place(NamedTuple):
+class OrderPlace(NamedTuple):
     """The place of a transaction in the order of release."""
 
     commit_timestamp: int
@@ -46,7 +46,7 @@ class ReaderState:
     topic: str
     topic_id: str
     offsets: Mapping[int, tuple[int, int]]
-    acknowledged: Place
+    acknowledged: OrderPlace
     asides: tuple[Aside, ...]
     frontier: Frontier = UNKNOWN
     staged: Mapping[int, int] = field(default_factory=dict)
@@ -91,10 +91,10 @@ def from_pieces(pieces: Mapping[int, str]) -> bytes:
     """Return the state of texts by number, which may have others behind. Raises `ValueError` if
     they are not the pieces of one state.
     """
-    found = _HEAD.match(pieces.get(0, ""))
-    if found is None:
+    matched = _HEAD.match(pieces.get(0, ""))
+    if matched is None:
         raise ValueError("the first piece is not one of a state")
-    needed, check = int(found[2]), int(found[3], 16)
+    needed, check = int(matched[2]), int(matched[3], 16)
     text = ""
     for number in range(needed):
         head = _head(number, needed, check)
@@ -123,4 +123,4 @@ _HEAD: Final = re.compile(r"transactions\.v1 (\d{1,6}) (\d{1,6}) ([0-9a-f]{8}) "
 MAX_PIECE_BYTES: Final = 4000
 """By default, a broker takes 4,096 bytes of metadata for each Kafka partition."""
 
-NOTHING: Final = Place(0, "", -1, -1)
+NOTHING: Final = OrderPlace(0, "", -1, -1)

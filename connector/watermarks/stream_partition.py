@@ -106,12 +106,13 @@ def is_read_everywhere(read_in: Mapping[int, int]) -> bool:
     return False
 
 
-def least(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+def least(first: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     """Return the lesser value of both maps for each key."""
     return {
-        k: min(values[k] for values in (one, other) if k in values) for k in sorted({*one, *other})
+        k: min(values[k] for values in (first, other) if k in values)
+        for k in sorted({*first, *other})
     }
 
 
-def _greatest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
-    return {k: max(one.get(k, 0), other.get(k, 0)) for k in sorted({*one, *other})}
+def _greatest(first: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {k: max(first.get(k, 0), other.get(k, 0)) for k in sorted({*first, *other})}

@@ -84,10 +84,10 @@ class WatermarkTracker:
     @property
     def lagging_partition(self) -> Stall | None:
         """The live stream partition with the least low watermark, and its Kafka partition."""
-        found = self.frontier.lagging_partition
-        if found is None or self._only is None:
-            return found
-        return found._replace(kafka_partition=self._only[found.kafka_partition])
+        stall = self.frontier.lagging_partition
+        if stall is None or self._only is None:
+            return stall
+        return stall._replace(kafka_partition=self._only[stall.kafka_partition])
 
     def restart(self, only: frozenset[int]) -> None:
         """Start again with other Kafka partitions, and with nothing known."""
@@ -118,8 +118,8 @@ class WatermarkTracker:
                 claim = 0
         else:
             claim = record.timestamp + 1
-        of_one = self._claims.setdefault(record.stream_partition, {})
-        of_one[k] = max(of_one.get(k, 0), claim)
+        by_kafka_partition = self._claims.setdefault(record.stream_partition, {})
+        by_kafka_partition[k] = max(by_kafka_partition.get(k, 0), claim)
 
     def advance(self, now: int, kafka_partitions: int) -> Watermark | None:
         """Take the claims into the frontier.
@@ -137,10 +137,10 @@ class WatermarkTracker:
             return None  # a consumer group has given no Kafka partition yet
         if not self.has_news and self._kafka_partitions == before.kafka_partitions:
             return None
-        heard = BatchClaims(self._kafka_partitions, self._claims, tuple(self._lineage))
+        batch = BatchClaims(self._kafka_partitions, self._claims, tuple(self._lineage))
         low = before.low_watermark
         horizon = None if low is None else low - REMEMBERED_US
-        self.frontier = advance(before, heard, now=now, horizon=horizon, roots=self._roots)
+        self.frontier = advance(before, batch, now=now, horizon=horizon, roots=self._roots)
         self._claims, self._lineage = {}, []
         if self.frontier.low_watermark is None or self.frontier.low_watermark == low:
             return None

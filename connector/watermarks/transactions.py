@@ -33,7 +33,7 @@ from connector.records.model import MAX_LONG, DataChange, OffsetRange, Release
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
 from connector.watermarks.frontier import Stall
-from connector.watermarks.reader_state import NOTHING, Aside, Place, ReaderState
+from connector.watermarks.reader_state import NOTHING, Aside, OrderPlace, ReaderState
 from connector.watermarks.tracker import WatermarkTracker
 
 DEFAULT_BUFFERED_BYTES: Final = 256 * 1024 * 1024
@@ -189,7 +189,7 @@ class _HandedOut(NamedTuple):
     """An item that was released and is not acknowledged. `place` is that of a transaction."""
 
     number: int
-    place: Place | None
+    place: OrderPlace | None
     positions: tuple[Position, ...]
     is_staged: bool
 
@@ -231,7 +231,7 @@ class TransactionAssembler:
         self._passed = tracker.low_watermark or 0
         self._groups: dict[int, dict[Hashable, _Group]] = {}
         self._times: list[int] = []
-        self._held: list[Late | Rejected | Released] = []
+        self._withheld: list[Late | Rejected | Released] = []
         self._out: deque[tuple[Item, int]] = deque()
         self._released: deque[_HandedOut] = deque()
         self._number = self._buffered = self._handed_out = 0
@@ -240,7 +240,7 @@ class TransactionAssembler:
         self._next = {} if state is None else {k: at[0] for k, at in state.offsets.items()}
         self._before = {} if state is None else {k: at[1] for k, at in state.offsets.items()}
         self._again = {k for k, end in self._before.items() if self._next[k] < end}
-        self._asides = {one[:2]: one for one in (() if state is None else state.asides)}
+        self._asides = {aside[:2]: aside for aside in (() if state is None else state.asides)}
         self._staged = {} if state is None else dict(state.staged)
 
     @property
@@ -260,7 +260,7 @@ class TransactionAssembler:
         groups = [group for some in self._groups.values() for group in some.values()]
         return HeldBack(
             len(groups),
-            sum(isinstance(one, DataChange) for g in groups for one, _ in g.parts.values()),
+            sum(isinstance(part, DataChange) for g in groups for part, _ in g.parts.values()),
             self._times[0],
             self._tracker.low_watermark,
             self._tracker.lagging_partition,
@@ -281,13 +281,13 @@ class TransactionAssembler:
         self.check_room(size)
         k, offset = position.kafka_partition, position.offset
         is_again = offset < self._before.get(k, 0)
-        known = self._asides.get((k, offset))
+        aside = self._asides.get((k, offset))
         time = change.commit_timestamp
         if not self._start <= time <= self._end:
             pass
-        elif is_again and known is not None:
-            if not known.is_acknowledged:
-                self._set_late(change, position, is_duplicate=known.is_duplicate)
+        elif is_again and aside is not None:
+            if not aside.is_acknowledged:
+                self._set_late(change, position, is_duplicate=aside.is_duplicate)
         elif is_again and self._is_acknowledged(change, position):
             pass
         elif time < self._passed and not is_again:
@@ -311,8 +311,8 @@ class TransactionAssembler:
     def reject(self, rejection: Rejection, position: Position) -> None:
         """Take a record that cannot be read."""
         k, offset = position.kafka_partition, position.offset
-        known = self._asides.get((k, offset)) if offset < self._before.get(k, 0) else None
-        if known is None or not known.is_acknowledged:
+        aside = self._asides.get((k, offset)) if offset < self._before.get(k, 0) else None
+        if aside is None or not aside.is_acknowledged:
             self._set_aside(Rejected(rejection, position))
         self.reached(k, offset + 1)
 
@@ -347,11 +347,13 @@ class TransactionAssembler:
         while self._times and self._times[0] < self._passed:
             time = heapq.heappop(self._times)
             groups = self._groups.pop(time).values()
-            for group in sorted(groups, key=lambda one: (one.server_transaction_id, one.first)):
+            for group in sorted(
+                groups, key=lambda group: (group.server_transaction_id, group.first)
+            ):
                 self._release_group(time, group)
-        held, self._held = self._held, []
-        for one in held:
-            self._send_out(one, None, (one.position,), 0)
+        withheld, self._withheld = self._withheld, []
+        for item in withheld:
+            self._send_out(item, None, (item.position,), 0)
 
     def pop(self) -> Item | None:
         """Hand out the next item, or None."""
@@ -453,14 +455,14 @@ class TransactionAssembler:
         self._asides[k, offset] = Aside(k, offset, is_duplicate, False)
         self._not_acknowledged(item.position)
         if self._again:
-            self._held.append(item)
+            self._withheld.append(item)
         else:
             self._send_out(item, None, (item.position,), 0)
 
     def _release_group(self, time: int, group: _Group) -> None:
         parts = [group.parts[sequence] for sequence in sorted(group.parts)]
         positions = tuple(position for _, position in parts)
-        first, place = parts[0][0], Place(time, group.server_transaction_id, *group.first)
+        first, place = parts[0][0], OrderPlace(time, group.server_transaction_id, *group.first)
         whole = (
             released_of(first, positions[0])
             if isinstance(first, Release)
@@ -475,7 +477,7 @@ class TransactionAssembler:
         self._send_out(whole, place, positions, group.size)
 
     def _send_out(
-        self, item: Item, place: Place | None, positions: tuple[Position, ...], size: int
+        self, item: Item, place: OrderPlace | None, positions: tuple[Position, ...], size: int
     ) -> None:
         self._number += 1
         is_staged = isinstance(item, Staged) and bool(positions)

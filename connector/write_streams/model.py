@@ -207,12 +207,12 @@ def check_stream_names(streams: Iterable[str]) -> list[str]:
     """
     if not isinstance(streams, Iterable):
         raise argument_invalid("streams", streams, "names of write streams, such as job/rows")
-    given = [streams] if isinstance(streams, str) else list(streams)
-    for name in given:
+    names = [streams] if isinstance(streams, str) else list(streams)
+    for name in names:
         parts = name.split("/") if isinstance(name, str) else []
         if len(parts) != 2 or not all(map(_is_name, parts)):
             raise argument_invalid("streams", name, "names of write streams, such as job/rows")
-    names = sorted(set(given))
+    names = sorted(set(names))
     if not 1 <= len(names) <= MAX_COMMIT_STREAMS:
         raise argument_invalid(
             "streams", len(names), f"1 to {MAX_COMMIT_STREAMS} names of write streams"

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connector.errors.kafka import group_unavailable, positions_not_stored
 from connector.kafka import client, transactions
-from connector.kafka.unclosed import say
+from connector.kafka.unclosed import warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -133,7 +133,7 @@ class Uncommitted:
 
     def dropped(self) -> bool:
         if text := self.finish(0):
-            say(f"A consumer was dropped without `close`. {text}")
+            warn(f"A consumer was dropped without `close`. {text}")
         return False
 
     def is_finished(self) -> bool:

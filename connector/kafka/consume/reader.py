@@ -280,21 +280,23 @@ class RecordReader:
             first = first_offsets(self._kafka, self.facts, self._start, changes, of_changes)
         replays = sorted(_kafka_partition(number) for number in set(numbers) if number < 0)
         if replays and self.replay_facts is not None:
-            given = {_kafka_partition(n): offset for n, offset in stored.items() if n < 0}
-            of_replays = first_offsets(self._kafka, self.replay_facts, "beginning", replays, given)
+            committed = {_kafka_partition(n): offset for n, offset in stored.items() if n < 0}
+            of_replays = first_offsets(
+                self._kafka, self.replay_facts, "beginning", replays, committed
+            )
             first |= _as_replays(of_replays)
         return first
 
     # Group membership. These run inside the client's poll, which loses exceptions. So they are
     # stored in _failure.
 
-    def _on_assign(self, _consumer: object, given: list[TopicPartition]) -> None:
-        self._guarded(lambda: self._assign(given))
+    def _on_assign(self, _consumer: object, partitions: list[TopicPartition]) -> None:
+        self._guarded(lambda: self._assign(partitions))
 
-    def _assign(self, given: list[TopicPartition]) -> None:
-        numbers = [self._number(partition.topic, partition.partition) for partition in given]
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        numbers = [self._number(partition.topic, partition.partition) for partition in partitions]
         committed: dict[int, int] = {}
-        for partition in group_events.committed(self._client, given, self._kafka, self._group):
+        for partition in group_events.committed(self._client, partitions, self._kafka, self._group):
             number = self._number(partition.topic, partition.partition)
             if is_piece(partition.metadata or ""):
                 cause = "It stores the state of a reader of whole transactions"

@@ -242,7 +242,7 @@ def _first_arrivals(
     """Return the time of arrival of the first record of each Kafka partition whose record timestamp
     is believed, among the first `at_most` offsets. None: among all.
     """
-    found: dict[int, int] = {}
+    arrivals: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
     with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
@@ -251,9 +251,9 @@ def _first_arrivals(
             ranges = {number: (first[number], end)}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
                 if (arrived := client.arrival_of(message)) is not None:
-                    found[number] = arrived
+                    arrivals[number] = arrived
                     break
-    return found
+    return arrivals
 
 
 def _announced_offsets(
@@ -268,8 +268,8 @@ def _announced_offsets(
     Of an announcement in several parts (WMK-6), it is the first part in the window. Each Kafka
     partition is read backwards, in growing windows.
     """
-    found = {number: offset for number, offset in starts.items() if offset <= first[number]}
-    ends = {number: offset for number, offset in starts.items() if number not in found}
+    offsets = {number: offset for number, offset in starts.items() if offset <= first[number]}
+    ends = {number: offset for number, offset in starts.items() if number not in offsets}
     window = _WINDOW
     while ends:
         windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
@@ -281,13 +281,13 @@ def _announced_offsets(
             announced = _announcement(verdict.record)
             number = source.position.kafka_partition
             if announced is not None and newest.get(number) != announced:
-                newest[number], found[number] = announced, source.position.offset
+                newest[number], offsets[number] = announced, source.position.offset
         for number, (begin, _) in windows.items():
             if begin <= first[number]:
-                found.setdefault(number, begin)
-        ends = {number: begin for number, (begin, _) in windows.items() if number not in found}
+                offsets.setdefault(number, begin)
+        ends = {number: begin for number, (begin, _) in windows.items() if number not in offsets}
         window *= _GROWTH
-    return {number: found[number] for number in starts}
+    return {number: offsets[number] for number in starts}
 
 
 def _announcement(record: object) -> tuple[str, int] | None:

@@ -136,14 +136,14 @@ class ChangeRecords:
         position (PUB-1). It is lowered to the changes that are not acknowledged (REC-18). 0: no
         claim can be made (WMK-5).
         """
-        given = change.estimated_low_watermark
-        if not self._queue.may_claim or not (given or delivery.reached):
+        claim = change.estimated_low_watermark
+        if not self._queue.may_claim or not (claim or delivery.reached):
             return 0
-        if given and not is_claim(given, now_us(), self._max_clock_skew_us):
+        if claim and not is_claim(claim, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return 0
         times = (change.commit_timestamp, delivery.oldest_open(), before)
-        return min([given or delivery.reached + 1, *(time for time in times if time is not None)])
+        return min([claim or delivery.reached + 1, *(time for time in times if time is not None)])
 
 
 def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:

@@ -203,11 +203,11 @@ class ControlRecords:
             delivery.held |= {time}
         return HeldRelease(name, time, self.epoch.on([]))
 
-    def release(self, held: HeldRelease) -> None:
+    def release(self, release: HeldRelease) -> None:
         """Let the heartbeats go on."""
-        delivery = self._results.delivery(held.stream_partition)
+        delivery = self._results.delivery(release.stream_partition)
         with self._holding:
-            delivery.held -= {held.commit_timestamp}
+            delivery.held -= {release.commit_timestamp}
 
     def _claim(
         self, record: Heartbeat | ChildPartitions, delivery: Delivery, ended: set[str]
@@ -226,12 +226,12 @@ class ControlRecords:
                     delivery.heartbeat_at = record.timestamp
                 return True
             deliveries = [self._results.delivery(name) for name in ended]
-            if any(one.held for one in (delivery, *deliveries)):
+            if any(other.held for other in (delivery, *deliveries)):
                 return False
             self.announcements.sent(record, now_us())
             self._names_are_given = self._names_are_given or bool(record.children)
-            for one in deliveries:
-                one.watch.claimed()
+            for other in deliveries:
+                other.watch.claimed()
         return True
 
     def _repeat(self, announcements: list[ChildPartitions]) -> bool:

@@ -453,10 +453,10 @@ class OutboxQueue:
         self._settled = 0
         return True
 
-    def close(self, timeout_s: float, why: str) -> None:
+    def close(self, timeout_s: float, reason: str) -> None:
         """Close the client and the file. The records that are not acknowledged stay there."""
         try:
-            self._queue.close(timeout_s, why)
+            self._queue.close(timeout_s, reason)
             self._remove()
         finally:
             self._file.close()

@@ -374,11 +374,11 @@ class ChangeProducer:
             WriteStreamError: The producer has no such stream partition. Send a record first.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
-        held = self._control.hold(stream_partition)
+        release = self._control.hold(stream_partition)
         try:
-            yield held
+            yield release
         finally:
-            self._control.release(held)
+            self._control.release(release)
 
     def resume_token(self, stream_partition: str) -> bytes:
         """Return the position at which the source must continue (REC-19): the newest resume token

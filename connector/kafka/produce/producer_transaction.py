@@ -80,9 +80,9 @@ class Transactions:
             self._queue.poll(0.5, push=True)
         if self._queue.client is not transaction.client:
             transaction.failure = transaction.failure or "the client failed"
-        if left_out := _left_out(transaction):
+        if missing := _left_out(transaction):
             transaction.failure = transaction.failure or (
-                f"a change with commit timestamp {min(left_out)}, which was not delivered before,"
+                f"a change with commit timestamp {min(missing)}, which was not delivered before,"
                 " is not in it"
             )
         if not transaction.failure:

@@ -80,22 +80,25 @@ def commit_streams(
     encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
     retention, name = staging_retention_s * 1_000_000, f"write-commit/{uuid.uuid4().hex}"
     with ExitStack() as holds:
-        held: HeldRelease | None = None
+        release: HeldRelease | None = None
 
         def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
-            nonlocal held
+            nonlocal release
             recorded = recorded_commit(catalog.streams, names)
             if recorded is not None:
                 return recorded, []
             _check("committed", catalog, names, commit_fault, retention)
             # It stays the same when the transaction is tried again.
-            if held is None and through is not None:
-                held = holds.enter_context(through.hold_release())
-            elif held is None:
-                held = HeldRelease(name, now_us() if as_of is None else as_of, [])
-            entries, ranges = commit(catalog.streams, names, held.commit_timestamp)
-            released = _release(encoding, held, ranges, is_own=through is None)
-            return held.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
+            if release is None and through is not None:
+                release = holds.enter_context(through.hold_release())
+            elif release is None:
+                release = HeldRelease(name, now_us() if as_of is None else as_of, [])
+            entries, ranges = commit(catalog.streams, names, release.commit_timestamp)
+            released = _release(encoding, release, ranges, is_own=through is None)
+            return release.commit_timestamp, [
+                *released,
+                *catalogs.records_of(catalog_topic, entries),
+            ]
 
         return _transact(kafka, topic, prepare)
 
@@ -151,9 +154,9 @@ def release_again(
             `commit_streams`.
     """
     wanted = tuple(ranges)
-    names = sorted({one.stream for one in wanted})
+    names = sorted({range_.stream for range_ in wanted})
     encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
-    held = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
+    release = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
 
     def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
         if missing := {name: Fault.NOT_FOUND for name in names if name not in catalog.streams}:
@@ -163,15 +166,15 @@ def release_again(
             for name in names
             if catalog.streams[name].kind is StreamKind.PENDING
         }
-        others = {one.commit_timestamp for one in pending.values()} - {commit_timestamp}
+        others = {entry.commit_timestamp for entry in pending.values()} - {commit_timestamp}
         if others:
             return max(others), []
         entries = {
-            name: replace(one, commit_timestamp=held.commit_timestamp)
-            for name, one in pending.items()
+            name: replace(entry, commit_timestamp=release.commit_timestamp)
+            for name, entry in pending.items()
         }
-        released = _release(encoding, held, list(wanted), is_own=True)
-        return held.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
+        released = _release(encoding, release, list(wanted), is_own=True)
+        return release.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
 
     return _transact(kafka, topic, prepare)
 
@@ -192,25 +195,27 @@ def _check(
 ) -> None:
     now = now_us()
     faults = {name: fault_of(catalog.streams.get(name), now, retention) for name in names}
-    if found := {name: fault for name, fault in faults.items() if fault is not None}:
-        raise refused(action, found)  # type: ignore[arg-type]
+    if refusals := {name: fault for name, fault in faults.items() if fault is not None}:
+        raise refused(action, refusals)  # type: ignore[arg-type]
 
 
 def _release(
-    encoding: Encoding, held: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
+    encoding: Encoding, release_time: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
 ) -> list[TransactionMessage]:
     """Return the messages of a release. `is_own`: its stream partition begins and ends with it."""
     if not ranges:
         return []
-    name, time_ = held.stream_partition, held.commit_timestamp
+    name, time_ = release_time.stream_partition, release_time.commit_timestamp
     release = Release(name, time_, tuple(ranges))
     if not is_own:
-        return encoding.everywhere(release, held.headers)
+        return encoding.everywhere(release, release_time.headers)
     headers = ProducerEpoch(now_us()).on([])
     begin = ChildPartitions(name, max(1, time_ - 1), 0, (ChildPartition(name),))
     end = ChildPartitions(name, time_ + 1, 0, ())
     return [
-        message for one in (begin, release, end) for message in encoding.everywhere(one, headers)
+        message
+        for record in (begin, release, end)
+        for message in encoding.everywhere(record, headers)
     ]
 
 

@@ -134,9 +134,11 @@ class SessionPartitions:
     def release(self, job: Job) -> list[TransactionMessage]:
         """Return the messages of the release of a job."""
         assert job.release is not None
-        if (held := job.held) is not None:
-            release = Release(held.stream_partition, held.commit_timestamp, (job.release,))
-            return self._encoding.everywhere(release, held.headers)
+        if (producer_release := job.held) is not None:
+            release = Release(
+                producer_release.stream_partition, producer_release.commit_timestamp, (job.release,)
+            )
+            return self._encoding.everywhere(release, producer_release.headers)
         time = release_timestamp(now_us(), self._last_heartbeat, self._last_release)
         heartbeat = Heartbeat(self._releases, time)
         release = Release(self._releases, time, (job.release,))

@@ -58,8 +58,8 @@ class Batch:
         because it does no harm.
         """
         for name, entry in self.streams.items():
-            found = streams.get(name)
-            return found is not None and found.covers(entry)
+            recorded = streams.get(name)
+            return recorded is not None and recorded.covers(entry)
         return self.session is not None and session == self.session
 
 
@@ -152,8 +152,8 @@ class Sender:
             while self.ended is None:
                 batch = None
                 if (facts := self._catalog.refreshed()) is not None:
-                    known = self.encoding.kafka_partitions
-                    self.encoding.kafka_partitions = max(known, facts.kafka_partitions)
+                    count = self.encoding.kafka_partitions
+                    self.encoding.kafka_partitions = max(count, facts.kafka_partitions)
                 with self.queue.changed:
                     self.queue.wait(lambda: self.partitions.heartbeats_at)
                     is_last = self.queue.is_closing
@@ -243,7 +243,7 @@ class Sender:
 
     def _answer(self, batch: Batch) -> None:
         with self.queue.changed:
-            self.queue.recorded.update((name, one.end) for name, one in batch.streams.items())
+            self.queue.recorded.update((name, entry.end) for name, entry in batch.streams.items())
             for job in batch.jobs:
                 job.result.give(job.answer)
             self.queue.settled(batch.jobs)

@@ -135,7 +135,7 @@ class WriteSession:
                 pending or buffered ones.
             ConfigError: The name or the kind is not allowed.
         """
-        kinds = [str(one) for one in StreamKind]
+        kinds = [str(kind_) for kind_ in StreamKind]
         if kind not in kinds:
             raise argument_invalid("kind", kind, f"one of {', '.join(kinds)}")
         full = f"{self.name}/{check_name('name', name)}"

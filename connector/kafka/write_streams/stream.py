@@ -190,7 +190,7 @@ class WriteStream:
         """
         if upto < 0:
             raise argument_invalid("upto", upto, "an offset from 0")
-        with nullcontext() if through is None else through.hold_release() as held:
+        with nullcontext() if through is None else through.hold_release() as release:
             with self._sender.calls:
                 if self.kind is not StreamKind.BUFFERED:
                     raise fault_error(Fault.WRONG_KIND, self.name)
@@ -203,7 +203,7 @@ class WriteStream:
                 if upto > entry.flushed:
                     job.after = replace(entry, flushed=upto)
                     job.release = OffsetRange(self.name, entry.flushed, upto)
-                    job.held = held
+                    job.held = release
                 self._sender.put(job, is_urgent=True)
                 self.entry = job.after or entry
             return flushed.result()

@@ -398,7 +398,7 @@ def test_an_error_of_a_heartbeat_is_raised_by_the_next_send_or_flush(
             def fail() -> None:
                 raise TopicError("TOPIC_MISSING", "gone")
 
-            patched.setattr(sender._control, "look", fail)
+            patched.setattr(sender._control, "refresh", fail)
             sender.reached("p", 5)
         with pytest.raises(TopicError, match="gone"):
             sender.flush()

@@ -738,10 +738,8 @@ def test_a_transactional_producer_has_no_outbox(new: Open) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"path": 5},
         {"path": "a\0b"},
         {"path": "a", "max_bytes": 1},
-        {"path": "a", "max_bytes": "x"},
         {"path": "a", "sync": "off"},
     ],
 )
