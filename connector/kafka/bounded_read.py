@@ -29,9 +29,7 @@ def records_between(
     errors = client.LastError()
     with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
         for message in messages_between(consumer, kafka, errors, ranges, topic):
-            number, offset = message.partition(), message.offset()
-            assert number is not None
-            assert offset is not None
+            number, offset = client.coordinates(message)
             key, value, headers, arrived = client.contents(message)
             position = Position(topic, topic_id, number, offset)
             yield KafkaRecord(position, arrived, key, value, headers)
@@ -64,14 +62,13 @@ def messages_between(
                     errors.text or f"{topic}: no record arrived within {timeout_s:.0f} s",
                 )
             continue
-        error, number, offset = message.error(), message.partition(), message.offset()
+        error = message.error()
         if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
             continue  # this read needs no group, and no right to one
         read_at = time.monotonic()
         if error is not None and error.code() != KafkaError._PARTITION_EOF:
             raise client.explain(error, kafka, f"read {topic}")
-        assert number is not None
-        assert offset is not None
+        number, offset = client.coordinates(message)
         end = ranges[number][1]
         if number not in left:
             continue

@@ -328,6 +328,14 @@ def wait_for(
         raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
 
 
+def coordinates(message: Message) -> tuple[int, int]:
+    """Return the Kafka partition and the offset of a record."""
+    kafka_partition, offset = message.partition(), message.offset()
+    assert kafka_partition is not None
+    assert offset is not None
+    return kafka_partition, offset
+
+
 def contents(
     message: Message,
 ) -> tuple[bytes | None, bytes | None, tuple[tuple[str, bytes | None], ...], int]:

@@ -65,9 +65,7 @@ def visible_offsets(
         for spans in zip_longest(*(_spans(number, ranges) for number, ranges in existing.items())):
             together = {number: (start, stop) for number, start, stop in filter(None, spans)}
             for message in messages_between(consumer, kafka, errors, together, topic):
-                number, offset = message.partition(), message.offset()
-                assert number is not None
-                assert offset is not None
+                number, offset = client.coordinates(message)
                 if _is_in(offset, existing[number]):
                     _add(visible[number], offset)
     return {
@@ -95,9 +93,7 @@ def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransac
     transactions = []
     with closing(client.consumer(replace(kafka, settings=settings), errors, further)) as consumer:
         for message in messages_between(consumer, kafka, errors, hidden, facts.topic):
-            number, offset = message.partition(), message.offset()
-            assert number is not None
-            assert offset is not None
+            number, offset = client.coordinates(message)
             _, value, _, since = client.contents(message)
             decoded = decode(value, Schemas(), kafka_partitions=MAX_INT)
             name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
@@ -167,9 +163,7 @@ def newest_records(
                 with RegistryClient(registry) as schemas:
                     by_id[schema_id] = schemas.schema(schema_id)
             decoded = decode(value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
-            number, offset = message.partition(), message.offset()
-            assert number is not None
-            assert offset is not None
+            number, offset = client.coordinates(message)
             rejection = decoded if isinstance(decoded, Rejection) else None
             records.append(NewestRecord(number, offset, rejection))
     return records

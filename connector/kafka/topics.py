@@ -66,6 +66,9 @@ MIN_INSYNC_REPLICAS: Final = 2
 and producers go on without one (SEC-3).
 """
 
+_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
+"""Kafka's rule. librdkafka ends the process for some other names."""
+
 _ASK_TIMEOUT_S: Final = 15.0
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 _EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
@@ -92,6 +95,11 @@ class TopicFacts:
     min_insync_replicas: int = 1
 
 
+def retention_us(facts: TopicFacts) -> int:
+    """Return the retention (µs). For an unlimited one, return the maximum of a change topic."""
+    return facts.retention_ms * 1000 if facts.retention_ms >= 0 else MAX_RETENTION_S * 1_000_000
+
+
 def partition_of(key: bytes, kafka_partitions: int) -> int:
     """Return the Kafka partition of a key among so many Kafka partitions (REC-1)."""
     return murmur2(key, kafka_partitions)
@@ -112,7 +120,28 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
         TopicError: There is no such topic.
         BrokerError: No broker answers.
     """
-    return _describe(admin or client.admin(kafka), kafka, topic)
+    if not _is_topic_name(topic):
+        allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
+        raise argument_invalid("topic", topic, allowed)
+    admin = admin or client.admin(kafka)
+    topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    configs = client.wait_for(
+        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
+        kafka,
+        f"describe topic {topic}",
+    )
+    return TopicFacts(
+        topic=topic,
+        topic_id=topic_id,
+        kafka_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        cleanup_policy=configs["cleanup.policy"].value,
+        timestamp_type=configs["message.timestamp.type"].value,
+        retention_ms=int(configs["retention.ms"].value),
+        max_message_bytes=int(configs["max.message.bytes"].value),
+        min_insync_replicas=int(configs["min.insync.replicas"].value),
+    )
 
 
 def ask_identity(admin: AdminClient, topic: str) -> Future[TopicDescription]:
@@ -237,7 +266,7 @@ def create_topic(
     if _create(admin, kafka, topic, kafka_partitions, replicas, settings):
         facts = _describe_new(admin, kafka, topic)
     else:
-        facts = _describe(admin, kafka, topic)
+        facts = describe(kafka, topic, admin)
         _check_as_requested(facts, kafka_partitions, settings)
     _create_dead_letter_topics(admin, kafka, facts)
     _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, _COMPACTED)
@@ -276,7 +305,7 @@ def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFact
         BrokerError: No broker answers.
     """
     admin = client.admin(kafka)
-    source = _describe(admin, kafka, topic)
+    source = describe(kafka, topic, admin)
     _create_dead_letter_topics(admin, kafka, source, check_group(group))
     return _describe_new(admin, kafka, dead_letter_topic(topic, group))
 
@@ -433,7 +462,7 @@ def _describe_new(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFa
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while True:
         try:
-            return _describe(admin, kafka, topic)
+            return describe(kafka, topic, admin)
         except (BrokerError, TopicError):
             if time.monotonic() > deadline:
                 raise
@@ -456,34 +485,6 @@ def _check_as_requested(facts: TopicFacts, partitions: int, settings: Mapping[st
     ]
     if differences:
         raise topic_exists(facts.topic, "; ".join(differences))
-
-
-_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
-"""Kafka's rule. librdkafka ends the process for some other names."""
-
-
-def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
-    if not _is_topic_name(topic):
-        allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
-        raise argument_invalid("topic", topic, allowed)
-    topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    configs = client.wait_for(
-        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
-        kafka,
-        f"describe topic {topic}",
-    )
-    return TopicFacts(
-        topic=topic,
-        topic_id=topic_id,
-        kafka_partitions=len(partitions),
-        replication_factor=len(partitions[0].replicas),
-        cleanup_policy=configs["cleanup.policy"].value,
-        timestamp_type=configs["message.timestamp.type"].value,
-        retention_ms=int(configs["retention.ms"].value),
-        max_message_bytes=int(configs["max.message.bytes"].value),
-        min_insync_replicas=int(configs["min.insync.replicas"].value),
-    )
 
 
 def _offsets(

@@ -256,9 +256,7 @@ def _letters(
 
 
 def _letter(message: Message, facts: topics.TopicFacts) -> tuple[DeadLetter, Position]:
-    number, offset = message.partition(), message.offset()
-    assert number is not None
-    assert offset is not None
+    number, offset = client.coordinates(message)
     position = Position(facts.topic, facts.topic_id, number, offset)
     key, value, headers, arrived = client.contents(message)
     return from_record(key, value, headers, at=position, record_timestamp=arrived), position

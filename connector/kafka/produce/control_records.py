@@ -69,7 +69,7 @@ class ControlRecords:
         self._names_are_given = False  # the application has announced stream partitions
         self._holding = threading.Lock()  # a release may be held in another thread
         self.announced = 0
-        self.announcements = Announcements(_retention_us(facts))
+        self.announcements = Announcements(topics.retention_us(facts))
         self.epoch = ProducerEpoch(now_us())
 
     def send(
@@ -322,10 +322,3 @@ class ControlRecords:
 
 def _ignore(_error: str) -> None:
     pass
-
-
-def _retention_us(facts: TopicFacts) -> int:
-    """Return the topic's retention (µs). For unlimited retention, return the maximum of a change
-    topic.
-    """
-    return (facts.retention_ms if facts.retention_ms >= 0 else topics.MAX_RETENTION_S * 1000) * 1000

@@ -112,44 +112,28 @@ class ChangeProducer:
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
         self._registry, self._limits = registry, limits
-        schedule = HeartbeatSchedule(heartbeat_s)
-        opened: OpenedOutbox | None = None
-        if outbox is not None:
-            outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox)
-            opened = OpenedOutbox(outbox, self._kafka, topic)
+        self._schedule = HeartbeatSchedule(heartbeat_s)
+        if outbox is not None and not isinstance(outbox, Outbox):
+            outbox = Outbox(outbox)
+        opened = None if outbox is None else OpenedOutbox(outbox, self._kafka, topic)
         try:
-            if opened is not None:
-                facts = opened.facts
-            else:
-                facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
-            self.topic = facts.topic
-            self._topic_warnings = topics.check(facts)
-            self._connect(facts, opened, transactional_id, asks_again=isinstance(topic, str))
+            self._open(topic, opened, transactional_id)
         except BaseException:
             if opened is not None:
                 opened.file.close()
             raise
-        self._heartbeats = AutomaticHeartbeats(
-            self.topic,
-            schedule,
-            self._queue,
-            self._results,
-            self._control,
-            self._bytes,
-            self._transactions,
-        )
-        self._closing = Closing(self._queue, self._results, self._heartbeats)
         self._unwatch = watch(self, self._closing)
 
-    def _connect(
-        self,
-        facts: TopicFacts,
-        opened: OpenedOutbox | None,
-        transactional_id: str | None,
-        *,
-        asks_again: bool,
+    def _open(
+        self, topic: str | TopicFacts, opened: OpenedOutbox | None, transactional_id: str | None
     ) -> None:
-        topic_watch = TopicWatch(self._kafka, facts, asks_again=asks_again)
+        if opened is not None:
+            facts = opened.facts
+        else:
+            facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
+        self.topic = facts.topic
+        self._topic_warnings = topics.check(facts)
+        topic_watch = TopicWatch(self._kafka, facts, asks_again=isinstance(topic, str))
         self._results = Results(facts.topic)
         self._transactions: Transactions | None = None
         self._queue: Queue
@@ -176,6 +160,16 @@ class ChangeProducer:
             self._transactions = Transactions(
                 self._kafka, transactional_id, self._queue, self._results, self._control
             )
+        self._heartbeats = AutomaticHeartbeats(
+            self.topic,
+            self._schedule,
+            self._queue,
+            self._results,
+            self._control,
+            self._bytes,
+            self._transactions,
+        )
+        self._closing = Closing(self._queue, self._results, self._heartbeats)
 
     @property
     def warnings(self) -> list[str]:

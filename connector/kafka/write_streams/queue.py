@@ -47,14 +47,14 @@ class Pending(Generic[_Answer]):
     """An answer that the thread of a session gives once."""
 
     def __init__(self) -> None:
-        self._known = threading.Event()
+        self._answered = threading.Event()
         self._answer: _Answer | None = None
         self._error: ConnectorError | None = None
 
     @property
     def done(self) -> bool:
         """Whether `result` returns or raises at once."""
-        return self._known.is_set()
+        return self._answered.is_set()
 
     def result(self, timeout_s: float | None = None) -> _Answer:
         """Wait for the answer.
@@ -67,13 +67,12 @@ class Pending(Generic[_Answer]):
             The answer.
 
         Raises:
-            DeliveryError: It is not in the topic, and will not be. The session has ended.
-            DeliveryError: It may be in the topic. The session has ended.
-            WriterConflictError: Another session of this name was opened. `outcome` is "not taken"
-                or "unknown".
+            DeliveryError, WriterConflictError: The session has ended, perhaps because another one
+                of this name was opened. With the `outcome` "not taken", it is not in the topic, and
+                will not be. With "unknown", it may be.
             TimeoutError: It is not known yet.
         """
-        if not self._known.wait(timeout_s):
+        if not self._answered.wait(timeout_s):
             raise TimeoutError(f"not known within {timeout_s:g} s")
         if self._error is not None:
             raise self._error
@@ -82,11 +81,11 @@ class Pending(Generic[_Answer]):
 
     def give(self, answer: _Answer) -> None:
         self._answer = answer
-        self._known.set()
+        self._answered.set()
 
     def fail(self, error: ConnectorError) -> None:
         self._error = error
-        self._known.set()
+        self._answered.set()
 
 
 class Append(Pending[AppendResult]):

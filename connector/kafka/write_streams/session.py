@@ -64,17 +64,15 @@ class WriteSession:
         heartbeat_s: float = 1.0,
         staging_retention_s: int = STAGING_RETENTION_S,
     ) -> None:
-        """Open the session: end an earlier one of this name, and read the catalog.
-
-        This may take a transaction time-out (60 s), if a session of the topic died.
+        """Open the session: end an earlier one of this name, and read the catalog. This may take a
+        transaction time-out (60 s), if a session of the topic died.
 
         Args:
             kafka: The brokers and client settings.
             topic: The name of the change topic, or the result of `describe`.
             session: The name of the session: 1 to 64 of the characters - _ . a-z A-Z 0-9.
             batching: How appends become transactions. None: the default values of `Batching`.
-            limits: The limits of the stream. The size of a record and the least commit timestamp
-                are used.
+            limits: The limits of the stream.
             registry: The schema registry, where the schema is looked up.
             heartbeat_s: The interval of heartbeats, 1 to 300 seconds.
             staging_retention_s: After this time without an append, a pending or buffered write
@@ -96,10 +94,8 @@ class WriteSession:
         try:
             self._entries = catalog.take_over(client)
             entry = self._entries.sessions[session]
-            retention_ms = facts.retention_ms if facts.retention_ms >= 0 else 7 * 86_400_000
-            partitions = SessionPartitions(
-                session, entry, encoding, retention_ms * 1000, heartbeat_s
-            )
+            retention = topics.retention_us(facts)
+            partitions = SessionPartitions(session, entry, encoding, retention, heartbeat_s)
         except BaseException:
             client.close()
             raise

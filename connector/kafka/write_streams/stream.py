@@ -123,9 +123,8 @@ class WriteStream:
 
         Raises:
             RowErrors: Rows are not valid. Nothing is sent.
-            OffsetError: Some of the offsets are taken. Nothing is sent.
-            OffsetError: The offset is after the end. Nothing is sent.
-            OffsetError: The last append at this offset had other rows. Nothing is sent.
+            OffsetError: Some of the offsets are taken, or the offset is after the end, or the last
+                append at this offset had other rows. Nothing is sent.
             WriteStreamError: The write stream is finalized, committed, discarded or expired.
             QueueFullError: There was no space for a minute. Nothing is sent.
             ConfigError: The number of rows, their size or the offset is not allowed.
