@@ -99,7 +99,13 @@ class _Positions:
 
 
 class HeartbeatSchedule:
-    """The reported positions of all stream partitions, and the times of the next heartbeats."""
+    """The reported positions of all stream partitions, and the times of the next heartbeats.
+
+    `is_started` means that a position was reported. Set it if a stream partition needs heartbeats
+    without one.
+    """
+
+    is_started = False
 
     def __init__(self, interval_s: float) -> None:
         """Raises `ConfigError` if the interval is not allowed."""
@@ -112,11 +118,12 @@ class HeartbeatSchedule:
 
     @property
     def next_at(self) -> float:
-        """The time of the next call of `due`."""
-        return min(self._next_due_at, self._announce_at)
+        """The time of the next call of `due`. It is infinite before the start."""
+        return min(self._next_due_at, self._announce_at) if self.is_started else math.inf
 
     def reached(self, heartbeat: Heartbeat, now: float) -> None:
         """Register a position that the application reports. It is not before the last one."""
+        self.is_started = True
         if not self._positions:
             self._announce_at = max(self._announce_at, now + REPEAT_S)
         positions = self._positions.setdefault(heartbeat.stream_partition, _Positions())

@@ -58,7 +58,6 @@ class AutomaticHeartbeats:
         self._bytes, self._transactions = record_bytes, transactions
         self._failures: dict[str, tuple[int, ConnectorError]] = {}
         self._largest_token = self.count = 0
-        self._has_positions = False
 
     @property
     def has_failed(self) -> bool:
@@ -88,7 +87,6 @@ class AutomaticHeartbeats:
         delivery.reached = heartbeat.timestamp
         self._control.complete(COMPLETE_AFTER)
         self._schedule.reached(heartbeat, clock())
-        self._has_positions = True
         if isinstance(self._queue, OutboxQueue):
             self._queue.store_position(heartbeat)
 
@@ -96,8 +94,6 @@ class AutomaticHeartbeats:
         """Send the heartbeats and announcements that are due. Do not wait, except for the commit of
         a transaction. `check` raises what went wrong.
         """
-        if not self._has_positions:
-            return
         now = clock()
         if now < self._schedule.next_at:
             return

@@ -146,12 +146,7 @@ class WriteStream:
                 answer = AppendResult(start, len(rows), len(rows))
                 self._sender.put(Job(append, answer, self.name))
                 return append
-            if placing is Placing.OUT_OF_RANGE:
-                raise offset_out_of_range(self.name, end, start)
-            if placing is Placing.OVERLAP:
-                raise offset_overlap(self.name, end, start, len(rows))
-            if placing is Placing.DIFFERENT:
-                raise rows_different(self.name, end, start, len(rows))
+            self._check_placing(placing, start, len(rows))
             after = self.entry.appended(LastAppend(start, len(rows), digest, now))
             times = [row.commit_timestamp for row in rows if row.commit_timestamp]
             self._sender.put(
@@ -233,6 +228,16 @@ class WriteStream:
             self._sender.put(job, is_urgent=True)
             self.entry = job.after or entry
         return finalized.result()
+
+    def _check_placing(self, placing: Placing, start: int, rows: int) -> None:
+        """Raises `OffsetError` if the rows are not taken."""
+        match placing:
+            case Placing.OUT_OF_RANGE:
+                raise offset_out_of_range(self.name, self.entry.end, start)
+            case Placing.OVERLAP:
+                raise offset_overlap(self.name, self.entry.end, start, rows)
+            case Placing.DIFFERENT:
+                raise rows_different(self.name, self.entry.end, start, rows)
 
     def _check_takes_rows(self) -> None:
         self._sender.check_open()
