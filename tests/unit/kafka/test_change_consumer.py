@@ -224,13 +224,13 @@ DEAD_END = KafkaConfig("127.0.0.1:1")
         (lambda: CommitRange(-1), "CommitRange.start is -1"),
         (lambda: CommitRange(end=10**18), "CommitRange.end is 1000000000000000000"),
         *(
-            (lambda state=state: TransactionConsumer(DEAD_END, "t", start=state), "is not a state")
+            (lambda state=state: TransactionConsumer(DEAD_END, "t", start=state), "are not a state")
             for state in (b"", b"\xff\x00", b"[" * 100_000)
         ),
         *(
             (
                 lambda size=size: TransactionConsumer(DEAD_END, "t", max_buffered_bytes=size),
-                f"max_buffered_bytes is {size}, but must be from 1,024 to 1,099,511,627,776",
+                f"max_buffered_bytes is {size}. It must be from 1,024 to 1,099,511,627,776",
             )
             for size in (0, 1023, 2**40 + 1)
         ),
@@ -440,7 +440,7 @@ def test_a_state_of_another_topic_is_refused(stream: Stream) -> None:
         ({"0": [5, 4]}, "offsets 5, 4"),
         ({"-1": [0, 4]}, "offsets 0, 4"),
         ({"0": [-1, 4]}, "offsets -1, 4"),
-        ({"2": [0, 0]}, "has no Kafka partition 2"),
+        ({"2": [0, 0]}, "a Kafka partition of t"),
     ],
 )
 def test_a_state_with_impossible_offsets_is_refused(
@@ -1007,10 +1007,11 @@ def test_no_error_of_kafka_is_taken_for_a_lack_of_rights(event: int) -> None:
     """REC-21: each error has the words of Kafka, and only some are about rights."""
     error = KafkaError(event)
     is_about_rights = "AUTHORIZATION" in error.name() and "DELEGATION" not in error.name()
+    kafka = KafkaConfig("127.0.0.1:1")
     for shown in (
-        group.unavailable(error, "g"),
+        group.unavailable(error, kafka, "g") or group.not_stored(error, "g"),
         group.not_stored(error, "g"),
-        client.explain(error, KafkaConfig("127.0.0.1:1"), "read t"),
+        client.explain(error, kafka, "read t"),
     ):
         assert error.str() in shown.cause
         assert "rights" not in shown.remedy or is_about_rights
