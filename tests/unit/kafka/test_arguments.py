@@ -7,9 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 
 from connector.config.settings import KafkaConfig
 from connector.errors import ConfigError, InvalidChangeError
+from connector.kafka import Batching, client
 from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.records.model import DataChange, SetCell
 from connector.validation import Limits
@@ -76,3 +78,33 @@ def test_a_position_in_the_future_is_refused(kafka: KafkaConfig) -> None:
         assert caught.value.field == "timestamp"
         producer.send(CHANGE)
         producer.reached("p", now + 60_000_000)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("linger_s", -0.1),
+        ("transaction_rows", 0),
+        ("max_in_flight_bytes", 0),
+        ("max_retry_s", -1),
+        ("max_retry_s", float("inf")),
+        ("linger_s", float("nan")),
+    ],
+)
+def test_a_batching_names_a_value_out_of_its_range(name: str, value: float) -> None:
+    """WRS-6, WRS-9."""
+    given: dict[str, Any] = {name: value}
+    assert argument(lambda: Batching(**given)) == name
+
+
+def test_a_failed_call_of_the_client_is_a_kafka_exception() -> None:
+    """REC-17: also if Python raises a `SystemError` in the place of an exception in a report."""
+    cause = KafkaException(KafkaError(KafkaError._FENCED, "fenced"))
+
+    def call(hidden: BaseException | None) -> None:
+        raise SystemError("returned a result with an exception set") from hidden
+
+    for hidden, code in ((cause, KafkaError._FENCED), (None, KafkaError._FAIL)):
+        with pytest.raises(KafkaException) as caught:
+            client._with_exception(call, hidden)
+        assert caught.value.args[0].code() == code
