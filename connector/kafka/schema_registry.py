@@ -45,31 +45,20 @@ class RegistryClient:
     """Reads schemas by id, and caches them. The schema of an id never changes. Not thread-safe."""
 
     def __init__(self, config: RegistryConfig) -> None:
-        """Create the client without a connection.
-
-        Args:
-            config: The registry.
-
-        Raises:
-            ConfigError: httpx is missing, or the certificates cannot be read.
+        """Create the client without a connection. Raises `ConfigError` if httpx is missing, or the
+        certificates cannot be read.
         """
         self._config = config
         self._by_id: dict[int, str] = {}
         self._http = _connect(config)
 
     def schema(self, schema_id: int) -> str | None:
-        """Return the text of a schema.
+        """Return the text of a schema, with the types of the schemas that it refers to. None: the
+        registry has no such schema. The next call asks again.
 
-        Args:
-            schema_id: The id of the registry.
-
-        Returns:
-            The text, with the types of the schemas that it refers to. For a schema of another kind
-            than Avro, it is that kind, for example `{"schemaType": "PROTOBUF"}`. None: the registry
-            has no such schema. The next call asks again.
-
-        Raises:
-            BrokerError: The registry does not answer, or its answer is not valid.
+        For a schema of another kind than Avro, it is that kind, for example `{"schemaType":
+        "PROTOBUF"}`. Raises `BrokerError` if the registry does not answer, or its answer is not
+        valid.
         """
         if schema_id in self._by_id:
             return self._by_id[schema_id]
@@ -86,20 +75,11 @@ class RegistryClient:
         return {schema_id: self.schema(schema_id) for schema_id in schema_ids}
 
     def schema_id(self, topic: str, schema: str) -> int:
-        """Return the id with which a producer writes `schema` to `topic`.
+        """Return the id with which a producer writes `schema` to `topic`. With `auto_register`, the
+        schema is registered. Otherwise, it is looked up.
 
-        With `auto_register`, the schema is registered. Otherwise, it is looked up.
-
-        Args:
-            topic: The name of the change topic. The subject follows from it.
-            schema: The text of the schema.
-
-        Returns:
-            The id of the registry.
-
-        Raises:
-            BrokerError: The registry does not answer, the subject does not have the schema, or it
-                is incompatible.
+        Raises `BrokerError` if the registry does not answer, the subject does not have the schema,
+        or it is incompatible.
         """
         subject = quote(self._config.subject(topic), safe="")
         path = (

@@ -99,11 +99,8 @@ class WatermarkTracker:
     ) -> None:
         """Take the claims of an accepted record. A replay of a dead letter has none (DLQ-10).
 
-        Args:
-            record: The change or control record.
-            kafka_partition: The Kafka partition where it was read.
-            kafka_partitions: The number of Kafka partitions that the record names (REC-24).
-            arrival: Its record timestamp (µs).
+        `kafka_partitions` is the number that the record names (REC-24). `arrival` is its record
+        timestamp (µs).
         """
         k, named = self._index(kafka_partition), self._count(kafka_partitions)
         self._kafka_partitions = max(self._kafka_partitions, named)
@@ -122,14 +119,9 @@ class WatermarkTracker:
         by_kafka_partition[k] = max(by_kafka_partition.get(k, 0), claim)
 
     def advance(self, now: int, kafka_partitions: int) -> Watermark | None:
-        """Take the claims into the frontier.
+        """Take the claims into the frontier. Return the low watermark if it has advanced.
 
-        Args:
-            now: The clock of the reader (µs).
-            kafka_partitions: The number of Kafka partitions of the topic.
-
-        Returns:
-            The low watermark if it has advanced, otherwise None.
+        `now` is the clock of the reader (µs). `kafka_partitions` is the number of the topic.
         """
         self._kafka_partitions = max(self._kafka_partitions, self._count(kafka_partitions))
         before = self.frontier

@@ -213,18 +213,12 @@ class TransactionAssembler:
         end_commit: int = MAX_LONG,
         state: ReaderState | None = None,
     ) -> None:
-        """Start with nothing, or continue.
+        """Start with nothing, or continue from a state. Then the tracker must begin with the
+        frontier of the state.
 
-        Args:
-            tracker: The low watermark of the same records. To continue, it must begin with the
-                frontier of the state.
-            topic: The name of the topic.
-            topic_id: Kafka's id of the topic.
-            max_buffered_bytes: The bound for changes that were read and not handed out, and for
-                positions that are not acknowledged.
-            start_commit: Changes with a smaller commit timestamp are skipped.
-            end_commit: Changes with a greater one are skipped.
-            state: The state to continue from.
+        `max_buffered_bytes` is the bound for changes that were read and not handed out, and for
+        positions that are not acknowledged. Changes with a commit timestamp outside of
+        `start_commit` to `end_commit` are skipped.
         """
         self._tracker, self._topic, self._topic_id = tracker, topic, topic_id
         self._most, self._start, self._end = max_buffered_bytes, start_commit, end_commit

@@ -189,10 +189,8 @@ def topic_of_catalog(topic: str) -> str:
 
 
 def check_name(argument: str, name: object) -> str:
-    """Return the name of a session or of a write stream within its session.
-
-    Raises:
-        ConfigError: It is not 1 to 64 of the characters - _ . a-z A-Z 0-9.
+    """Return the name of a session or of a write stream within its session. Raises `ConfigError` if
+    it is not one.
     """
     if not isinstance(name, str) or not _is_name(name):
         raise argument_invalid(argument, name, "1 to 64 of the characters - _ . a-z A-Z 0-9")
@@ -200,10 +198,8 @@ def check_name(argument: str, name: object) -> str:
 
 
 def check_stream_names(streams: Iterable[str]) -> list[str]:
-    """Return the different names of write streams, sorted.
-
-    Raises:
-        ConfigError: There are none, or more than 1,000, or one is not like `session/name`.
+    """Return the different names of write streams, sorted. Raises `ConfigError` if there are none,
+    or more than 1,000, or one is not like `session/name`.
     """
     if not isinstance(streams, Iterable):
         raise argument_invalid("streams", streams, "names of write streams, such as job/rows")

@@ -86,13 +86,9 @@ def place(
 ) -> Placing:
     """Decide about an append of so many rows (WRS-7).
 
-    Args:
-        end: The next free offset, appends in flight included.
-        last: The newest append, those in flight included.
-        offset: The offset of the first row. None: the end.
-        rows: The number of rows, at least 1.
-        digest: Returns the digest of the rows at this offset. It is only called to compare it with
-            that of `last`.
+    `end` is the next free offset, and `last` the newest append, those in flight included. Without
+    an `offset`, the rows are taken at the end. `digest` returns the digest of the rows at this
+    offset. It is only called to compare it with that of `last`.
     """
     if offset is None or offset == end:
         return Placing.TAKEN

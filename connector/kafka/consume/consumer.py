@@ -129,7 +129,7 @@ class _Consumer(Generic[Yielded]):
                 does not answer.
             TopicError: The topic was deleted or replaced, or records were deleted before they were
                 read.
-            ConnectorError: Transactions that wait for the low watermark need too much memory.
+            ConnectorError: The transactions that wait need too much memory (`BUFFER_FULL`).
         """
 
     def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:
@@ -322,24 +322,17 @@ class WatermarkConsumer(_RecordConsumer[Timed]):
         staged: bool = False,
         stream: StreamSettings | None = None,
     ) -> None:
-        """Check the topic and find the start position.
+        """Check the topic and find the start position. The arguments are as in `ChangeConsumer`.
 
         Args:
-            kafka: As in `ChangeConsumer`.
-            topic: As in `ChangeConsumer`.
-            start: As in `ChangeConsumer`.
             commits: The commit timestamps to yield. Reading begins where the first such change may
-                be.
-            kafka_partitions: As in `ChangeConsumer`.
-            bounded: As in `ChangeConsumer`.
-            staged: As in `ChangeConsumer`. It excludes the start of a range, because the rows of a
-                release may be much older than the release.
-            stream: As in `ChangeConsumer`.
+                be. A range with a start excludes `staged`, because the rows of a release may be
+                much older than the release.
 
         Raises:
-            OutOfRangeError: The range begins in the future, ends before it begins, or begins
-                before the oldest record of the topic.
-            TopicError, BrokerError, ConfigError: As for `ChangeConsumer`.
+            OutOfRangeError: The range begins before the oldest record of the topic.
+            TopicError, BrokerError, ConfigError: As for `ChangeConsumer`, or the range begins in
+                the future or ends before it begins.
         """
         group = _group_of(start, kafka_partitions)
         if group is not None and commits is not None:
@@ -399,26 +392,19 @@ class TransactionConsumer(_Consumer[Item]):
         stream: StreamSettings | None = None,
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
     ) -> None:
-        """Check the topic and find the start position.
+        """Check the topic and find the start position. The arguments are as in `WatermarkConsumer`.
 
         Args:
-            kafka: As in `ChangeConsumer`.
-            topic: As in `ChangeConsumer`.
             start: Where to start. Bytes are a value of `state()` to continue from. A `Group` stores
                 this state, and records can be `set_aside`. Its replays come as `Late` or
                 `Rejected`.
-            commits: As in `WatermarkConsumer`. A reader that continues from a state begins there.
-            bounded: As in `ChangeConsumer`.
-            staged: As in `WatermarkConsumer`.
-            stream: As in `ChangeConsumer`.
             max_buffered_bytes: The bound for transactions that are read and not yielded: 1 KiB to
                 1 TiB.
 
         Raises:
-            OutOfRangeError: As for `WatermarkConsumer`.
-            TopicError, BrokerError: As for `ChangeConsumer`.
-            ConfigError: As for `ChangeConsumer`, or a number is out of its range, or the state is
-                not one.
+            OutOfRangeError, TopicError, BrokerError: As for `WatermarkConsumer`.
+            ConfigError: As for `WatermarkConsumer`, or a number is out of its range, or the state
+                is not one.
         """
         group = start if isinstance(start, Group) else None
         first: Start = "beginning"
@@ -544,7 +530,7 @@ def _group_of(start: Start | Group, kafka_partitions: Collection[int] | None) ->
 
 
 def _check_range(commits: CommitRange | None, start: Start | Group, *, staged: bool) -> None:
-    """Raises `ConfigError` if a range excludes another argument, and `OutOfRangeError`."""
+    """Raises `ConfigError` if a range excludes another argument, or cannot be one."""
     if commits is None:
         return
     if commits.start is not None and start != "beginning":

@@ -130,21 +130,11 @@ class RecordReader:
             )
 
     def poll(self, timeout_s: float) -> ConsumerRecord | None:
-        """Return the next record of an assigned Kafka partition.
+        """Return the next record of an assigned Kafka partition. None: the time has passed, or a
+        bounded reader has reached its end.
 
-        After an exception, the next call returns the same record.
-
-        Args:
-            timeout_s: The approximate maximum time to wait.
-
-        Returns:
-            The record. None: the time has passed, or a bounded consumer has reached its end.
-
-        Raises:
-            BrokerError: No broker has answered for 30 s. Or a schema is needed, and the registry
-                does not answer.
-            TopicError: The topic was deleted or replaced, or records were deleted before they were
-                read.
+        After an exception, the next call returns the same record. Raises as `poll` of a consumer
+        does.
         """
         if self.finished:
             return None
@@ -211,11 +201,7 @@ class RecordReader:
         )
 
     def commit(self) -> None:
-        """Store the positions of all returned records for the group.
-
-        Raises:
-            BrokerError: Kafka did not store them.
-        """
+        """Store the positions of all returned records for the group. Raises `BrokerError`."""
         assert self._group is not None, (
             "positions of a reader without a group are the caller's to store"
         )

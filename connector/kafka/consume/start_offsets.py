@@ -47,23 +47,11 @@ def first_offsets(
     numbers: Iterable[int],
     committed: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Return the first offset to read of each Kafka partition.
+    """Return the first offset to read of each of the Kafka partitions `numbers`.
 
-    Args:
-        kafka: The brokers and client settings.
-        facts: The topic.
-        start: Where to start. Kafka partitions without a stored position are read from the
-            beginning.
-        numbers: The Kafka partitions.
-        committed: The offsets that a group has stored. They have priority.
-
-    Returns:
-        The offset by Kafka partition.
-
-    Raises:
-        ConfigError: The positions are of another topic.
-        TopicError: Records after a position were deleted.
-        BrokerError: No broker answers.
+    The offsets that a group has `committed` have priority. Kafka partitions without a stored
+    position are read from the beginning. Raises `ConfigError` if the positions are of another
+    topic, `TopicError` if records after one were deleted, and `BrokerError`.
     """
     first = topics.beginning_offsets(kafka, facts)
     stored = dict(committed or {})
@@ -170,23 +158,12 @@ def first_positions(
     kafka_partitions: Collection[int] | None,
     has_roots: bool,
 ) -> tuple[Position, ...]:
-    """Return the positions after which a reader from `start_commit` on reads.
+    """Return the positions after which a reader from the commit timestamp `start_commit` (µs) on
+    reads, without those of Kafka partitions that are read from their beginning.
 
-    Args:
-        kafka: The brokers and client settings.
-        facts: The topic.
-        decoder: Decodes the records in which announcements are looked for.
-        start_commit: The least commit timestamp (µs).
-        kafka_partitions: The Kafka partitions to read. None: all.
-        has_roots: Whether the reader knows the roots, and needs no announcement.
-
-    Returns:
-        The positions, without those of Kafka partitions that are read from their beginning.
-
-    Raises:
-        OutOfRangeError: The topic may not hold all changes from `start_commit` on any more.
-        ConfigError: The topic lacks one of the Kafka partitions.
-        BrokerError: No broker answers.
+    With `has_roots`, the reader knows the roots, and needs no announcement. Raises
+    `OutOfRangeError` if the topic may not hold all changes from `start_commit` on any more,
+    `ConfigError` if it lacks one of the Kafka partitions, and `BrokerError`.
     """
     arrival = first_arrival(facts, decoder.limits, start_commit)
     first = topics.beginning_offsets(kafka, facts)

@@ -53,21 +53,14 @@ def read(
     session: str = "",
     owner: str = "",
 ) -> Catalog:
-    """Read the committed records of the catalog.
+    """Read the committed records of the catalog `facts`.
 
-    Args:
-        kafka: The brokers and client settings.
-        facts: The result of `describe`.
-        is_complete: Read up to the high watermark, and wait for the end of the transactions that
-            are open now. Otherwise, read what can be read at once.
-        topic_id: The id of the change topic. Empty: it is not compared.
-        session: As in `Catalog`.
-        owner: As in `Catalog`.
+    With `is_complete`, it reads up to the high watermark, and waits for the end of the transactions
+    that are open now. Otherwise, it reads what can be read at once. An empty `topic_id` of the
+    change topic is not compared. `session` and `owner` are as in `Catalog`.
 
-    Raises:
-        TopicError: A record is not one of the catalog, or sessions wrote to an earlier change topic
-            with another id.
-        BrokerError: No broker answers, or an open transaction does not end.
+    Raises `TopicError` if a record is not one of the catalog, or if sessions wrote to an earlier
+    change topic. Raises `BrokerError` also if an open transaction does not end.
     """
     catalog = Catalog(session, owner)
     offsets = topics.high_watermarks if is_complete else topics.end_offsets

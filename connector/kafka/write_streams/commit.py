@@ -133,25 +133,15 @@ def release_again(
     *,
     registry: RegistryConfig | None = None,
 ) -> int:
-    """Release rows again, with the present time as their commit timestamp (WRS-20).
+    """Release the ranges of a release again, with the present time as their commit timestamp
+    (WRS-20).
 
-    It is for a release that was too late. If its rows were released meanwhile, this has no effect.
+    It is for a release that was too late. Return the new commit timestamp (µs). If one of the
+    pending write streams has another one than `commit_timestamp` already, it is that one, and
+    nothing is sent.
 
-    Args:
-        kafka: The brokers and client settings.
-        topic: The name of the change topic.
-        ranges: The ranges of the release that was too late.
-        commit_timestamp: The commit timestamp (µs) of that release.
-        registry: The schema registry.
-
-    Returns:
-        The new commit timestamp (µs). If one of the pending write streams has another one than
-        `commit_timestamp` already, it is that one, and nothing is sent.
-
-    Raises:
-        WriteStreamError: The catalog does not have one of the write streams.
-        WriterConflictError, DeliveryError, TopicError, BrokerError: As for
-            `commit_streams`.
+    Raises `WriteStreamError` if the catalog does not have one of the write streams, and as
+    `commit_streams` does.
     """
     wanted = tuple(ranges)
     names = sorted({range_.stream for range_ in wanted})
