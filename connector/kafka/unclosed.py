@@ -62,6 +62,14 @@ def watch(owner: object, unclosed: Unclosed) -> Callable[[], object]:
     return closed
 
 
+def close_after(error: BaseException, close: Callable[[], None]) -> None:
+    """Close after an exception. An error of `close` becomes a note of it."""
+    try:
+        close()
+    except ConnectorError as further:
+        error.add_note(f"in addition: {further}")
+
+
 def warn(text: str) -> None:
     """Write a sentence to standard error. Without it, there is no reader."""
     with suppress(OSError, ValueError, RuntimeError, AttributeError):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from connector.errors import ConnectorError, DeliveryError
+from connector.kafka.unclosed import close_after
 
 if TYPE_CHECKING:
     from connector.kafka.produce.heartbeats import AutomaticHeartbeats
@@ -53,10 +54,7 @@ class Closing:
             if self._is_open() or self._results.failed or self._results.refused:
                 raise self._results.not_delivered()
         except DeliveryError as error:
-            try:
-                self._send_last(deadline)
-            except ConnectorError as further:
-                error.add_note(f"in addition: {further}")
+            close_after(error, lambda: self._send_last(deadline))
             raise
         self._send_last(deadline)
 

@@ -15,7 +15,7 @@ import sqlite3
 import struct
 import weakref
 import zlib
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -37,8 +37,7 @@ from connector.kafka.topics import TopicFacts
 from connector.stored import from_stored, to_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from connector.kafka.transactions import HeaderList
     from connector.records.model import Heartbeat
@@ -290,12 +289,26 @@ class OutboxFile:
                 self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return cause
 
-    def _transaction(self) -> _Transaction:
-        assert self._database is not None
-        return _Transaction(self._database)
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """A block that is committed as one."""
+        database = self._database
+        assert database is not None
+        database.execute("BEGIN IMMEDIATE")
+        try:
+            yield database
+            database.execute("COMMIT")
+        finally:
+            if database.in_transaction:
+                database.execute("ROLLBACK")
 
-    def _usable(self) -> _Usable:
-        return _Usable(self)
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Raise `OutboxError` if SQLite or the system cannot use the file in this block."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, OSError, RuntimeError) as error:
+            raise self._error(error) from error
 
     def _check_is_outbox(self) -> None:
         """Raises `OutboxError` if something else is at the path."""
@@ -360,43 +373,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class _Usable:
-    """Raises `OutboxError` if SQLite or the system cannot use the file in this block."""
-
-    __slots__ = ("_file",)
-
-    def __init__(self, file: OutboxFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, sqlite3.Error | ValueError | OSError | RuntimeError):
-            raise self._file._error(error) from error
-
-
-class _Transaction:
-    """A block that is committed as one."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._database = database
-
-    def __enter__(self) -> sqlite3.Connection:
-        self._database.execute("BEGIN IMMEDIATE")
-        return self._database
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        try:
-            if kind is None:
-                self._database.execute("COMMIT")
-        finally:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
 
 
 def _connect(path: Path) -> sqlite3.Connection:

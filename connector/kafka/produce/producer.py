@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Self
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import source_letter
-from connector.errors import ConnectorError, argument_invalid
+from connector.errors import argument_invalid
 from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
@@ -32,14 +32,12 @@ from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
 from connector.kafka.sending import SendQueue
 from connector.kafka.topics import TopicFacts
 from connector.kafka.transactions import HeaderList, Headers, headers_of
-from connector.kafka.unclosed import watch
+from connector.kafka.unclosed import close_after, watch
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.produce.results import Queue
 
@@ -513,19 +511,11 @@ class ChangeProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
-            return
-        try:
-            self.close(timeout_s=5)
-        except ConnectorError as further:
-            error.add_note(f"in addition: {further}")
+        else:
+            close_after(error, lambda: self.close(timeout_s=5))
 
 
 class CopyingProducer(ChangeProducer):

@@ -6,11 +6,11 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from connector.clock import now_us
-from connector.errors import ConnectorError, InvalidChangeError, argument_invalid
+from connector.errors import InvalidChangeError, argument_invalid
 from connector.errors.write_streams import write_streams_too_many
 from connector.kafka import topics
 from connector.kafka.transactions import TransactionClient
-from connector.kafka.unclosed import watch
+from connector.kafka.unclosed import close_after, watch
 from connector.kafka.write_streams.catalog import SessionCatalog
 from connector.kafka.write_streams.messages import Encoding, SessionPartitions
 from connector.kafka.write_streams.queue import Batching, JobQueue
@@ -29,8 +29,6 @@ from connector.write_streams.model import (
 from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
     from connector.records.model import DataChange
@@ -236,17 +234,9 @@ class WriteSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
-            return
-        try:
+        else:
             # The source may not be delivered up to here, so the stream partition goes on.
-            self.close(timeout_s=5, ends_partition=False)
-        except ConnectorError as further:
-            error.add_note(f"in addition: {further}")
+            close_after(error, lambda: self.close(timeout_s=5, ends_partition=False))
