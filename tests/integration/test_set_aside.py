@@ -145,7 +145,7 @@ def test_a_record_that_cannot_be_read_can_be_set_aside(
     assert effects == {}
 
 
-def test_what_cannot_be_set_aside_is_an_error_that_loses_nothing(
+def test_an_item_that_cannot_be_set_aside_is_an_error_that_loses_nothing(
     kafka: KafkaConfig,
     new_topic: NewTopic,
     group: Callable[..., tuple[topics.TopicFacts, str]],

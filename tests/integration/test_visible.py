@@ -39,7 +39,7 @@ def topic(kafka: KafkaConfig, new_topic: NewTopic) -> TopicFacts:
 
 
 @pytest.mark.parametrize("near", [0, probe_offsets.NEAR])
-def test_only_what_is_committed_is_seen(
+def test_only_committed_records_are_visible(
     kafka: KafkaConfig, topic: TopicFacts, monkeypatch: pytest.MonkeyPatch, near: int
 ) -> None:
     """Read through, or place by place; up to a marker at the very end, and beyond what there is."""

@@ -263,7 +263,7 @@ def test_only_an_item_of_this_consumer_can_be_set_aside(stream: Stream) -> None:
         consumer.set_aside(second, "bad")
 
 
-def test_at_the_end_a_reader_says_what_it_holds_back(stream: Stream) -> None:
+def test_a_finished_consumer_reports_the_transactions_that_wait(stream: Stream) -> None:
     """SUB-3: how many transactions, and the stream partition that delays the low watermark."""
     two = ChildPartitions("root", T0, 0, (ChildPartition("p"), ChildPartition("q")))
     stream.everywhere(two, beat(10), Heartbeat("q", T0 + 4))
@@ -1019,7 +1019,7 @@ def test_no_error_of_kafka_is_taken_for_a_lack_of_rights(event: int) -> None:
 
 
 @pytest.mark.parametrize("start", ["end", NOW, "beginning"], ids=["end", "time", "beginning"])
-def test_a_group_without_positions_says_that_it_leaves_records_out(
+def test_a_group_without_positions_warns_of_skipped_records(
     stream: Stream, start: str | int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """REC-21: Kafka may have forgotten its positions. With stored ones, nothing is left out."""

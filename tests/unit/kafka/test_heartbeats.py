@@ -265,7 +265,7 @@ def test_a_position_that_goes_back_or_is_of_no_live_stream_partition_is_refused(
     assert read_heartbeats(kafka) == [Heartbeat("p", 5), Heartbeat("q", 9), Heartbeat("a", 8)]
 
 
-def test_who_announces_nothing_may_report_only_what_it_has_sent(
+def test_a_copying_producer_reports_positions_of_sent_stream_partitions_only(
     kafka: KafkaConfig, hand: HandClock
 ) -> None:
     with CopyingProducer(kafka, FACTS) as sender:
@@ -443,7 +443,7 @@ def test_close_sends_the_last_heartbeat_where_it_is_true(
     assert read_heartbeats(kafka) == [Heartbeat("p", 3, b"last")]
 
 
-def test_close_says_that_the_last_heartbeat_was_not_delivered(hand: HandClock) -> None:
+def test_close_fails_if_the_last_heartbeat_was_not_delivered(hand: HandClock) -> None:
     sender = ChangeProducer(DEAD, FACTS)
     sender.reached("p", 3)
     began = time.monotonic()
@@ -577,7 +577,7 @@ def announced(at: int, *names: str, sequence: int = 0) -> ChildPartitions:
     return ChildPartitions("root", at, sequence, tuple(ChildPartition(name) for name in names))
 
 
-def test_an_automatic_heartbeat_ends_nobody_between_two_parts_of_an_announcement(
+def test_an_automatic_heartbeat_between_two_parts_of_an_announcement_ends_no_stream_partition(
     kafka: KafkaConfig, hand: HandClock
 ) -> None:
     """WMK-6, PUB-1"""

@@ -640,7 +640,7 @@ def test_something_else_at_the_path_is_not_touched(new: Open, path: Path, what: 
 # ── how a producer ends ───────────────────────────────────────────────────────────────────────────
 
 
-def test_close_says_that_records_are_in_the_outbox(cluster: MockCluster, new: Open) -> None:
+def test_close_reports_the_records_in_the_outbox(cluster: MockCluster, new: Open) -> None:
     """PUB-3"""
     with pytest.raises(DeliveryError) as caught, new() as producer:
         cluster.stop()

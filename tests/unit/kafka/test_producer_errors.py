@@ -91,7 +91,7 @@ def send_again_what_failed(producer: ChangeProducer) -> None:
             break
 
 
-def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(
+def test_after_a_fatal_error_records_without_a_report_are_undelivered_and_the_producer_goes_on(
     cluster: MockCluster,
 ) -> None:
     with ChangeProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
@@ -112,7 +112,7 @@ def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes
 # ── acknowledgements and batches (PUB-5) ──────────────────────────────────────────────────────────
 
 
-def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockCluster) -> None:
+def test_poll_reports_each_record_once_without_flush(cluster: MockCluster) -> None:
     """PUB-5: a control record is acknowledged once all Kafka partitions have it."""
     told, records = Told(), [*map(change, range(250)), Heartbeat("p", 250)]
     with ChangeProducer(cluster.kafka, FACTS) as producer:
@@ -124,7 +124,7 @@ def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockC
     assert set(told.calls.values()) == {1}
 
 
-def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(
+def test_a_refused_record_is_reported_with_the_reason_and_stays_undelivered(
     cluster: MockCluster,
 ) -> None:
     """PUB-5: `flush` raises as it does for who has not asked."""
@@ -144,7 +144,7 @@ def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(
         assert told.errors == {change(0): None, change(1): None}
 
 
-def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> None:
+def test_after_a_fatal_error_each_record_is_reported_once(cluster: MockCluster) -> None:
     """PUB-5: what has no report counts as failed, and its answer does not come a second time."""
     told = Told()
     with ChangeProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
@@ -164,7 +164,7 @@ def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> N
     assert told.calls.total() == 19
 
 
-def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster) -> None:
+def test_on_delivery_may_send_and_flush_waits_for_the_record(cluster: MockCluster) -> None:
     with ChangeProducer(cluster.kafka, FACTS) as producer:
         refusals: list[str] = []
 
@@ -184,7 +184,7 @@ def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster)
 
 
 @pytest.mark.parametrize("what", ["poll", "flush", "close"])
-def test_who_is_told_may_not_wait(cluster: MockCluster, what: str) -> None:
+def test_on_delivery_may_not_wait(cluster: MockCluster, what: str) -> None:
     with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send(change(0), on_delivery=lambda _record, _error: getattr(producer, what)())
         with pytest.raises(AssertionError, match="may send, and nothing else"):
@@ -224,7 +224,7 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
     producer.close()
 
 
-def test_what_is_open_when_a_producer_closes_is_told_as_failed(
+def test_open_records_are_reported_as_failed_when_a_producer_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PUB-5: as that which finds no room."""
@@ -279,7 +279,7 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
         assert told.errors == dict.fromkeys(map(change, range(5, 8)))
 
 
-def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
+def test_a_batch_without_space_in_the_queue_is_undelivered_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for
@@ -305,7 +305,7 @@ def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
         producer.close(timeout_s=0.1)
 
 
-def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCluster) -> None:
+def test_records_of_a_transaction_are_reported_when_it_ends(cluster: MockCluster) -> None:
     """PUB-5, REC-17: acknowledged by the brokers is not yet delivered."""
     told = Told()
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
@@ -327,7 +327,7 @@ def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCl
         assert told.calls == Counter([change(0), *map(change, range(4))])
 
 
-def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
+def test_on_delivery_sends_in_a_transaction_of_its_own(
     cluster: MockCluster,
 ) -> None:
     """PUB-5: and `flush` returns when those who were sent thereby are told, too."""
@@ -367,7 +367,9 @@ def test_what_was_given_up_is_answered_once() -> None:
 @pytest.mark.parametrize(
     "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
 )
-def test_what_passes_is_asked_for_again(cluster: MockCluster, request_kind: int) -> None:
+def test_temporary_errors_of_a_transaction_are_retried(
+    cluster: MockCluster, request_kind: int
+) -> None:
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         cluster.answer_with(request_kind, *[mock_cluster.CONCURRENT_TRANSACTIONS] * 2)
         producer.send(change(0))
@@ -397,7 +399,7 @@ def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(
         assert producer.delivered == 4
 
 
-def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
+def test_a_commit_with_an_unknown_outcome_is_sent_again_by_another_client(
     cluster: MockCluster,
 ) -> None:
     """REC-18: its heartbeat may have been read, so nothing new may come before it."""
@@ -452,7 +454,7 @@ def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockClu
         ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
 
 
-def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster) -> None:
+def test_an_aborted_transaction_leaves_no_claim_and_no_lineage(cluster: MockCluster) -> None:
     """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():

@@ -29,7 +29,7 @@ def stub() -> Iterator[RegistryStub]:
         yield registry
 
 
-def test_a_known_id_is_asked_for_once(stub: RegistryStub) -> None:
+def test_the_schema_of_an_id_is_requested_once(stub: RegistryStub) -> None:
     stub.add(SCHEMA, 7)
     with RegistryClient(RegistryConfig(stub.url)) as client:
         assert client.schemas([7, 7]) == {7: SCHEMA}
@@ -62,7 +62,7 @@ def test_referenced_schemas_are_read_with(stub: RegistryStub) -> None:
 
 
 @pytest.mark.parametrize("kind", ["PROTOBUF", "JSON"])
-def test_a_schema_of_another_kind_is_told_by_its_kind(stub: RegistryStub, kind: str) -> None:
+def test_a_schema_that_is_not_avro_is_returned_as_its_kind(stub: RegistryStub, kind: str) -> None:
     """REC-11."""
     stub.add('syntax = "proto3";', 7, schemaType=kind)
     with RegistryClient(RegistryConfig(stub.url)) as client:
@@ -71,14 +71,14 @@ def test_a_schema_of_another_kind_is_told_by_its_kind(stub: RegistryStub, kind: 
     assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in found.detail
 
 
-def test_an_absent_id_is_asked_for_again(stub: RegistryStub) -> None:
+def test_a_missing_id_is_requested_again(stub: RegistryStub) -> None:
     with RegistryClient(RegistryConfig(stub.url)) as client:
         assert client.schema(8) is None
         stub.add(SCHEMA, 8)
         assert client.schema(8) == SCHEMA
 
 
-def test_an_id_that_no_registry_gives_out_is_not_asked_for(stub: RegistryStub) -> None:
+def test_an_id_above_the_range_of_registries_is_not_requested(stub: RegistryStub) -> None:
     """Registries answer it with an error of their web server: a rubbish record must not halt the
     stream.
     """
@@ -124,7 +124,7 @@ def test_a_lasting_failure_is_an_error(stub: RegistryStub) -> None:
     assert "HTTP 500: broken" in caught.value.cause
 
 
-def test_nobody_there_is_an_error() -> None:
+def test_a_registry_that_does_not_answer_is_an_error() -> None:
     with (
         RegistryClient(RegistryConfig("http://127.0.0.1:1")) as client,
         pytest.raises(BrokerError, match="cannot be reached"),
@@ -140,7 +140,7 @@ def test_the_schema_of_a_topic_is_looked_up_under_its_subject(stub: RegistryStub
     assert stub.requests == ["POST /subjects/my%20topic-value"]
 
 
-def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(
+def test_a_schema_that_is_not_registered_is_an_error_without_auto_register(
     stub: RegistryStub,
 ) -> None:
     with (
@@ -164,7 +164,7 @@ def test_the_remedy_names_the_file_of_the_schema(stub: RegistryStub) -> None:
     assert "Register schemas/change_record.v1.avsc under" in caught.value.remedy
 
 
-def test_an_incompatible_schema_is_said_in_the_registrys_words(stub: RegistryStub) -> None:
+def test_an_incompatible_schema_has_the_text_of_the_registry(stub: RegistryStub) -> None:
     stub.failures = [(409, '{"error_code": 409, "message": "reader is missing field x"}')]
     with (
         RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client,

@@ -59,7 +59,7 @@ def test_what_was_sent_is_in_the_topic_however_the_program_ends(
 
 
 @pytest.mark.parametrize("how", ["last line", "dropped", "worker", "exception", "sys.exit"])
-def test_a_program_that_loses_records_says_how_many_and_does_not_end_with_0(
+def test_a_program_that_loses_records_reports_their_number_and_exits_with_1(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
     """PUB-8: Kafka refuses them. An exception of the program is still shown."""
@@ -147,7 +147,7 @@ def test_an_open_transaction_is_lost_and_counted(cluster: MockCluster, tmp_path:
 
 
 @pytest.mark.parametrize("how", ["last line", "dropped", "exception"])
-def test_a_reader_says_how_much_its_group_reads_again(
+def test_a_consumer_reports_how_many_records_its_group_reads_again(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
     """PUB-8: it commits nothing, because it does not know what was handled. Nothing is lost."""

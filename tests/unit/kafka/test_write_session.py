@@ -156,7 +156,7 @@ def test_a_release_is_after_the_reported_position(session_kafka: KafkaConfig) ->
             assert held.commit_timestamp > ahead
 
 
-def test_an_append_that_is_refused_says_what_was_expected(session_kafka: KafkaConfig) -> None:
+def test_an_append_that_is_refused_names_the_expected_offset(session_kafka: KafkaConfig) -> None:
     """WRS-5, WRS-7, WRS-4: nothing of it is sent, and the session goes on."""
     with WriteSession(
         session_kafka, FACTS, "job", limits=Limits(max_record_bytes=1_000)
@@ -264,7 +264,7 @@ def test_no_heartbeat_passes_a_release_that_is_held(
 
 @pytest.mark.parametrize("code", [0, KafkaError.INVALID_TXN_STATE, KafkaError._TIMED_OUT])
 @pytest.mark.parametrize("is_in_catalog", [False, True])
-def test_a_failed_commit_is_looked_up(
+def test_the_outcome_of_a_failed_commit_is_read_from_the_catalog(
     code: int, is_in_catalog: bool, session_kafka: KafkaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WRS-8: the caller notices nothing."""

@@ -192,7 +192,7 @@ def test_an_end_that_is_read_before_its_announcement_holds_the_low_watermark() -
     assert frontier.low_watermark is None
 
 
-def test_whom_later_announcements_leave_out_has_ended() -> None:
+def test_a_stream_partition_that_later_announcements_omit_has_ended() -> None:
     """WMK-6: the first that omits it may have a part that is still to come; the next one shows that
     it has none.
     """
@@ -240,7 +240,9 @@ def test_an_announcement_without_children_ends_all_at_once() -> None:
 
 
 @pytest.mark.parametrize("named", [frozenset[str](), frozenset({"q"})])
-def test_who_ended_before_kafka_partitions_were_added_does_not_hold(named: frozenset[str]) -> None:
+def test_a_stream_partition_that_ended_before_kafka_partitions_were_added_delays_nothing(
+    named: frozenset[str],
+) -> None:
     """WMK-7, WMK-6: a commit, a load or a closed session, an omitted stream partition, and a root
     that the configuration names, for a reader that begins after the growth.
     """
@@ -280,7 +282,7 @@ def test_the_earliest_of_different_starts_counts() -> None:
         assert (list(frontier.live), frontier.low_watermark) == (["x"], 100)
 
 
-def test_an_announcement_speaks_for_its_own_root() -> None:
+def test_an_announcement_counts_for_its_own_root_only() -> None:
     """WMK-6."""
     frontier = after(
         said(announcement("a")),
@@ -343,7 +345,7 @@ def together(*heard: BatchClaims) -> BatchClaims:
     )
 
 
-def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whatever_the_batches() -> (
+def test_a_forgotten_stream_partition_that_sends_and_ends_again_has_ended_with_any_batches() -> (
     None
 ):
     """WMK-7, WMK-9: whether it speaks and ends in one batch or in two does not matter."""
@@ -359,7 +361,7 @@ def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whateve
         assert again == frontier
 
 
-def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
+def test_an_end_below_the_horizon_makes_no_unknown_parent_known() -> None:
     """WMK-7, WMK-9: of a merge that is said again, the parent that was forgotten is not waited
     for.
     """
@@ -380,7 +382,9 @@ def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
-def test_who_is_new_and_lags_behind_the_horizon_is_waited_for(is_announced: bool) -> None:
+def test_a_new_stream_partition_behind_the_horizon_delays_the_low_watermark(
+    is_announced: bool,
+) -> None:
     """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of
     somebody who begins late.
     """
@@ -430,7 +434,7 @@ def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() ->
     assert list(after(*later, frontier=frontier).live) == ["e"]
 
 
-def test_the_children_of_whom_the_operator_ended_have_its_root() -> None:
+def test_the_children_of_a_closed_stream_partition_have_its_root() -> None:
     """WMK-8: what was said of the one that is over is not forgotten with it."""
     frontier = ended(
         after(said(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p"
@@ -554,7 +558,7 @@ def test_key_ranges_cover_the_key_space(
     assert frontier.low_watermark == (None if wrong else 50)
 
 
-def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
+def test_a_stall_has_the_kafka_partition_and_its_start() -> None:
     """WMK-12: by a clock that is handed in."""
     frontier = after(said(announcement("a", "b")), beats("a", 50, 50), now=100)
     frontier = after(beats("a", 60, 60), beats("b", 70), frontier=frontier, now=200)

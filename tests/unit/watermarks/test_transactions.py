@@ -171,14 +171,14 @@ def test_a_full_buffer_names_the_stream_partition_that_lags() -> None:
     assert read(reader, change(10), Heartbeat("p", 10)) == []
 
 
-def test_a_buffer_without_a_low_watermark_says_so() -> None:
+def test_a_full_buffer_names_the_missing_low_watermark() -> None:
     reader = Reader(most=1100)
     read(reader, change(3))
     with pytest.raises(ConnectorError, match="not all stream partitions were announced"):
         read(reader, change(4))
 
 
-def test_a_program_that_never_acknowledges_is_told() -> None:
+def test_a_program_that_never_acknowledges_gets_an_error() -> None:
     reader = announced(most=2000)
     for number in range(1, 4):
         read(reader, change(number), Heartbeat("p", number))
@@ -318,7 +318,7 @@ def release(at: int, upto: int = 2) -> Release:
     return Release("p", at, (OffsetRange("s/w", 0, upto),))
 
 
-def test_rows_come_at_once_and_their_release_at_its_place() -> None:
+def test_rows_come_at_once_and_their_release_in_order() -> None:
     """WRS-22: a release is one transaction in the order of commit timestamp and position."""
     reader = announced()
     assert read(reader, row(0), change(5), row(1)) == [

@@ -92,7 +92,7 @@ def test_a_write_stream_refuses_an_append_a_commit_or_a_discard_for_one_reason(
     assert tuple(found) == faults
 
 
-def test_a_write_stream_that_is_not_there_is_not_found() -> None:
+def test_a_missing_write_stream_has_the_fault_not_found() -> None:
     """WRS-14."""
     assert commit_fault(None, 1, 1) is discard_fault(None, 1, 1) is Fault.NOT_FOUND
 

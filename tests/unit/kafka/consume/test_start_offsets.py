@@ -77,7 +77,7 @@ def test_the_first_offset_has_no_position() -> None:
     assert positions_at(FACTS, {0: 3, 1: 0}, FIRST) == (stored(2),)
 
 
-def test_what_was_read_must_still_be_there() -> None:
+def test_records_that_were_read_must_still_exist() -> None:
     check_reached(DEAD, FACTS, {0: 9, 1: 5})
     with pytest.raises(TopicError) as caught:
         check_reached(DEAD, FACTS, {0: 9, 1: 6})
