@@ -289,18 +289,9 @@ class OutboxFile:
                 self._execute("PRAGMA wal_checkpoint(TRUNCATE)")
         return cause
 
-    @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        """A block that is committed as one."""
-        database = self._database
-        assert database is not None
-        database.execute("BEGIN IMMEDIATE")
-        try:
-            yield database
-            database.execute("COMMIT")
-        finally:
-            if database.in_transaction:
-                database.execute("ROLLBACK")
+    def _transaction(self) -> _Transaction:
+        assert self._database is not None
+        return _Transaction(self._database)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -373,6 +364,25 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class _Transaction:
+    """A block that is committed as one."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def __enter__(self) -> sqlite3.Connection:
+        self._database.execute("BEGIN IMMEDIATE")
+        return self._database
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._database.execute("COMMIT")
+        finally:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
 
 
 def _connect(path: Path) -> sqlite3.Connection:
