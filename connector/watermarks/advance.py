@@ -10,7 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from connector.records.model import ChildPartition, ChildPartitions
+from connector.records.model import ChildPartition
 from connector.watermarks.frontier import (
     NOTHING,
     UNKNOWN,
@@ -27,6 +27,7 @@ from connector.watermarks.stream_partition import (
     StreamPartition,
     is_read_everywhere,
     least,
+    parents_in,
 )
 
 
@@ -56,7 +57,7 @@ def advance(
     if batch.lineage:
         second_newest = _second_newest(frontier.announcements)
         for lineage in batch.lineage:
-            if not _parents_in(lineage.record):
+            if not parents_in(lineage.record):
                 news = join(
                     news, _facts_of_announcement(lineage, frontier.past_roots, second_newest)
                 )
@@ -66,7 +67,7 @@ def advance(
     }
     facts = join(frontier, join(news, Frontier(partitions=senders)))
     facts = _with_ends(
-        facts, [lineage for lineage in batch.lineage if _parents_in(lineage.record)], horizon
+        facts, [lineage for lineage in batch.lineage if parents_in(lineage.record)], horizon
     )
     facts = _with_epochs(facts, batch.epochs, batch.claims)
     for name in ends:
@@ -86,11 +87,6 @@ def _with_epochs(
         if name in facts.partitions and name not in senders
     }
     return join(facts, Frontier(partitions=silent)) if silent else facts
-
-
-def _parents_in(record: ChildPartitions) -> set[str]:
-    """Return the parents in a child-partitions record. An announcement has no parents."""
-    return {parent for child in record.children for parent in child.parent_partition_tokens}
 
 
 def _second_newest(
@@ -139,7 +135,7 @@ def _with_ends(facts: Frontier, ends: Iterable[LineageRecord], horizon: int | No
     news, left, partition_names = UNKNOWN, list(ends), set(facts.partitions)
 
     def parents_of(end: LineageRecord) -> set[str]:
-        parents = _parents_in(end.record)
+        parents = parents_in(end.record)
         is_young = horizon is None or end.record.start_timestamp >= horizon
         return parents if is_young else parents & partition_names
 
@@ -172,7 +168,7 @@ def _facts_of_end(lineage: LineageRecord, parents: set[str]) -> Frontier:
         ended_in={lineage.kafka_partition: lineage.kafka_partitions},
         ends_at=start,
     )
-    named = _parents_in(record)
+    named = parents_in(record)
     ends = {record.stream_partition} & named or named
     of_parents = {
         parent: end if parent in ends else StreamPartition(introduced_at=start)

@@ -3,7 +3,7 @@
 Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* was
 delivered. Within one Kafka partition, the records of a stream partition arrive in the order in
 which they were sent. Therefore a claim in a record is true for all records of the same stream
-partition that precede it in the same Kafka partition. It says nothing about other Kafka partitions
+partition that precede it in the same Kafka partition. It does not hold for other Kafka partitions
 (WMK-1).
 A frontier contains facts that only grow: the greatest claim by stream partition and Kafka
 partition, the lineage, and the Kafka partitions where each end was read. Therefore the reading

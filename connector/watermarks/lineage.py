@@ -10,7 +10,7 @@ them, an announcement of another process with a time between the two could end t
 would omit them.
 A new producer does not know any lineage. When a stream partition first sends a record, it is
 announced as a root, with a time just before this record. At this time it has no descendants, so the
-announcement omits none. It says nothing about other descendants of its real root. All roots are
+announcement omits none. It is no claim about other descendants of its real root. All roots are
 announced again, with all their live descendants, several times within the topic's retention.
 An announcement may have several parts, and other records may be sent between them. So a name that
 the caller's announcement omits ends only when all parts are known to be sent (`complete`). Then a
@@ -32,6 +32,7 @@ from connector.records.model import (
     Record,
     time_of,
 )
+from connector.watermarks.stream_partition import parents_in
 
 REPETITIONS: Final = 5
 """Announcements within the topic's retention. It is one more than WMK-6 requires, because a
@@ -102,7 +103,7 @@ class Announcements:
         about the parts of its announcement.
         """
         if not is_automatic:
-            is_announcement = isinstance(record, ChildPartitions) and not _parents_in(record)
+            is_announcement = isinstance(record, ChildPartitions) and not parents_in(record)
             self.complete(
                 now, COMPLETE_AFTER, besides=record.stream_partition if is_announcement else ""
             )
@@ -130,7 +131,7 @@ class Announcements:
 
         Each parent of a merge reports the merge, and the report ends only this parent.
         """
-        parents = _parents_in(record)
+        parents = parents_in(record)
         if parents:
             return {record.stream_partition} & parents or parents
         root, newest = record.stream_partition, self._newest.get(record.stream_partition)
@@ -150,7 +151,7 @@ class Announcements:
         """Learn from child partitions that are sent."""
         root, at = record.stream_partition, record.start_timestamp
         newest = self._newest.get(root)
-        is_announcement = not _parents_in(record)
+        is_announcement = not parents_in(record)
         if is_announcement and newest is not None and at < newest.start_timestamp:
             return
         ended, omitted = self.ended_by(record), frozenset[str]()
@@ -332,7 +333,3 @@ class Announcements:
                 names.add(name)
                 ways.extend(self._children.get(name, ()))
         return names & self._lived.keys()
-
-
-def _parents_in(record: ChildPartitions) -> set[str]:
-    return {parent for child in record.children for parent in child.parent_partition_tokens}

@@ -1,7 +1,7 @@
-"""The epoch of a producer says which of two producers of a stream partition began later (PUB-4).
+"""The epoch of a producer shows which of two producers of a stream partition began later (PUB-4).
 
 Each control record of a producer has the Kafka header `EPOCH_HEADER`, with the epoch in decimal.
-Kafka cannot shut out an older producer without a transactional id. But an older epoch behind a
+Kafka cannot fence an older producer without a transactional id. But an older epoch behind a
 newer one in the same Kafka partition shows that both producers write.
 """
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple
 
-from connector.records.model import MAX_TIMESTAMP
+from connector.records.model import MAX_TIMESTAMP, ChildPartitions
 from connector.records.views import Named
 
 UNBOUNDED: Final = MAX_TIMESTAMP + 1
@@ -116,3 +116,8 @@ def least(first: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
 
 def _greatest(first: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     return {k: max(first.get(k, 0), other.get(k, 0)) for k in sorted({*first, *other})}
+
+
+def parents_in(record: ChildPartitions) -> set[str]:
+    """Return the parents in a child-partitions record. An announcement has no parents."""
+    return {parent for child in record.children for parent in child.parent_partition_tokens}

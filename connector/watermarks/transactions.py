@@ -106,7 +106,7 @@ class Released:
       transactions or of a range of commit time says so.
     - `number` is as in `WholeTransaction`.
 
-    It does not say that tables show the rows. For example, ingest withholds a release while one of
+    It does not mean that tables show the rows. For example, ingest withholds a release while one of
     its rows is a dead letter.
     """
 

@@ -241,5 +241,5 @@ def digest_of_names(names: Iterable[str]) -> str:
 
 
 def digest_of_rows(rows: Iterable[bytes]) -> str:
-    """Return the digest of the rows of an append. Each row says itself where it ends."""
+    """Return the digest of the rows of an append. The bytes of a row show where it ends."""
     return hashlib.blake2b(b"".join(rows), digest_size=16).hexdigest()

@@ -308,7 +308,7 @@ class RecordReader:
             self._warn_of_skipped(offsets, committed)
 
     def _warn_of_skipped(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
-        """Say that a group without stored positions leaves out records. It may be a new one."""
+        """Warn that a group without stored positions leaves out records. It may be a new one."""
         fresh = [number for number in offsets if number >= 0 and number not in committed]
         if not fresh or self._start == "beginning" or isinstance(self._start, tuple):
             return

@@ -170,7 +170,7 @@ def first_positions(
     starts = topics.offsets_at(kafka, facts, arrival)
     if facts.timestamp_type != "LogAppendTime":
         # Kafka looks for the time among numbers that clients wrote (REC-25). Where not even the
-        # first one is believed, it says nothing.
+        # first one is believed, the answer means nothing.
         later = {number for number, offset in starts.items() if offset > first[number]}
         believed = _first_arrivals(kafka, facts, first, later, at_most=1)
         starts |= {number: first[number] for number in later - believed.keys()}

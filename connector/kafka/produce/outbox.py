@@ -463,7 +463,7 @@ class OutboxQueue:
 
 
 def _patient(kafka: KafkaConfig) -> KafkaConfig:
-    """The client never gives up a record, so that its retries keep the order."""
+    """The client retries a record for ever, so that the order stays."""
     others = {
         name: value for name, value in kafka.settings.items() if name != "delivery.timeout.ms"
     }

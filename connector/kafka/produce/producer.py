@@ -103,7 +103,7 @@ class ChangeProducer:
         if transactional_id is not None:
             client.check_id("transactional_id", transactional_id)
             if outbox is not None:
-                reason = "A commit says that Kafka has the records, not that your disk has them"
+                reason = "A commit means that Kafka has the records, not that your disk has them"
                 raise arguments_exclude("transactional_id", "outbox", reason)
         self._max_clock_skew_us = limits.max_clock_skew_s * 1_000_000
         self._kafka = (

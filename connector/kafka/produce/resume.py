@@ -1,7 +1,7 @@
 """Finds the position at which a producer continues: the newest resume token in the topic (REC-19).
 
 A heartbeat is sent after all changes that it covers are acknowledged, and to every Kafka partition.
-So it is enough to read the first Kafka partition. A data change says nothing about earlier changes,
+So it is enough to read the first Kafka partition. A data change does not cover earlier changes,
 which may be lost in other Kafka partitions. With transactions, no earlier change is lost. Then the
 newest record of all Kafka partitions counts. Each Kafka partition is read backwards from its end,
 in growing windows.
