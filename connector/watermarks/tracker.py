@@ -60,7 +60,7 @@ class WatermarkTracker:
         """Start with a frontier.
 
         Args:
-            roots: The stream partitions that must have sent a record before the low watermark is known (WMK-6).
+            roots: The low watermark is unknown until each of them has sent a record (WMK-6).
             max_clock_skew_s: How far a claim may be after the arrival of its record (REC-15).
             only: The Kafka partitions that are read. None: all of the topic.
             frontier: The frontier of everything that was read before.
