@@ -1,4 +1,5 @@
-"""Builds all Kafka clients: their settings, and the errors when brokers do not answer.
+"""Builds all Kafka clients: their settings, the errors when brokers do not answer, and reads of a
+part of a topic up to its end.
 
 Settings of the user have priority, except those that guarantees depend on (REC-1, REC-4, REC-17,
 REC-21). Another value for one of these is a `ConfigError`. A setting that only producers know is
@@ -10,6 +11,8 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import time
+from contextlib import closing
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -36,9 +39,11 @@ from connector.errors.kafka import (
     tls_failed,
 )
 from connector.records.arrival import arrival
+from connector.records.rejection import Position
+from connector.validation import KafkaRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
 
     from connector.config.settings import KafkaConfig
@@ -51,6 +56,9 @@ QUEUE_TIMEOUT_S: Final = 60.0
 """How long a full queue blocks, and how long a heartbeat of the application waits for the
 acknowledgements of its changes.
 """
+
+READ_TIMEOUT_S: Final = 30.0
+"""How long a read of existing records waits for the next one."""
 
 MAX_ID_CHARACTERS: Final = 255
 """The longest `group` or `transactional_id`."""
@@ -370,6 +378,63 @@ def arrival_of(message: Message) -> int | None:
     kind, milliseconds = message.timestamp()
     by_broker = kind == TIMESTAMP_LOG_APPEND_TIME
     return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
+
+
+def records_between(
+    kafka: KafkaConfig, topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]
+) -> Iterator[KafkaRecord]:
+    """Yield the records of `messages_between`, with a client of their own. Raises the same."""
+    errors = LastError()
+    with closing(consumer(kafka, errors, {"group.id": "lowmark.reader"})) as reader:
+        for message in messages_between(reader, kafka, errors, ranges, topic):
+            number, offset = coordinates(message)
+            key, value, headers, arrived = contents(message)
+            position = Position(topic, topic_id, number, offset)
+            yield KafkaRecord(position, arrived, key, value, headers)
+
+
+def messages_between(
+    consumer: Consumer,
+    kafka: KafkaConfig,
+    errors: LastError,
+    ranges: Mapping[int, tuple[int, int]],
+    topic: str,
+    timeout_s: float = READ_TIMEOUT_S,
+) -> Iterator[Message]:
+    """Yield every record between these offsets that a reader of committed transactions can see.
+
+    Within a Kafka partition, records come in order. `ranges` has the first offset and the end
+    offset (exclusive) of each Kafka partition. The offsets must exist in the topic. Raises
+    `BrokerError`, also if no record arrives within `timeout_s`. Behind an open transaction, none
+    arrives until it ends.
+    """
+    left = {number for number, (begin, end) in ranges.items() if begin < end}
+    consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
+    read_at = time.monotonic()
+    while left:
+        message = consumer.poll(0.5)
+        if message is None:
+            if time.monotonic() - read_at > timeout_s:
+                raise unreachable(
+                    kafka,
+                    errors.text or f"{topic}: no record arrived within {timeout_s:.0f} s",
+                )
+            continue
+        error = message.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            continue  # this read needs no group, and no right to one
+        read_at = time.monotonic()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise explain(error, kafka, f"read {topic}")
+        number, offset = coordinates(message)
+        end = ranges[number][1]
+        if number not in left:
+            continue
+        if error is None and offset < end:
+            yield message
+            read_at = time.monotonic()  # the caller may be slow
+        if offset + (error is None) >= end:
+            left.discard(number)
 
 
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> BrokerError:

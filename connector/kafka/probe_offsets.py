@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT

@@ -24,7 +24,7 @@ from connector.dead_letters.ledger import (
 )
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.dead_letters.ledger_topic import (
     TOTALS_KEY,
     LedgerWriter,

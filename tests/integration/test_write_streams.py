@@ -40,7 +40,7 @@ from connector.kafka import (
     topics,
     transactions,
 )
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.local.folder import free_port
 from connector.kafka.transactions import TransactionClient
 from connector.kafka.write_streams import catalog as catalogs

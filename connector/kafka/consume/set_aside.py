@@ -10,7 +10,7 @@ from connector.clock import now_us
 from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
 from connector.errors import argument_invalid
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.consume.decode import ConsumerRecord
 from connector.kafka.consume.start_offsets import records_gone
 from connector.kafka.dead_letters.topic import DeadLetterPublisher

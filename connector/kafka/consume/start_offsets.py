@@ -17,7 +17,7 @@ from connector.clock import now_us
 from connector.errors import TopicError, argument_invalid
 from connector.errors.kafka import records_deleted, start_too_old, topic_shortened
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between, records_between
+from connector.kafka.client import messages_between, records_between
 from connector.kafka.consume.options import Start
 from connector.records.model import ChildPartitions
 from connector.records.rejection import Position, Rejection

@@ -42,7 +42,7 @@ from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.errors.dead_letters import ledger_in_use, ledger_write_unknown
 from connector.errors.kafka import record_unreadable
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.errors.dead_letters import dead_letters_undelivered
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.kafka.transactions import headers_of
 from connector.kafka.unclosed import watch

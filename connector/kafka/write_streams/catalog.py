@@ -12,7 +12,7 @@ from connector.errors import BrokerError, TopicError, WriterConflictError
 from connector.errors.kafka import catalog_of_another_topic, record_unreadable
 from connector.errors.producers import taken_over
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.transactions import TransactionMessage
 from connector.write_streams.model import (
     Catalog,

@@ -130,7 +130,7 @@ def _unread(
 
 def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[object]:
     from connector.kafka import client, topics
-    from connector.kafka.bounded_read import messages_between
+    from connector.kafka.client import messages_between
     from connector.kafka.consume.decode import Decoder
     from connector.lake.state_reader import logged_ends
 
