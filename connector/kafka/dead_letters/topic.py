@@ -53,7 +53,7 @@ class DeadLetterPublisher:
         """
         self._kafka, self._source, self._group = kafka, topic, group
         self._topic = dead_letter_topic(topic, group)
-        self._queue: SendQueue[None] | None = None
+        self._queue: SendQueue[int] | None = None
         self._failures: Counter[str] = Counter()
         self._unwatch: Callable[[], object] = lambda: None
 
@@ -100,7 +100,7 @@ class DeadLetterPublisher:
     def _send(self, letter: DeadLetter) -> None:
         queue, headers = self._queue or self._connect(), headers_of(to_headers(letter))
         try:
-            queue.put(None, letter.key, letter.value, PARTITION_UA, headers)
+            queue.put(1, letter.key, letter.value, PARTITION_UA, headers)
         except DeliveryError as error:
             raise self._not_delivered() from error
 
@@ -114,7 +114,7 @@ class DeadLetterPublisher:
         if self._queue.backlog or self._failures:
             raise self._not_delivered()
 
-    def _connect(self) -> SendQueue[None]:
+    def _connect(self) -> SendQueue[int]:
         source = topics.describe(self._kafka, self._source)
         try:
             facts = topics.describe(self._kafka, self._topic)
@@ -132,9 +132,9 @@ class DeadLetterPublisher:
         self._unwatch = watch(self, _UnderWay(self))
         return self._queue
 
-    def _answered(self, _item: None, error: SendError | None) -> None:
+    def _answered(self, letters: int, error: SendError | None) -> None:
         if error is not None:
-            self._failures[text_of(error)] += 1
+            self._failures[text_of(error)] += letters
 
     def _not_delivered(self) -> DeliveryError:
         """Return the error, and drop all messages. The next call opens another client."""

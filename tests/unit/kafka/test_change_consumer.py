@@ -110,11 +110,11 @@ class Stream:
         return {k: len(sent) for k, sent in enumerate(self.arrivals)}
 
     def offsets_at(self, at: int) -> dict[int, int]:
-        found = {}
+        yielded = {}
         for k, sent in enumerate(self.arrivals):
             later = (n for n, arrival in enumerate(sent) if arrival >= at and n >= self.deleted[k])
-            found[k] = next(later, len(sent))
-        return found
+            yielded[k] = next(later, len(sent))
+        return yielded
 
 
 @pytest.fixture
@@ -144,10 +144,10 @@ Yielded = ConsumerRecord | Watermark | WholeTransaction | Late | Rejected | Rele
 Both = type[WatermarkConsumer] | type[TransactionConsumer]
 
 
-def times(found: Sequence[Yielded | None]) -> list[int | str]:
+def times(yielded: Sequence[Yielded | None]) -> list[int | str]:
     """The changes by their commit timestamps, and all other items by their kind."""
     shown: list[int | str] = []
-    for item in found:
+    for item in yielded:
         if isinstance(item, ConsumerRecord):
             record = item.record
             shown.append(
@@ -293,9 +293,9 @@ def test_watermarks_come_when_they_advance(stream: Stream) -> None:
     """SUB-2: after the records that they follow from, by the rules of ingest."""
     stream.everywhere(ANNOUNCED, beat(3))
     with WatermarkConsumer(stream.kafka, "t") as consumer:
-        found = [consumer.poll(5) for _ in range(5)]
-        assert sorted(times(found)) == ["< 4", *["ChildPartitions"] * 2, *["Heartbeat"] * 2]
-        assert isinstance(last := found[-1], Watermark)
+        yielded = [consumer.poll(5) for _ in range(5)]
+        assert sorted(times(yielded)) == ["< 4", *["ChildPartitions"] * 2, *["Heartbeat"] * 2]
+        assert isinstance(last := yielded[-1], Watermark)
         assert last.lagging_partition is not None
         assert last.lagging_partition.stream_partition == "p"
         stream.send(change(7), beat(8))
@@ -316,11 +316,11 @@ def test_a_reader_of_some_kafka_partitions_has_their_watermark(stream: Stream) -
     """SUB-2: the other one has not spoken."""
     stream.send(ANNOUNCED, beat(3), k=1)
     with WatermarkConsumer(stream.kafka, "t", bounded=True, kafka_partitions=[1]) as consumer:
-        found = list(consumer)
-    assert times(found)[-1] == "< 4"
-    assert isinstance(found[-1], Watermark)
-    assert found[-1].lagging_partition is not None
-    assert found[-1].lagging_partition.kafka_partition == 1
+        yielded = list(consumer)
+    assert times(yielded)[-1] == "< 4"
+    assert isinstance(yielded[-1], Watermark)
+    assert yielded[-1].lagging_partition is not None
+    assert yielded[-1].lagging_partition.kafka_partition == 1
 
 
 def test_members_of_a_group_have_the_watermark_of_their_kafka_partitions(stream: Stream) -> None:
@@ -394,10 +394,10 @@ def test_whole_transactions_come_in_order(stream: Stream) -> None:
     fill(stream)
     with TransactionConsumer(stream.kafka, "t") as consumer:
         assert consumer.low_watermark is None
-        found = [consumer.poll(5) for _ in range(4)]
-        assert sorted(times(found[:2])) == ["Late", "Rejected"]
-        assert times(found[2:]) == [4, 5]
-        assert isinstance(whole := found[3], WholeTransaction)
+        yielded = [consumer.poll(5) for _ in range(4)]
+        assert sorted(times(yielded[:2])) == ["Late", "Rejected"]
+        assert times(yielded[2:]) == [4, 5]
+        assert isinstance(whole := yielded[3], WholeTransaction)
         assert [one.row_key for one in whole.changes] == [b"b", b"a"]
         assert whole.missing == 1
         assert consumer.poll(0.2) is None
@@ -417,9 +417,9 @@ def test_a_state_continues(stream: Stream, count: int) -> None:
         state = consumer.state()
     stream.everywhere(beat(10))
     with TransactionConsumer(stream.kafka, "t", start=state, bounded=True) as consumer:
-        found = [*first, *consumer]
-    assert sorted(times(found), key=str) == [4, 5, 9, "Late", "Rejected"]
-    assert [time for time in times(found) if isinstance(time, int)] == [4, 5, 9]
+        yielded = [*first, *consumer]
+    assert sorted(times(yielded), key=str) == [4, 5, 9, "Late", "Rejected"]
+    assert [time for time in times(yielded) if isinstance(time, int)] == [4, 5, 9]
 
 
 def test_a_state_of_another_topic_is_refused(stream: Stream) -> None:
@@ -580,9 +580,9 @@ def test_bad_records_that_are_too_old_for_a_range_are_left_out(stream: Stream, k
         commits=CommitRange(T0 + 30 * S, T0 + 39 * S),
         stream=StreamSettings(limits=Limits(max_clock_skew_s=15)),
     ) as consumer:
-        found = list(consumer)
+        yielded = list(consumer)
     assert [
-        item.position.offset for item in found if isinstance(item, ConsumerRecord | Rejected)
+        item.position.offset for item in yielded if isinstance(item, ConsumerRecord | Rejected)
     ] == [2]
 
 
@@ -624,11 +624,11 @@ def test_a_record_with_an_absurd_time_is_like_others(stream: Stream, name: str, 
     stream.everywhere(beat(8 * S), at=T0 + 8 * S)
     kind, arguments = FORMS[form]
     with kind(stream.kafka, "t", **arguments) as consumer:
-        found = [item for item in consumer if not isinstance(item, Watermark)]
-    shown = [one for one in times(found) if one not in ("ChildPartitions", "Heartbeat")]
+        yielded = [item for item in consumer if not isinstance(item, Watermark)]
+    shown = [one for one in times(yielded) if one not in ("ChildPartitions", "Heartbeat")]
     rejected = "Rejected" if kind is TransactionConsumer else "Rejection"
     assert sorted(map(str, shown)) == [*map(str, (2 * S, 4 * S, 6 * S)), rejected]
-    for item in found:
+    for item in yielded:
         if isinstance(item, ConsumerRecord):
             assert T0 - 401 * S <= item.record_timestamp <= time.time_ns() // 1000
             if isinstance(item.record, Rejection):
@@ -762,11 +762,11 @@ def fill_write_stream(stream: Stream) -> None:
     stream.send(row(3), k=1)
 
 
-def offsets(found: list[Yielded]) -> list[int]:
+def offsets(yielded: list[Yielded]) -> list[int]:
     """The offsets of the rows in their write stream."""
     return sorted(
         item.change.write_stream.offset
-        for item in found
+        for item in yielded
         if isinstance(item, Staged) and item.change.write_stream
     )
 
@@ -776,19 +776,19 @@ def test_a_release_comes_once_and_rows_on_request(stream: Stream, staged: bool) 
     """WRS-22: the copy in Kafka partition 0, at its place there."""
     fill_write_stream(stream)
     with ChangeConsumer(stream.kafka, "t", bounded=True, staged=staged) as consumer:
-        found: list[Yielded] = list(consumer)
+        yielded: list[Yielded] = list(consumer)
         ends = consumer.positions
-    (one,) = [item for item in found if isinstance(item, Released)]
+    (one,) = [item for item in yielded if isinstance(item, Released)]
     assert one == Released(T0 + 5, release(5).ranges, "p", Position("t", "id", 0, 4))
     assert one.record == release(5)
-    assert offsets(found) == ([0, 1, 2, 3] if staged else [])
-    of_zero = [item for item in found if not isinstance(item, Watermark | WholeTransaction)]
+    assert offsets(yielded) == ([0, 1, 2, 3] if staged else [])
+    of_zero = [item for item in yielded if not isinstance(item, Watermark | WholeTransaction)]
     of_zero = [item for item in of_zero if item.position.kafka_partition == 0]
     rows = ["Staged"] if staged else []
     wanted = ["ChildPartitions", *rows, 4, *rows, "Released", "Heartbeat"]
     assert times(of_zero) == wanted
     assert [position.offset for position in ends] == [5, 5]
-    assert len(found) == (11 if staged else 7)
+    assert len(yielded) == (11 if staged else 7)
 
 
 def test_a_reader_of_named_kafka_partitions_gets_the_copy_in_the_least(stream: Stream) -> None:
@@ -797,24 +797,24 @@ def test_a_reader_of_named_kafka_partitions_gets_the_copy_in_the_least(stream: S
     with ChangeConsumer(
         stream.kafka, "t", bounded=True, staged=True, kafka_partitions=[1]
     ) as consumer:
-        found: list[Yielded] = list(consumer)
-    assert times(found) == ["ChildPartitions", 7, "Staged", "Released", "Heartbeat", "Staged"]
+        yielded: list[Yielded] = list(consumer)
+    assert times(yielded) == ["ChildPartitions", 7, "Staged", "Released", "Heartbeat", "Staged"]
 
 
 def test_a_group_continues_after_a_release(stream: Stream) -> None:
     """WRS-22: what was committed does not come again."""
     fill_write_stream(stream)
     kafka = KafkaConfig(stream.cluster.bootstrap_servers, QUICK_GROUP)
-    found: list[Yielded] = []
+    yielded: list[Yielded] = []
     for _ in range(2):
         with ChangeConsumer(kafka, "t", start=Group("g"), bounded=True, staged=True) as consumer:
             for item in consumer:
-                found.append(item)
+                yielded.append(item)
                 consumer.commit()
                 if isinstance(item, Released):
                     break
-    assert offsets(found) == [0, 1, 2, 3]
-    assert len(found) == 11
+    assert offsets(yielded) == [0, 1, 2, 3]
+    assert len(yielded) == 11
 
 
 def test_a_poll_in_a_long_write_stream_takes_its_time_only(stream: Stream) -> None:
@@ -833,9 +833,9 @@ def test_a_watermark_comes_after_the_releases_below_it(stream: Stream) -> None:
     """WRS-22, SUB-2: and after their rows."""
     fill_write_stream(stream)
     with WatermarkConsumer(stream.kafka, "t", bounded=True, staged=True) as consumer:
-        found: list[Yielded] = list(consumer)
-    shown = times(found)
-    before = found[: shown.index("< 7")]
+        yielded: list[Yielded] = list(consumer)
+    shown = times(yielded)
+    before = yielded[: shown.index("< 7")]
     assert "Released" in times(before)
     assert offsets(before)[:3] == [0, 1, 2]
 
@@ -847,8 +847,8 @@ def test_a_range_has_the_releases_of_its_time(stream: Stream) -> None:
     for n in (2, 5, 8):
         stream.everywhere(release(n), beat(n))
     with WatermarkConsumer(stream.kafka, "t", commits=CommitRange(T0 + 3, T0 + 7)) as consumer:
-        found = [item for item in consumer if isinstance(item, Released)]
-    assert [(one.commit_timestamp - T0, one.is_late) for one in found] == [(5, False)]
+        yielded = [item for item in consumer if isinstance(item, Released)]
+    assert [(one.commit_timestamp - T0, one.is_late) for one in yielded] == [(5, False)]
     with WatermarkConsumer(
         stream.kafka, "t", commits=CommitRange(end=NOW + 3600 * S), staged=True
     ) as running:
@@ -879,10 +879,10 @@ def test_a_reader_of_whole_transactions_continues_with_releases(
     with TransactionConsumer(
         stream.kafka, "t", start=state, bounded=True, staged=staged
     ) as consumer:
-        found = [*first, *consumer]
-    assert [one for one in times(found) if one != "Staged"] == [4, "Released", 7]
-    assert offsets(found) == ([0, 1, 2, 3] if staged else [])
-    before = found[: times(found).index("Released")]
+        yielded = [*first, *consumer]
+    assert [one for one in times(yielded) if one != "Staged"] == [4, "Released", 7]
+    assert offsets(yielded) == ([0, 1, 2, 3] if staged else [])
+    before = yielded[: times(yielded).index("Released")]
     assert not staged or set(offsets(before)) >= {0, 1, 2}
 
 
@@ -917,15 +917,15 @@ def test_tail_prints_a_release_once_and_rows_on_request(
 
 def read(consumer: ChangeConsumer, count: int, timeout_s: float = 40) -> list[int]:
     """The commit timestamps of the next changes. The reader may have events before them."""
-    found: list[int] = []
+    yielded: list[int] = []
     deadline = time.monotonic() + timeout_s
-    while len(found) < count:
-        assert time.monotonic() < deadline, f"{len(found)} changes came"
+    while len(yielded) < count:
+        assert time.monotonic() < deadline, f"{len(yielded)} changes came"
         item = consumer.poll(0.5)
         if item is not None:
             assert isinstance(item.record, DataChange)
-            found.append(item.record.commit_timestamp - T0)
-    return found
+            yielded.append(item.record.commit_timestamp - T0)
+    return yielded
 
 
 def test_a_reader_that_was_too_slow_reads_on_from_its_stored_positions(

@@ -64,9 +64,9 @@ class HandClock:
 @pytest.fixture
 def hand(monkeypatch: pytest.MonkeyPatch) -> HandClock:
     """The clock of the heartbeats."""
-    found = HandClock()
-    monkeypatch.setattr(heartbeats, "clock", found)
-    return found
+    received = HandClock()
+    monkeypatch.setattr(heartbeats, "clock", received)
+    return received
 
 
 def read_messages(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Message]:
@@ -79,21 +79,21 @@ def read_messages(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Message]
         }
     )
     consumer.assign([TopicPartition("t", kafka_partition, 0)])
-    found: list[Message] = []
+    received: list[Message] = []
     while (message := consumer.poll(10)) is not None and message.error() is None:
-        found.append(message)
+        received.append(message)
     consumer.close()
-    return found
+    return received
 
 
 def read(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Record]:
     """All valid records of a Kafka partition."""
-    found: list[Record] = []
+    received: list[Record] = []
     for message in read_messages(kafka, kafka_partition):
         decoded = decode(message.value(), Schemas())
         if isinstance(decoded, ChangeRecord):
-            found.append(decoded.record)
-    return found
+            received.append(decoded.record)
+    return received
 
 
 def settle(sender: ChangeProducer) -> None:
@@ -135,9 +135,9 @@ def test_a_source_that_stops_still_has_heartbeats(kafka: KafkaConfig, hand: Hand
         assert sender.delivered == 0
         assert sender.undelivered() == {}
     for kafka_partition in range(2):
-        found = read(kafka, kafka_partition)
-        assert found[0] == ChildPartitions("p", 4, 0, (ChildPartition("p"),))
-        assert found[1:] == [Heartbeat("p", 5, b"five"), Heartbeat("p", 7, b"seven")]
+        received = read(kafka, kafka_partition)
+        assert received[0] == ChildPartitions("p", 4, 0, (ChildPartition("p"),))
+        assert received[1:] == [Heartbeat("p", 5, b"five"), Heartbeat("p", 7, b"seven")]
 
 
 def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
@@ -163,10 +163,10 @@ def test_control_records_have_the_epoch_of_their_producer_and_changes_have_none(
             for message in read_messages(kafka, kafka_partition)
             if message.key() == CONTROL_KEY
         ]
-        found = [epoch_of(headers) for headers in control]
-        assert found == sorted(found)
-        assert set(found) == set(epochs)
-        assert len(found) == 2 * 4
+        received = [epoch_of(headers) for headers in control]
+        assert received == sorted(received)
+        assert set(received) == set(epochs)
+        assert len(received) == 2 * 4
         assert [name for headers in control for name, _ in headers].count("trace") == 2
     messages = [*read_messages(kafka, 0), *read_messages(kafka, 1)]
     of_changes = [message.headers() for message in messages if message.key() != CONTROL_KEY]
@@ -326,10 +326,10 @@ def test_a_change_carries_the_reported_position(kafka: KafkaConfig, hand: HandCl
         sender.flush()
         sender.send(replace(change(40), estimated_low_watermark=5))
         sender.send(change(50))
-    found = [*read(kafka, 0), *read(kafka, 1)]
+    received = [*read(kafka, 0), *read(kafka, 1)]
     claims = {
         one.commit_timestamp: one.estimated_low_watermark
-        for one in found
+        for one in received
         if isinstance(one, DataChange)
     }
     assert claims == {3: 0, 20: 9, 30: 9, 10: 9, 40: 5, 50: 9}
@@ -366,8 +366,8 @@ def test_an_automatic_announcement_that_failed_is_sent_again(
         hand.tick(sender)
         assert sender.announced == 4
     for kafka_partition in range(2):
-        found = [r for r in read(kafka, kafka_partition) if r.stream_partition == "p"]
-        assert found == [ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 1)]
+        received = [r for r in read(kafka, kafka_partition) if r.stream_partition == "p"]
+        assert received == [ChildPartitions("p", 1, 0, (ChildPartition("p"),)), Heartbeat("p", 1)]
 
 
 def test_a_full_queue_skips_the_heartbeat(hand: HandClock) -> None:
@@ -605,8 +605,8 @@ def test_a_name_that_the_last_announcement_omits_ends_at_the_flush_or_close(
     sender.send(announced(20, "p"))
     if how == "flush":
         sender.flush()
-        found = [one for one in read(kafka) if isinstance(one, ChildPartitions)]
-        assert found[-2:] == [announced(20, "p"), announced(21, "p")]
+        received = [one for one in read(kafka) if isinstance(one, ChildPartitions)]
+        assert received[-2:] == [announced(20, "p"), announced(21, "p")]
     sender.close()
-    found = [one for one in read(kafka, 1) if isinstance(one, ChildPartitions)]
-    assert found[-2:] == [announced(20, "p"), announced(21, "p")]
+    received = [one for one in read(kafka, 1) if isinstance(one, ChildPartitions)]
+    assert received[-2:] == [announced(20, "p"), announced(21, "p")]

@@ -78,7 +78,7 @@ def new(cluster: MockCluster, path: Path) -> Open:
 
 def read(cluster: MockCluster) -> list[list[Record]]:
     """All records, by Kafka partition."""
-    found = []
+    stored_records = []
     for kafka_partition in range(FACTS.kafka_partitions):
         consumer = Consumer(
             {
@@ -94,8 +94,8 @@ def read(cluster: MockCluster) -> list[list[Record]]:
             assert isinstance(decoded, ChangeRecord)
             records.append(decoded.record)
         consumer.close()
-        found.append(records)
-    return found
+        stored_records.append(records)
+    return stored_records
 
 
 def check_topic(cluster: MockCluster, changes: int) -> None:
@@ -584,8 +584,8 @@ def test_nothing_is_sent_behind_a_damaged_or_missing_record(
     with new() as producer:
         send_all(producer, range(1, 120))
         producer.send(Heartbeat("p", 200))
-    found = {one for some in read(cluster) for one in some if isinstance(one, DataChange)}
-    assert found == set(map(change, range(1, 120)))
+    stored_records = {one for some in read(cluster) for one in some if isinstance(one, DataChange)}
+    assert stored_records == set(map(change, range(1, 120)))
 
 
 def test_a_file_that_is_cut_or_overwritten_is_refused(

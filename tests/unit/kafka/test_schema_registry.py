@@ -56,9 +56,9 @@ def test_referenced_schemas_are_read_with(stub: RegistryStub) -> None:
         schemas = Schemas(client.schemas([3, 4]))
     assert "GET /subjects/acme%2Fextra/versions/1?deleted=true" in stub.requests
     assert decode(framed(beat, 4, 3), schemas) == ChangeRecord(beat, 4)
-    found = decode(framed(beat, 4, 4), schemas)
-    assert isinstance(found, Rejection)
-    assert "uses the type lowmark.Heartbeat without its definition" in found.detail
+    schema_text = decode(framed(beat, 4, 4), schemas)
+    assert isinstance(schema_text, Rejection)
+    assert "uses the type lowmark.Heartbeat without its definition" in schema_text.detail
 
 
 @pytest.mark.parametrize("kind", ["PROTOBUF", "JSON"])
@@ -66,9 +66,9 @@ def test_a_schema_that_is_not_avro_is_returned_as_its_kind(stub: RegistryStub, k
     """REC-11."""
     stub.add('syntax = "proto3";', 7, schemaType=kind)
     with RegistryClient(RegistryConfig(stub.url)) as client:
-        found = decode(frame(b"body", 7), Schemas(client.schemas([7])))
-    assert isinstance(found, Rejection)
-    assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in found.detail
+        schema_text = decode(frame(b"body", 7), Schemas(client.schemas([7])))
+    assert isinstance(schema_text, Rejection)
+    assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in schema_text.detail
 
 
 def test_a_missing_id_is_requested_again(stub: RegistryStub) -> None:
@@ -214,10 +214,10 @@ def test_the_client_understands_what_a_real_registry_answered() -> None:
 
     def answer(request: str, body: str) -> tuple[int, str]:
         asked.append((request, body))
-        found: Exchange = left.pop(0)
-        return found.status, found.answer
+        schema_text: Exchange = left.pop(0)
+        return schema_text.status, schema_text.answer
 
     with serving(answer) as url:
-        said = talk(RegistryConfig(url))
+        error_text = talk(RegistryConfig(url))
     assert asked == [(one.request, one.body) for one in expected]
-    assert said == ["REGISTRY_SCHEMA_DIFFERENT", True, None, True]
+    assert error_text == ["REGISTRY_SCHEMA_DIFFERENT", True, None, True]

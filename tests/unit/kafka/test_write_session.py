@@ -171,8 +171,8 @@ def test_an_append_that_is_refused_names_the_expected_offset(session_kafka: Kafk
         assert (beyond.value.expected, beyond.value.received) == (300, 360)
         with pytest.raises(OffsetError) as overlap:
             stream.append(rows(stream, 250, 100), 250)
-        found = overlap.value
-        assert (found.expected, found.received, found.rows) == (300, 250, 100)
+        offsets_read = overlap.value
+        assert (offsets_read.expected, offsets_read.received, offsets_read.rows) == (300, 250, 100)
         with pytest.raises(OffsetError):
             stream.append(rows(stream, 1, 300), 0)
         buffered = session.stream("b", kind="buffered")

@@ -200,15 +200,15 @@ def test_an_omitted_stream_partition_ends_when_all_parts_are_sent() -> None:
 @pytest.mark.parametrize("how", ["sends", "reached", "flush"])
 def test_a_reader_ends_a_stream_partition_that_an_announcement_omits(how: str) -> None:
     """WMK-6: soon, and without a second announcement of the caller."""
-    announcements, found = Announcements(7 * 24 * 3600 * 1_000_000), UNKNOWN
+    announcements, announced_names = Announcements(7 * 24 * 3600 * 1_000_000), UNKNOWN
     names = ("p", "q", "r")
     records = [announcement("root", NOW, *names), announcement("root", NOW + 50, "p", "q")]
     for record in records:
         records = [*announcements.due(record, NOW + 60), record]
         announcements.sent(record, NOW + 60)
-        heard = BatchClaims(1, lineage=tuple(LineageRecord(0, 1, one) for one in records))
-        found = advance(found, heard, now=0)
-    assert sorted(found.live) == [*names]
+        batch = BatchClaims(1, lineage=tuple(LineageRecord(0, 1, one) for one in records))
+        announced_names = advance(announced_names, batch, now=0)
+    assert sorted(announced_names.live) == [*names]
     later = NOW + 60 + COMPLETE_AFTER
     if how == "flush":
         later = NOW + 60
@@ -217,14 +217,14 @@ def test_a_reader_ends_a_stream_partition_that_an_announcement_omits(how: str) -
         announcements.complete(later, COMPLETE_AFTER)
     due = announcements.due(Heartbeat("p", NOW + 90), later, is_automatic=how != "sends")
     assert due == [announcement("root", NOW + 51, "p", "q")]
-    heard = BatchClaims(
+    batch = BatchClaims(
         1,
         {name: {0: NOW + 80} for name in ("p", "q")},
         tuple(LineageRecord(0, 1, one) for one in due),
     )
-    found = advance(found, heard, now=0)
-    assert found.low_watermark == NOW + 80
-    assert sorted(found.live) == ["p", "q"]
+    announced_names = advance(announced_names, batch, now=0)
+    assert announced_names.low_watermark == NOW + 80
+    assert sorted(announced_names.live) == ["p", "q"]
     assert announcements.due(Heartbeat("p", NOW + 95), later) == [], "it is said once"
 
 

@@ -48,17 +48,17 @@ class Reader:
     def __init__(
         self, kafka_partitions: int = 1, *, state: bytes | None = None, most: int = 10**9
     ) -> None:
-        known = None if state is None else ReaderState.from_bytes(state)
+        stored = None if state is None else ReaderState.from_bytes(state)
         self.kafka_partitions = kafka_partitions
         self.tracker = (
-            WatermarkTracker() if known is None else WatermarkTracker(frontier=known.frontier)
+            WatermarkTracker() if stored is None else WatermarkTracker(frontier=stored.frontier)
         )
         self.assembler = TransactionAssembler(
-            self.tracker, "t", "id", state=known, max_buffered_bytes=most
+            self.tracker, "t", "id", state=stored, max_buffered_bytes=most
         )
         self.at = dict.fromkeys(range(kafka_partitions), 0)
-        if known is not None:
-            self.at |= {k: at[0] for k, at in known.offsets.items()}
+        if stored is not None:
+            self.at |= {k: at[0] for k, at in stored.offsets.items()}
 
 
 def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]:
@@ -81,10 +81,10 @@ def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]
 
 
 def taken(reader: Reader) -> list[Item]:
-    found = []
+    released = []
     while (item := reader.assembler.pop()) is not None:
-        found.append(item)
-    return found
+        released.append(item)
+    return released
 
 
 def announced(
@@ -138,9 +138,9 @@ def test_what_is_missing_is_counted_and_comes_late() -> None:
     """SUB-3: a transaction whose records are not all there says how many are missing."""
     reader = announced()
     parts = [change(5, b"%d" % n, id_="a", sequence=n, of=3) for n in range(3)]
-    (rejected, found) = read(reader, parts[0], BAD, Heartbeat("p", 5))
+    (rejected, released) = read(reader, parts[0], BAD, Heartbeat("p", 5))
     assert rejected == Rejected(BAD, place(0, 2))
-    assert found == whole(parts[0], missing=2, at=[(0, 1)])
+    assert released == whole(parts[0], missing=2, at=[(0, 1)])
     assert read(reader, parts[1]) == [Late(parts[1], place(0, 4))]
 
 
@@ -192,17 +192,17 @@ def test_a_state_continues_after_what_was_acknowledged() -> None:
     """SUB-3: nothing that was acknowledged comes twice, and nothing is left out."""
     reader = announced()
     first, second, open_ = change(3), change(4), change(9)
-    found = read(reader, open_, second, first, first, Heartbeat("p", 5))
-    late, one, other = found
+    released = read(reader, open_, second, first, first, Heartbeat("p", 5))
+    late, one, other = released
     assert isinstance(late, Late)
     assert read(reader, change(1)) == [Late(change(1), place(0, 6))]
     reader.assembler.acknowledge(one)
     reader.assembler.acknowledge(late)  # a second time
     state = reader.assembler.state()
-    known = ReaderState.from_bytes(state)
-    assert known.offsets == {0: (1, 7)}
-    assert known.acknowledged[:2] == (3, "")
-    assert known.frontier.low_watermark == 6
+    stored = ReaderState.from_bytes(state)
+    assert stored.offsets == {0: (1, 7)}
+    assert stored.acknowledged[:2] == (3, "")
+    assert stored.frontier.low_watermark == 6
 
     again = announced(state=state)
     log: list[Record] = [second, first, first, Heartbeat("p", 5)]
@@ -215,9 +215,9 @@ def test_a_state_without_anything_open_reads_nothing_again() -> None:
     reader = announced()
     (one,) = read(reader, change(3), Heartbeat("p", 5))
     reader.assembler.acknowledge(one)
-    known = ReaderState.from_bytes(reader.assembler.state())
-    assert known.offsets == {0: (3, 3)}
-    assert ReaderState.from_bytes(known.to_bytes()) == known
+    stored = ReaderState.from_bytes(reader.assembler.state())
+    assert stored.offsets == {0: (3, 3)}
+    assert ReaderState.from_bytes(stored.to_bytes()) == stored
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b"\xff", b'{"frontier": {}}'])
@@ -243,9 +243,9 @@ def test_a_reader_of_some_kafka_partitions_has_the_watermark_of_these() -> None:
     assert tracker.lagging_partition is not None
     assert tracker.lagging_partition.kafka_partition == 3
     add_claims(tracker, Heartbeat("p", 4), 3)
-    found = tracker.advance(0, 4)
-    assert found is not None
-    assert (found.low_watermark, found.lagging_partition) == (5, tracker.lagging_partition)
+    released = tracker.advance(0, 4)
+    assert released is not None
+    assert (released.low_watermark, released.lagging_partition) == (5, tracker.lagging_partition)
     end = ChildPartitions("p", 9, 0, (ChildPartition("c", ("p",)),))
     add_claims(tracker, end, 1, named=2)  # before there was a Kafka partition 3
     add_claims(tracker, Heartbeat("c", 20), 1, 3)
@@ -258,9 +258,9 @@ def test_a_watermark_comes_only_when_it_advances() -> None:
     assert tracker.advance(0, 1) is None
     add_claims(tracker, Heartbeat("p", 5), 0, named=1)
     assert tracker.has_news
-    found = tracker.advance(0, 1)
-    assert found is not None
-    assert found.low_watermark == 6
+    released = tracker.advance(0, 1)
+    assert released is not None
+    assert released.low_watermark == 6
     add_claims(tracker, Heartbeat("p", 3), 0, named=1)
     assert tracker.advance(0, 1) is None
     # An estimate that is after the arrival by more than the clocks may differ claims nothing.
@@ -298,11 +298,11 @@ def test_each_row_of_a_committed_write_stream_is_one_transaction(
         for offset, (at, key) in enumerate(rows)
     ]
     again = [sent[n] for n in copies if n < len(sent)]
-    found = read(announced(), *sent, *again, Heartbeat("p", 9))
-    whole_ones = [one.changes for one in found if isinstance(one, WholeTransaction)]
+    released = read(announced(), *sent, *again, Heartbeat("p", 9))
+    whole_ones = [one.changes for one in released if isinstance(one, WholeTransaction)]
     assert sorted(whole_ones, key=sent_at) == [(one,) for one in sent]
-    assert [one.change for one in found if isinstance(one, Late)] == again
-    assert all(one.is_duplicate for one in found if isinstance(one, Late))
+    assert [one.change for one in released if isinstance(one, Late)] == again
+    assert all(one.is_duplicate for one in released if isinstance(one, Late))
 
 
 def sent_at(changes: tuple[DataChange, ...]) -> int:
