@@ -220,6 +220,9 @@ class SafeProducer(Producer):
     def flush(self, timeout: float = -1) -> int:
         return _with_exception(super().flush, timeout)
 
+    def init_transactions(self, timeout: float = -1) -> None:
+        _with_exception(super().init_transactions, timeout)
+
     def begin_transaction(self) -> None:
         _with_exception(super().begin_transaction)
 
