@@ -67,7 +67,7 @@ class ControlRecords:
         self._queue, self._results = queue, results
         self._bytes, self._watch = record_bytes, watch
         self._names_are_given = False  # the application has announced stream partitions
-        self._holding = threading.Lock()  # a release may be held in another thread
+        self._release_lock = threading.Lock()  # a release may be held in another thread
         self.announced = 0
         self.announcements = Announcements(topics.retention_us(facts))
         self.epoch = ProducerEpoch(now_us())
@@ -106,17 +106,9 @@ class ControlRecords:
         if not self._announces:
             return
         for announcement in self.announcements.due(record, now_us()):
-            headers = self.epoch.on([])
-            value = self._bytes.checked(announcement, CONTROL_KEY, headers)
-            self.announced += 1
             # The failure is in `undelivered`, and the record itself may still be queued.
             with suppress(DeliveryError):
-                delivery = self._results.delivery(announcement.stream_partition)
-                self._send_everywhere(
-                    Sent(announcement, delivery, self._bytes.kafka_partitions, is_ours=True),
-                    value,
-                    headers,
-                )
+                self._send_announcement(announcement, blocks=True)
 
     def send_automatic(self, heartbeat: Heartbeat, on_settled: Callable[[str], None]) -> bool:
         """Send a heartbeat that is true. Do not wait.
@@ -190,7 +182,7 @@ class ControlRecords:
 
         Raises `WriteStreamError` if there is no such live stream partition.
         """
-        with self._holding:
+        with self._release_lock:
             live = self.announcements.live()
             name = stream_partition if stream_partition is not None else next(iter(live), "")
             if name not in live:
@@ -206,7 +198,7 @@ class ControlRecords:
     def release(self, release: HeldRelease) -> None:
         """Let the heartbeats go on."""
         delivery = self._results.delivery(release.stream_partition)
-        with self._holding:
+        with self._release_lock:
             delivery.held -= {release.commit_timestamp}
 
     def _claim(
@@ -215,7 +207,7 @@ class ControlRecords:
         """Register what a record claims. Returns False if another thread holds a release that the
         record would pass.
         """
-        with self._holding:
+        with self._release_lock:
             if isinstance(record, Heartbeat):
                 if any(time <= record.timestamp for time in delivery.held):
                     return False
@@ -236,15 +228,23 @@ class ControlRecords:
 
     def _repeat(self, announcements: list[ChildPartitions]) -> bool:
         for announcement in announcements:
-            value = self._bytes.checked(announcement, CONTROL_KEY, self.epoch.on([]))
-            self.announced += 1
-            delivery = self._results.delivery(announcement.stream_partition)
-            copies = self._bytes.kafka_partitions
-            sent = Sent(announcement, delivery, copies, None, True, self._announced)
-            if not self._send_everywhere(sent, value, self.epoch.on([]), blocks=False):
+            if not self._send_announcement(announcement, blocks=False):
                 self.announcements.again_soon()
                 return False
         return True
+
+    def _send_announcement(self, announcement: ChildPartitions, *, blocks: bool) -> bool:
+        headers = self.epoch.on([])
+        value = self._bytes.checked(announcement, CONTROL_KEY, headers)
+        self.announced += 1
+        sent = Sent(
+            announcement,
+            self._results.delivery(announcement.stream_partition),
+            self._bytes.kafka_partitions,
+            is_ours=True,
+            on_settled=None if blocks else self._announced,
+        )
+        return self._send_everywhere(sent, value, headers, blocks=blocks)
 
     def _announced(self, error: str) -> None:
         if error:

@@ -90,7 +90,7 @@ class RecordBytes:
         self.check_age(record)
         if isinstance(record, Release) or (isinstance(record, DataChange) and record.write_stream):
             raise outside_session(record)
-        value = frame(encode(record, self.kafka_partitions), self.schema_id)
+        value = self.of(record)
         self.check_size(key, value, headers)
         return value
 
