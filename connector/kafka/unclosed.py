@@ -62,10 +62,10 @@ def watch(owner: object, unclosed: Unclosed) -> Callable[[], object]:
     return closed
 
 
-def close_after(error: BaseException, close: Callable[[], None]) -> None:
-    """Close after an exception. An error of `close` becomes a note of it."""
+def try_after(error: BaseException, step: Callable[[], None]) -> None:
+    """Do a last step after an exception. An error of the step becomes a note of it."""
     try:
-        close()
+        step()
     except ConnectorError as further:
         error.add_note(f"in addition: {further}")
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from connector.errors import ConnectorError, DeliveryError
-from connector.kafka.unclosed import close_after
+from connector.kafka.unclosed import try_after
 
 if TYPE_CHECKING:
     from connector.kafka.produce.heartbeats import AutomaticHeartbeats
@@ -54,7 +54,7 @@ class Closing:
             if self._is_open() or self._results.failed or self._results.refused:
                 raise self._results.not_delivered()
         except DeliveryError as error:
-            close_after(error, lambda: self._send_last(deadline))
+            try_after(error, lambda: self._send_last(deadline))
             raise
         self._send_last(deadline)
 

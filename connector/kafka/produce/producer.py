@@ -32,7 +32,7 @@ from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
 from connector.kafka.sending import SendQueue
 from connector.kafka.topics import TopicFacts
 from connector.kafka.transactions import HeaderList, Headers, headers_of
-from connector.kafka.unclosed import close_after, watch
+from connector.kafka.unclosed import try_after, watch
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
@@ -515,7 +515,7 @@ class ChangeProducer:
         if error is None:
             self.close()
         else:
-            close_after(error, lambda: self.close(timeout_s=5))
+            try_after(error, lambda: self.close(timeout_s=5))
 
 
 class CopyingProducer(ChangeProducer):

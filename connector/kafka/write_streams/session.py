@@ -10,7 +10,7 @@ from connector.errors import InvalidChangeError, argument_invalid
 from connector.errors.write_streams import write_streams_too_many
 from connector.kafka import topics
 from connector.kafka.transactions import TransactionClient
-from connector.kafka.unclosed import close_after, watch
+from connector.kafka.unclosed import try_after, watch
 from connector.kafka.write_streams.catalog import SessionCatalog
 from connector.kafka.write_streams.messages import Encoding, SessionPartitions
 from connector.kafka.write_streams.queue import Batching, JobQueue
@@ -239,4 +239,4 @@ class WriteSession:
             self.close()
         else:
             # The source may not be delivered up to here, so the stream partition goes on.
-            close_after(error, lambda: self.close(timeout_s=5, ends_partition=False))
+            try_after(error, lambda: self.close(timeout_s=5, ends_partition=False))
