@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connector.records.model import ChildPartition, ChildPartitions, Record
-from connector.watermarks import frontier
+from connector.watermarks import advance as rules
 from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
@@ -32,7 +32,7 @@ from tests.property.deliveries import Begin, World, batches
 from tests.property.processes import ProcessWorld
 
 RETENTION = 20
-omitted_in = frontier._omitted_in
+omitted_in = rules._omitted_in
 LONG, SHORT = 300, 150
 """Steps of a world. Two short ones find more than a long one and take less time; some faults need
 many generations.
@@ -193,7 +193,7 @@ def last_part(one: Announcement, other: Announcement) -> Announcement:
 
 @pytest.mark.parametrize(
     ("of", "rule", "wrong"),
-    [(frontier, "_omitted_in", omitted_once), (Announcement, "join", last_part)],
+    [(rules, "_omitted_in", omitted_once), (Announcement, "join", last_part)],
 )
 def test_the_world_notices_a_wrong_rule_of_parts(
     of: object,
@@ -343,7 +343,7 @@ def test_roots_that_are_wrongly_kept_or_forgotten_are_noticed(
     rule: str, wrong: Callable[..., object], law: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WMK-9: a canary."""
-    monkeypatch.setattr(frontier, rule, wrong)
+    monkeypatch.setattr(rules, rule, wrong)
     with pytest.raises(AssertionError, match=law):
         for number in range(1000):
             does_not_grow(Random(f"{seed}/{number}"), ranged=True)
