@@ -277,7 +277,7 @@ def _check_new(topic: str, kafka_partitions: int, retention_s: int) -> None:
     if kafka_partitions < 1:
         raise argument_invalid("kafka_partitions", kafka_partitions, "at least 1")
     if topic in TOPICS_OF_KAFKA or not topic == topic_of_catalog(topic) == change_topic(topic):
-        allowed = "the name of a change topic, not of a topic that belongs to another one"
+        allowed = "the name of a change topic. Kafka itself or another change topic uses this one"
         raise argument_invalid("topic", topic, allowed)
     if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
         allowed = (

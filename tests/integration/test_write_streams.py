@@ -514,7 +514,7 @@ def test_a_topic_without_a_catalog_is_an_error_with_a_remedy(
     topics.create_topic(kafka, facts.topic, kafka_partitions=1)
     with WriteSession(kafka, facts.topic, "job"):
         pass
-    with pytest.raises(ConfigError, match="catalog"):
+    with pytest.raises(ConfigError, match="uses this one"):
         topics.create_topic(kafka, catalog_topic(facts.topic), kafka_partitions=1)
 
 
