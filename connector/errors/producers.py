@@ -63,8 +63,8 @@ def taken_over(name: str, topic: str, cause: str, outcome: str = "") -> WriterCo
         "TAKEN_OVER",
         f"Another program uses {name} on {topic} now",
         cause,
-        "Stop one of the two programs, or give each its own name. This one has written nothing"
-        " since the other one has begun",
+        "Stop one of the two programs. What this one has not committed has no effect. To work in"
+        " parallel, each needs its own name, and a stream partition has one producer at a time",
         topic=topic,
         outcome=outcome,
     )

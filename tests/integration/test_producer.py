@@ -697,7 +697,7 @@ def test_outside_a_transaction_a_record_is_one_of_its_own(
             producer.send(change(4))
 
 
-def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(
+def test_a_second_producer_with_the_same_transactional_id_fences_the_first(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """REC-17: a stream partition has one producer at a time; what the first one had begun is
