@@ -40,7 +40,6 @@ from benchmarks.stage import Stage, refuse, stage
 from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
 from connector.kafka import (
-    AppendResult,
     Batching,
     ChangeProducer,
     LocalBroker,
@@ -49,6 +48,7 @@ from connector.kafka import (
     topics,
 )
 from connector.kafka.write_streams.commit import commit_streams
+from connector.kafka.write_streams.queue import AppendResult
 from connector.records.model import DataChange, DeleteFamily, Entry, SetCell
 from connector.spark import read_table
 from connector.spark.reader import table_path

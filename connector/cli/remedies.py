@@ -61,11 +61,9 @@ _STOP_BROKER: Final = (
 TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "AS_OF_TOO_OLD": _STATUS,
     "BROKER_FOLDER_IN_USE": _STOP_BROKER,
-    "BROKER_ON_ANOTHER_PORT": _STOP_BROKER,
     "BROKER_UNREACHABLE": (
         Template("broker start", options={"--port": "port"}, needed=frozenset({"port"})),
     ),
-    "CATALOG_MISSING": (Template("topic create", ("topic",)),),
     "CONFIG_MISSING": (Template("--help"),),
     "CUT_MISSING": _STATUS,
     "DEAD_LETTER_MISSING": (
@@ -76,9 +74,6 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.
         Template("dead-letters replay", options=_OF_BATCH, needed=frozenset({"ingest_batch"})),
-    ),
-    "GROUP_TOPICS_MISSING": (
-        Template("topic create", ("topic",), {"--group": "group"}, frozenset({"group"})),
     ),
     "RELEASE_TOO_LATE": _LIST_WRITE_STREAMS,
     "RELEASE_UNKNOWN": _LIST_WRITE_STREAMS,

@@ -21,9 +21,8 @@ from connector.services.write_streams import (
     release_rows,
 )
 from connector.text import counted, duration, nearest
-from connector.write_streams.problems import state_error
 from connector.write_streams.releases import Withheld
-from connector.write_streams.rules import Fault
+from connector.write_streams.rules import Fault, fault_error
 
 
 @click.group()
@@ -130,7 +129,7 @@ def show(ctx: click.Context, stream: str, name: str) -> None:
     if name not in streams:
         if similar := nearest(name, streams):
             err(similar)
-        raise state_error(Fault.NOT_FOUND, name)
+        raise fault_error(Fault.NOT_FOUND, name)
     out(to_line(streams[name].to_json()))
 
 

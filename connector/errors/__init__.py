@@ -9,24 +9,18 @@ attributes.
     ├── ConfigError          a setting is missing, misspelt, or not allowed (OPS-1)
     ├── InvalidChangeError   a change would break a limit (REC-14); also a ValueError
     ├── JsonViewError        a line of JSON is not a valid record (REC-22)
-    ├── DeliveryError        records were not delivered, or the result is unknown (REC-17)
-    │   ├── OutboxFullError  the outbox of a producer has no space (PUB-3)
-    │   ├── NotSentError     an append to a write stream is not in the topic (WRS-7)
-    │   ├── OutcomeUnknownError  an append may be in the topic (WRS-8)
-    │   └── QueueFullError   a write session has too many rows in flight (WRS-9)
-    ├── WriteStreamError     a write stream refuses a request (WRS-7)
+    ├── DeliveryError        records were not delivered, or the result is unknown (REC-17, WRS-8)
+    │   └── QueueFullError   a write session or an outbox has no space (PUB-3, WRS-9)
+    ├── WriteStreamError     a write stream refuses a request (WRS-12 to WRS-14)
     │   ├── RowErrors        rows of an append are not valid (WRS-5)
-    │   ├── OffsetOverlapError, OffsetOutOfRangeError, DifferentRowsError
-    │   └── StreamStateError the state or the kind does not allow it (WRS-12 to WRS-14)
+    │   └── OffsetError      the offset of an append does not fit (WRS-7)
     ├── OutboxError          the outbox of a producer is in use, foreign or damaged (PUB-3)
     ├── TopicError           a topic is missing, replaced, or does not fit its use (REC-1 to REC-4)
-    ├── BrokerError          a broker cannot be reached, or the local broker cannot start
-    ├── RegistryError        the schema registry cannot be reached, or refuses the request
+    ├── BrokerError          Kafka, the schema registry or the local broker does not answer
     ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
     │   └── StorageError     a disk is full, a store refuses, or a file is damaged
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
-    ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
     ├── StaleTableError      a table is older than its reader allows (TBL-16)
     └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
 
@@ -384,40 +378,32 @@ class JsonViewError(ConnectorError):
 
 
 class DeliveryError(ConnectorError):
-    """Records were not delivered, or their delivery is unknown. `undelivered` is their number."""
+    """Records were not delivered, or their delivery is unknown.
+
+    - `undelivered` is the number of records.
+    - `outcome` is that of an append or a commit of write streams: "not taken", or "unknown". With
+      "unknown", the rows may be in the topic, and the next session reads whether they are.
+    """
 
     undelivered: int = 0
-
-
-class OutboxFullError(DeliveryError):
-    """The outbox of a producer has no space, or its disk is full. The record is in
-    `undelivered`.
-    """
-
-
-class NotSentError(DeliveryError):
-    """An append to a write stream is not in the topic, and will not be. Append the rows again."""
-
-    outcome: str = "not taken"
-
-
-class OutcomeUnknownError(DeliveryError):
-    """The outcome of a transaction is unknown: the rows of an append may be in the topic.
-
-    The next session reads the outcome: append at the same offset again.
-    """
-
-    outcome: str = "unknown"
+    outcome: str = ""
 
 
 class QueueFullError(DeliveryError):
-    """A write session has too many rows or bytes in flight. Nothing was sent."""
+    """A write session has too much in flight, or an outbox has no space. Wait, then try again."""
 
 
 class WriteStreamError(ConnectorError):
-    """A write stream refuses a request. `stream` is its name."""
+    """A write stream refuses a request.
+
+    - `stream` is its name.
+    - `fault` is the name of a `connector.write_streams.rules.Fault`, for example `EXPIRED`.
+    - `faults` has the name and the fault of each write stream of a commit that was refused.
+    """
 
     stream: str = ""
+    fault: str = ""
+    faults: tuple[tuple[str, str], ...] = ()
 
 
 class RowErrors(WriteStreamError):  # noqa: N818, it is the name of the interface
@@ -430,35 +416,17 @@ class RowErrors(WriteStreamError):  # noqa: N818, it is the name of the interfac
     errors: Mapping[int, InvalidChangeError]
 
 
-class OffsetOverlapError(WriteStreamError):
-    """Some rows of an append have offsets that are taken. Append from `expected` on."""
+class OffsetError(WriteStreamError):
+    """The offset of an append is not the next one. Nothing was sent.
 
-    expected: int
-    received: int
-    rows: int
-
-
-class OffsetOutOfRangeError(WriteStreamError):
-    """An offset is after the end `expected` of the write stream."""
-
-    expected: int
-    received: int
-
-
-class DifferentRowsError(WriteStreamError):
-    """The last append at this offset had other rows."""
-
-    expected: int
-    received: int
-
-
-class StreamStateError(WriteStreamError):
-    """The state or the kind of a write stream does not allow the request. `code` has the reason.
-
-    `errors` has the name and the code of each write stream of a commit that was refused.
+    - `code` is `OFFSET_OVERLAP`, `OFFSET_OUT_OF_RANGE` or `ROWS_DIFFERENT`.
+    - `expected` is the next offset of the write stream.
+    - `received` and `rows` are the offset and the number of rows of the append.
     """
 
-    errors: tuple[tuple[str, str], ...] = ()
+    expected: int
+    received: int
+    rows: int = 0
 
 
 class OutboxError(ConnectorError):
@@ -478,32 +446,18 @@ class TopicError(ConnectorError):
 
 
 class BrokerError(ConnectorError):
-    """A broker cannot be reached, or the local broker cannot start."""
+    """Kafka or the schema registry does not answer, or refuses a request, or the local broker
+    cannot start.
+    """
 
 
 class OutOfRangeError(ConnectorError):
-    """A range of commit time cannot be read. `code` names the reason.
+    """The changes of a range of commit time may be deleted.
 
-    `oldest` is the least `start_commit` (µs) that can be read. It is `None` if the reason is
-    another one.
+    `oldest` is the least `start_commit` (µs) that can be read.
     """
 
-    oldest: int | None = None
-
-
-class BufferFullError(ConnectorError):
-    """A reader of whole transactions needs more memory than `max_buffered_bytes` allows.
-
-    `stream_partition` and `kafka_partition` name what delays the low watermark. They are `None` if
-    the cause is another one.
-    """
-
-    stream_partition: str | None = None
-    kafka_partition: int | None = None
-
-
-class RegistryError(ConnectorError):
-    """The schema registry cannot be reached, or its answer is not valid."""
+    oldest: int
 
 
 class TableError(ConnectorError):

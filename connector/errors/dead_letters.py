@@ -1,8 +1,39 @@
-"""Dead letters and their ledger."""
+"""Dead letters."""
 
 from __future__ import annotations
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, DeliveryError, WriterConflictError
+
+
+def dead_letters_undelivered(topic: str, undelivered: int, cause: str) -> DeliveryError:
+    return DeliveryError(
+        "DEAD_LETTERS_UNDELIVERED",
+        f"{undelivered} dead letters were not delivered to {topic}",
+        cause,
+        "Remove the cause, then publish all of them again. Readers count each dead letter once",
+        undelivered=undelivered,
+    )
+
+
+def ledger_in_use(topic: str, cause: str) -> WriterConflictError:
+    return WriterConflictError(
+        "LEDGER_IN_USE",
+        f"Another process acts on the dead letters of {topic}",
+        cause,
+        "Wait until it has ended, then run this again. It continues with what is left, and nothing"
+        " is done twice",
+        topic=topic,
+    )
+
+
+def ledger_write_unknown(topic: str, cause: str) -> DeliveryError:
+    return DeliveryError(
+        "LEDGER_WRITE_UNKNOWN",
+        f"A transaction for dead letters of {topic} failed, or its outcome is unknown",
+        cause,
+        "Run this again. It reads the ledger, and continues with what is left",
+        topic=topic,
+    )
 
 
 def dead_letter_missing(

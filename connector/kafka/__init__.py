@@ -17,19 +17,21 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.schema_registry import RegistryClient
-from connector.kafka.topics import TopicFacts, create_group_topics, create_topic, describe
-from connector.kafka.write_streams.queue import Append, AppendResult, Batching
+from connector.kafka.topics import create_group_topics, create_topic, describe
+from connector.kafka.write_streams.queue import Append, Batching
 from connector.kafka.write_streams.session import WriteSession
 from connector.kafka.write_streams.stream import WriteStream
-from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark
-from connector.watermarks.transactions import HeldBack, Late, Rejected, WholeTransaction
-from connector.write_streams.model import StreamKind, StreamState
+from connector.watermarks.transactions import (
+    Late,
+    Rejected,
+    Released,
+    Staged,
+    WholeTransaction,
+)
 
 __all__ = [
     "Append",
-    "AppendResult",
     "Batching",
     "ChangeConsumer",
     "ChangeProducer",
@@ -37,19 +39,14 @@ __all__ = [
     "ConsumerRecord",
     "DeadLetterPublisher",
     "Group",
-    "HeldBack",
     "Late",
     "LetterFilter",
     "LocalBroker",
     "Outbox",
-    "RegistryClient",
     "Rejected",
     "Released",
     "Staged",
-    "StreamKind",
     "StreamSettings",
-    "StreamState",
-    "TopicFacts",
     "TransactionConsumer",
     "Watermark",
     "WatermarkConsumer",

@@ -1,4 +1,5 @@
-"""Builds all Kafka clients: their settings, and the errors when brokers do not answer.
+"""Builds all Kafka clients: their settings, the errors when brokers do not answer, and reads of a
+part of a topic up to its end.
 
 Settings of the user have priority, except those that guarantees depend on (REC-1, REC-4, REC-17,
 REC-21). Another value for one of these is a `ConfigError`. A setting that only producers know is
@@ -9,6 +10,9 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
+import time
+from contextlib import closing
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -19,28 +23,41 @@ from confluent_kafka import (
     KafkaException,
     Message,
     Producer,
+    TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
 
 from connector.clock import now_us
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    TopicError,
-    argument_invalid,
+from connector.errors import argument_invalid
+from connector.errors.kafka import (
+    access_denied,
+    broker_unreachable,
+    kafka_setting_refused,
+    kafka_setting_reserved,
+    login_failed,
+    request_refused,
+    tls_failed,
 )
-from connector.validation import arrival
+from connector.records.rejection import Position
+from connector.validation import KafkaRecord, arrival
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from concurrent.futures import Future
 
     from connector.config.settings import KafkaConfig
+    from connector.errors import BrokerError
 
 REACH_TIMEOUT_S: Final = 5.0
 """How long to wait for the first answer of a broker, before it counts as unreachable."""
+
+QUEUE_TIMEOUT_S: Final = 60.0
+"""How long a full queue blocks, and how long a heartbeat of the application waits for the
+acknowledgements of its changes.
+"""
+
+READ_TIMEOUT_S: Final = 30.0
+"""How long a read of existing records waits for the next one."""
 
 MAX_ID_CHARACTERS: Final = 255
 """The longest `group` or `transactional_id`."""
@@ -72,104 +89,45 @@ _CONSUMER: Final = {
     "queued.max.messages.kbytes": "65536",
 }
 
-_PROMISED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
-    "enable.idempotence": (
-        ("true",),
-        "a retried record would otherwise be written twice or out of order",
-    ),
-    "acks": (("all", "-1"), "a record counts as delivered once all replicas have it"),
-    "request.required.acks": (
-        ("all", "-1"),
-        "a record counts as delivered once all replicas have it",
-    ),
+_ONCE: Final = "a retried record would otherwise be written twice or out of order"
+_ALL_REPLICAS: Final = "a record counts as delivered once all replicas have it"
+_IN_FLIGHT: Final = "an idempotent producer may have at most five requests in flight"
+_AFTER_RECORDS: Final = "a position is committed only after its records were handled"
+_RESERVED: Final[Mapping[str, tuple[tuple[str, ...], str]]] = {
+    "enable.idempotence": (("true",), _ONCE),
+    "acks": (("all", "-1"), _ALL_REPLICAS),
+    "request.required.acks": (("all", "-1"), _ALL_REPLICAS),
     "partitioner": (
         ("murmur2_random",),
         "producers in every language must choose the same Kafka partition for a key",
     ),
-    "max.in.flight": (
-        ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have at most five requests in flight",
-    ),
-    "max.in.flight.requests.per.connection": (
-        ("1", "2", "3", "4", "5"),
-        "an idempotent producer may have at most five requests in flight",
-    ),
+    "max.in.flight": (("1", "2", "3", "4", "5"), _IN_FLIGHT),
+    "max.in.flight.requests.per.connection": (("1", "2", "3", "4", "5"), _IN_FLIGHT),
     "delivery.report.only.error": (("false",), "flush needs all delivery reports"),
-    "transactional.id": (
-        (),
-        "it is an argument of ChangeProducer, and other clients have none",
-    ),
-    "isolation.level": (
-        ("read_committed",),
-        "readers must see only committed transactions",
-    ),
-    "enable.auto.commit": (
-        ("false",),
-        "a position is committed only after its records were handled",
-    ),
-    "enable.auto.offset.store": (
-        ("false",),
-        "a position is committed only after its records were handled",
-    ),
-    "auto.offset.reset": (
-        ("error", "none"),
-        "deleted records are an error, and are never skipped silently",
-    ),
+    "transactional.id": ((), "it is an argument of ChangeProducer, and other clients have none"),
+    "isolation.level": (("read_committed",), "readers must see only committed transactions"),
+    "enable.auto.commit": (("false",), _AFTER_RECORDS),
+    "enable.auto.offset.store": (("false",), _AFTER_RECORDS),
+    "auto.offset.reset": (("error", "none"), "deleted records are an error, never skipped"),
     "enable.partition.eof": (("true",), "a bounded reader needs it to find the end"),
 }
-_PRODUCER_ONLY: Final = frozenset(
-    {
-        "transactional.id",
-        "transaction.timeout.ms",
-        "enable.gapless.guarantee",
-        "compression.codec",
-        "compression.level",
-        "request.timeout.ms",
-    }
-    | {
-        "queue.buffering.max.ms",
-        "queue.buffering.backpressure.threshold",
-        "message.send.max.retries",
-        "retries",
-        "delivery.timeout.ms",
-    }
-    | {
-        "sticky.partitioning.linger.ms",
-        "acks",
-        "request.required.acks",
-        "batch.num.messages",
-        "dr_cb",
-        "queuing.strategy",
-    }
-    | set(_PRODUCER)
-)
-_CONSUMER_ONLY: Final = frozenset(
-    {
-        "group.id",
-        "group.instance.id",
-        "group.protocol",
-        "group.remote.assignor",
-        "session.timeout.ms",
-        "heartbeat.interval.ms",
-    }
-    | {
-        "max.poll.interval.ms",
-        "partition.assignment.strategy",
-        "fetch.min.bytes",
-        "fetch.max.bytes",
-        "fetch.wait.max.ms",
-        "check.crcs",
-    }
-    | {
-        "fetch.message.max.bytes",
-        "max.partition.fetch.bytes",
-        "fetch.error.backoff.ms",
-        "fetch.queue.backoff.ms",
-        "queued.min.messages",
-    }
-    | {"auto.commit.interval.ms", "coordinator.query.interval.ms", "offset.store.method"}
-    | set(_CONSUMER)
-)
+"""The settings that guarantees depend on: the allowed values, and the reason."""
+
+_OF_PRODUCERS: Final = """
+acks batch.num.messages compression.codec compression.level delivery.timeout.ms dr_cb
+enable.gapless.guarantee message.send.max.retries queue.buffering.backpressure.threshold
+queue.buffering.max.ms queuing.strategy request.required.acks request.timeout.ms retries
+sticky.partitioning.linger.ms transaction.timeout.ms transactional.id
+"""
+_OF_CONSUMERS: Final = """
+auto.commit.interval.ms check.crcs coordinator.query.interval.ms fetch.error.backoff.ms
+fetch.max.bytes fetch.message.max.bytes fetch.min.bytes fetch.queue.backoff.ms fetch.wait.max.ms
+group.id group.instance.id group.protocol group.remote.assignor heartbeat.interval.ms
+max.partition.fetch.bytes max.poll.interval.ms offset.store.method partition.assignment.strategy
+queued.min.messages session.timeout.ms
+"""
+_PRODUCER_ONLY: Final = frozenset({*_PRODUCER, *_OF_PRODUCERS.split()})
+_CONSUMER_ONLY: Final = frozenset({*_CONSUMER, *_OF_CONSUMERS.split()})
 
 _FORBIDDEN: Final = (
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -187,14 +145,17 @@ _NO_ANSWER: Final = (
     KafkaError._RESOLVE,
 )
 
-GIVE_RIGHTS: Final = "Give this user the rights that docs/howto/run-against-your-cluster.md lists"
-REMEDIES: Final[Mapping[int, str]] = {
-    **dict.fromkeys(_FORBIDDEN, GIVE_RIGHTS),
-    **dict.fromkeys(_NO_ANSWER, "Check that the brokers run, and try again"),
+PERMANENT: Final = frozenset(_FORBIDDEN) | {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.INVALID_MSG,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
 }
-"""The remedy of an error, by its code. Only some errors are about rights."""
-LOOK_UP: Final = "Look for the error in the documentation of Kafka, and in the logs of the brokers"
-"""The remedy of every other error."""
+"""The errors that come again if the same records are sent again, until the cause is removed."""
 
 _LOGIN_SIGNS: Final = (
     "SASL authentication error",
@@ -214,7 +175,7 @@ log: Final = logging.getLogger("lowmark.kafka")
 log.addHandler(logging.NullHandler())
 
 _Client = TypeVar("_Client")
-_Answer = TypeVar("_Answer")
+_Result = TypeVar("_Result")
 
 
 class LastError:
@@ -245,6 +206,53 @@ class LastError:
         self.text, self.all_down, self.is_closed_at_once = "", False, False
 
 
+class SafeProducer(Producer):
+    """A producer that fails with a `KafkaException`.
+
+    The client of a fenced producer may raise a `KafkaError`, which is no exception. And if an
+    exception is raised during a report, Python raises a `SystemError` in its place.
+    """
+
+    def poll(self, timeout: float = -1) -> int:
+        return _with_exception(super().poll, timeout)
+
+    def flush(self, timeout: float = -1) -> int:
+        return _with_exception(super().flush, timeout)
+
+    def init_transactions(self, timeout: float = -1) -> None:
+        _with_exception(super().init_transactions, timeout)
+
+    def begin_transaction(self) -> None:
+        _with_exception(super().begin_transaction)
+
+    def send_offsets_to_transaction(
+        self, positions: list[TopicPartition], group_metadata: object, timeout: float = -1
+    ) -> None:
+        _with_exception(super().send_offsets_to_transaction, positions, group_metadata, timeout)
+
+    def commit_transaction(self, timeout: float = -1) -> None:
+        _with_exception(super().commit_transaction, timeout)
+
+    def abort_transaction(self, timeout: float = -1) -> None:
+        _with_exception(super().abort_transaction, timeout)
+
+
+def _with_exception(call: Callable[..., _Result], *values: object) -> _Result:
+    try:
+        return call(*values)
+    except SystemError as error:
+        hidden = error.__cause__
+        cause = hidden.args[0] if isinstance(hidden, KafkaException) else str(error)
+        if not isinstance(cause, KafkaError):
+            cause = KafkaError(KafkaError._FAIL, str(cause))
+        raise KafkaException(cause) from error
+    except BaseException:
+        raise
+    except:  # noqa: E722, a KafkaError is no exception
+        raised = sys.exc_info()[1]
+    raise KafkaException(raised)
+
+
 def check_id(name: str, value: object) -> None:
     """Raise `ConfigError` if an argument cannot be the id of a group or of transactions. librdkafka
     ends the process for some texts.
@@ -256,9 +264,9 @@ def check_id(name: str, value: object) -> None:
         raise argument_invalid(name, value, allowed)
 
 
-def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> Producer:
+def producer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, str]) -> SafeProducer:
     """Return an idempotent producer with Java's partitioner. It has not contacted a broker."""
-    return _build(Producer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
+    return _build(SafeProducer, _settings(kafka, {**_PRODUCER, **further}, _CONSUMER_ONLY), errors)
 
 
 def sizes(max_message_bytes: int) -> dict[str, str]:
@@ -268,14 +276,6 @@ def sizes(max_message_bytes: int) -> dict[str, str]:
     """
     largest = min(max(max_message_bytes, 1000), 1_000_000_000)
     return {"message.max.bytes": str(largest), "batch.size": str(min(largest, 1_000_000))}
-
-
-def cause_of(error: KafkaException | SystemError) -> KafkaError | str:
-    """Return the cause of a failed client call. A SystemError hides an exception that was raised
-    during a report.
-    """
-    found = (error.__cause__ if isinstance(error.__cause__, KafkaException) else error).args[0]
-    return found if isinstance(found, KafkaError) else str(found)
 
 
 def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) -> Consumer:
@@ -293,14 +293,14 @@ def admin(
     """Return a client for topics, after a broker has answered. Raises `BrokerError` within about
     `timeout_s`.
     """
-    heard = errors or LastError()
-    built = new_admin(kafka, heard)
+    errors = errors or LastError()
+    built = new_admin(kafka, errors)
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
     except (KafkaException, TimeoutError) as error:
         built.poll(0)  # delivers the errors from before the time-out
-        closed = _CLOSED_CAUSE if heard.is_closed_at_once else ""
-        raise unreachable(kafka, heard.text or closed or str(error)) from error
+        closed = _CLOSED_CAUSE if errors.is_closed_at_once else ""
+        raise unreachable(kafka, errors.text or closed or str(error)) from error
     return built
 
 
@@ -318,48 +318,32 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     """
     servers = kafka.bootstrap_servers
     if any(sign in cause for sign in _LOGIN_SIGNS):
-        return BrokerError(
-            ErrorCode.KAFKA_LOGIN_FAILED,
-            f"Kafka at {servers} does not accept the login",
-            cause,
-            "Check sasl.mechanism and the user and password, or the client id, secret and token"
-            " endpoint, of [kafka]. If a secret was replaced, start this process again",
-            bootstrap_servers=servers,
-        )
+        return login_failed(servers, cause)
     if cause == _CLOSED_CAUSE or any(sign in cause for sign in _TLS_SIGNS):
-        return BrokerError(
-            ErrorCode.KAFKA_TLS_FAILED,
-            f"There is no secure connection to Kafka at {servers}",
-            cause,
-            "Check security.protocol, ssl.ca.location and the client certificate of [kafka]:"
-            " their files, who issued the certificates, and when they expire",
-            bootstrap_servers=servers,
-        )
+        return tls_failed(servers, cause)
     host, _, port = servers.rpartition(":")
     is_local = host in ("127.0.0.1", "localhost")
-    return BrokerError(
-        ErrorCode.BROKER_UNREACHABLE,
-        f"No Kafka broker answers at {servers}",
-        cause,
-        "Check that it runs, and that bootstrap_servers and the security settings of [kafka] are"
-        " correct" + (". Start a local broker in the folder of its data" if is_local else ""),
-        bootstrap_servers=servers,
-        port=port if is_local else None,
-    )
+    return broker_unreachable(servers, cause, port if is_local else None)
 
 
 def wait_for(
-    future: Future[_Answer], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
-) -> _Answer:
-    """Return the answer to an admin request. Raises a `ConnectorError` that names the request
-    `what`.
-    """
+    future: Future[_Result], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
+) -> _Result:
+    """Return the answer to the admin request `what`. Raises `BrokerError`."""
     try:
         return future.result(timeout_s)
     except KafkaException as error:
         raise explain(error.args[0], kafka, what) from error
     except TimeoutError as error:
         raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
+
+
+def coordinates(message: Message) -> tuple[int, int]:
+    """Return the Kafka partition and the offset of a record."""
+    kafka_partition, offset = message.partition(), message.offset()
+    assert kafka_partition is not None
+    assert offset is not None
+    return kafka_partition, offset
 
 
 def contents(
@@ -398,41 +382,86 @@ def arrival_of(message: Message) -> int | None:
     return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
 
 
-def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> ConnectorError:
+def records_between(
+    kafka: KafkaConfig, topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]
+) -> Iterator[KafkaRecord]:
+    """Yield the records of `messages_between`, with a client of their own. Raises the same."""
+    errors = LastError()
+    with closing(consumer(kafka, errors, {"group.id": "lowmark.reader"})) as reader:
+        for message in messages_between(reader, kafka, errors, ranges, topic):
+            number, offset = coordinates(message)
+            key, value, headers, arrived = contents(message)
+            position = Position(topic, topic_id, number, offset)
+            yield KafkaRecord(position, arrived, key, value, headers)
+
+
+def messages_between(
+    consumer: Consumer,
+    kafka: KafkaConfig,
+    errors: LastError,
+    ranges: Mapping[int, tuple[int, int]],
+    topic: str,
+    timeout_s: float = READ_TIMEOUT_S,
+) -> Iterator[Message]:
+    """Yield every record between these offsets that a reader of committed transactions can see.
+
+    Within a Kafka partition, records come in order. `ranges` has the first offset and the end
+    offset (exclusive) of each Kafka partition. The offsets must exist in the topic. Raises
+    `BrokerError`, also if no record arrives within `timeout_s`. Behind an open transaction, none
+    arrives until it ends.
+    """
+    left = {number for number, (begin, end) in ranges.items() if begin < end}
+    consumer.assign([TopicPartition(topic, number, ranges[number][0]) for number in sorted(left)])
+    read_at = time.monotonic()
+    while left:
+        message = consumer.poll(0.5)
+        if message is None:
+            if time.monotonic() - read_at > timeout_s:
+                raise unreachable(
+                    kafka,
+                    errors.text or f"{topic}: no record arrived within {timeout_s:.0f} s",
+                )
+            continue
+        error = message.error()
+        if error is not None and error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            continue  # this read needs no group, and no right to one
+        read_at = time.monotonic()
+        if error is not None and error.code() != KafkaError._PARTITION_EOF:
+            raise explain(error, kafka, f"read {topic}")
+        number, offset = coordinates(message)
+        end = ranges[number][1]
+        if number not in left:
+            continue
+        if error is None and offset < end:
+            yield message
+            read_at = time.monotonic()  # the caller may be slow
+        if offset + (error is None) >= end:
+            left.discard(number)
+
+
+def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> BrokerError:
     """Return the error for a request `what` that Kafka refused or did not answer."""
     if error.code() in _NO_ANSWER:
         return unreachable(kafka, f"{what}: {error.str()}")
     if error.code() in _FORBIDDEN:
-        return BrokerError(
-            ErrorCode.KAFKA_ACCESS_DENIED,
-            f"Kafka refused the request: {what}",
-            error.str(),
-            GIVE_RIGHTS,
-        )
-    return TopicError(
-        ErrorCode.KAFKA_REFUSED,
-        f"Kafka refused the request: {what}",
-        error.str(),
-        "Correct the cause and try again",
-    )
+        return access_denied(what, error.str())
+    return request_refused(what, error.str())
 
 
 def _settings(
     kafka: KafkaConfig, ours: Mapping[str, Any], unknown: frozenset[str]
 ) -> dict[str, Any]:
     for name, value in kafka.settings.items():
-        allowed, reason = _PROMISED.get(name, ((value,), ""))
+        allowed, reason = _RESERVED.get(name, ((value,), ""))
         if value not in allowed:
-            raise ConfigError(
-                ErrorCode.KAFKA_SETTING_RESERVED,
-                f"kafka.{name} is {value!r}, but must be {' or '.join(allowed) or 'left out'}",
-                reason,
-                "Remove this setting",
-            )
+            words = " or ".join(allowed) or "left out"
+            raise kafka_setting_reserved(name, repr(value), words, reason)
     # The Python client requires a bool here. Its default is the required value.
-    left_out = unknown | {"delivery.report.only.error"}
-    given = {name: value for name, value in kafka.settings.items() if name not in left_out}
-    return {**_COMMON, **ours, **given, "bootstrap.servers": kafka.bootstrap_servers}
+    excluded = unknown | {"delivery.report.only.error"}
+    allowed_settings = {
+        name: value for name, value in kafka.settings.items() if name not in excluded
+    }
+    return {**_COMMON, **ours, **allowed_settings, "bootstrap.servers": kafka.bootstrap_servers}
 
 
 def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastError) -> _Client:
@@ -441,9 +470,4 @@ def _build(kind: Callable[..., _Client], settings: dict[str, Any], errors: LastE
     except KafkaException as error:
         # "No such configuration property: ...": the text has the name of the setting, never its
         # value.
-        raise ConfigError(
-            ErrorCode.KAFKA_SETTING_INVALID,
-            "Kafka's client does not accept a setting in [kafka]",
-            error.args[0].str(),
-            "Correct the setting, or remove it",
-        ) from error
+        raise kafka_setting_refused(error.args[0].str()) from error

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
@@ -37,8 +37,8 @@ transactions use offsets too.
 TIMEOUT_S: Final = 10.0
 
 
-def look(
-    kafka: KafkaConfig, topic: str, topic_id: str, places: Mapping[int, Ranges]
+def visible_offsets(
+    kafka: KafkaConfig, topic: str, topic_id: str, offsets: Mapping[int, Ranges]
 ) -> dict[int, TopicCheck]:
     """Read these offsets of each Kafka partition. They must have been written once.
 
@@ -50,29 +50,27 @@ def look(
     topics.check_identity(topic_id, facts)
     topics.check(facts)
     first, end = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
-    there = {
+    existing = {
         number: common(ranges, [Range(first.get(number, 0), end.get(number, 0))])
-        for number, ranges in places.items()
+        for number, ranges in offsets.items()
     }
-    found: dict[int, list[Range]] = {number: [] for number in places}
-    few = {
+    visible: dict[int, list[Range]] = {number: [] for number in offsets}
+    settings = {
         "group.id": "lowmark.audit",
         "queued.min.messages": "1000",
         "queued.max.messages.kbytes": "4096",
     }
     errors = client.LastError()
-    with closing(client.consumer(kafka, errors, few)) as consumer:
-        for spans in zip_longest(*(_spans(number, ranges) for number, ranges in there.items())):
+    with closing(client.consumer(kafka, errors, settings)) as consumer:
+        for spans in zip_longest(*(_spans(number, ranges) for number, ranges in existing.items())):
             together = {number: (start, stop) for number, start, stop in filter(None, spans)}
             for message in messages_between(consumer, kafka, errors, together, topic):
-                number, offset = message.partition(), message.offset()
-                assert number is not None
-                assert offset is not None
-                if _is_in(offset, there[number]):
-                    _add(found[number], offset)
+                number, offset = client.coordinates(message)
+                if _is_in(offset, existing[number]):
+                    _add(visible[number], offset)
     return {
-        number: TopicCheck(union_ranges(found[number]), without(ranges, there[number]))
-        for number, ranges in places.items()
+        number: TopicCheck(union_ranges(visible[number]), without(ranges, existing[number]))
+        for number, ranges in offsets.items()
     }
 
 
@@ -86,23 +84,22 @@ def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransac
     # The other way round, records that are committed between the two answers would look open.
     ends = topics.high_watermarks(kafka, facts)
     stable = topics.end_offsets(kafka, facts)
-    held = {k: (stable[k], stable[k] + 1) for k, end in ends.items() if stable[k] < end}
-    if not held:
+    hidden = {k: (stable[k], stable[k] + 1) for k, end in ends.items() if stable[k] < end}
+    if not hidden:
         return []
     settings = {name: value for name, value in kafka.settings.items() if name != "isolation.level"}
     errors = client.LastError()
     further = {"group.id": "lowmark.reader", "isolation.level": "read_uncommitted"}
-    found = []
+    transactions = []
     with closing(client.consumer(replace(kafka, settings=settings), errors, further)) as consumer:
-        for message in messages_between(consumer, kafka, errors, held, facts.topic):
-            number, offset = message.partition(), message.offset()
-            assert number is not None
-            assert offset is not None
+        for message in messages_between(consumer, kafka, errors, hidden, facts.topic):
+            number, offset = client.coordinates(message)
             _, value, _, since = client.contents(message)
             decoded = decode(value, Schemas(), kafka_partitions=MAX_INT)
             name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
-            found.append(OpenTransaction(number, offset, ends[number] - offset, since, name))
-    return found
+            hidden_count = ends[number] - offset
+            transactions.append(OpenTransaction(number, offset, hidden_count, since, name))
+    return transactions
 
 
 def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:
@@ -118,15 +115,15 @@ def _spans(number: int, ranges: Ranges) -> Iterator[tuple[int, int, int]]:
     yield number, start, stop
 
 
-def _add(found: list[Range], offset: int) -> None:
+def _add(ranges: list[Range], offset: int) -> None:
     """Add an offset. The offsets of a Kafka partition come in order."""
-    start = found.pop().start if found and found[-1].stop == offset else offset
-    found.append(Range(start, offset + 1))
+    start = ranges.pop().start if ranges and ranges[-1].stop == offset else offset
+    ranges.append(Range(start, offset + 1))
 
 
 def _is_in(offset: int, ranges: Ranges) -> bool:
-    place = bisect_right(ranges, (offset, float("inf"))) - 1
-    return place >= 0 and offset < ranges[place].stop
+    index = bisect_right(ranges, (offset, float("inf"))) - 1
+    return index >= 0 and offset < ranges[index].stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +135,8 @@ class NewestRecord:
     rejection: Rejection | None
 
     def __str__(self) -> str:
-        why = "" if self.rejection is None else f" ({self.rejection.detail})"
-        place = f"that at offset {self.offset} of Kafka partition {self.kafka_partition}"
-        return f"{place}{why}"
+        reason = "" if self.rejection is None else f" ({self.rejection.detail})"
+        return f"that at offset {self.offset} of Kafka partition {self.kafka_partition}{reason}"
 
 
 def newest_records(
@@ -150,26 +146,24 @@ def newest_records(
     position is stored.
 
     Raises `TopicError` if there is no such topic, `BrokerError` if no record arrives in time, and
-    `RegistryError` if a schema is needed and the registry does not answer.
+    `BrokerError` if a schema is needed and the registry does not answer.
     """
     facts = topics.describe(kafka, topic)
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
     ranges = {
         number: (max(first[number], end - NEWEST_OF_EACH), end) for number, end in ends.items()
     }
-    errors, by_id, found = client.LastError(), dict[int, str | None](), []
-    few = {"group.id": "lowmark.validate", "queued.max.messages.kbytes": "4096"}
-    with closing(client.consumer(kafka, errors, few)) as consumer:
+    errors, by_id, records = client.LastError(), dict[int, str | None](), list[NewestRecord]()
+    settings = {"group.id": "lowmark.validate", "queued.max.messages.kbytes": "4096"}
+    with closing(client.consumer(kafka, errors, settings)) as consumer:
         for message in messages_between(consumer, kafka, errors, ranges, topic, TIMEOUT_S):
             value = message.value()
             schema_id = confluent_id(value)
             if schema_id is not None and registry is not None and schema_id not in by_id:
-                with RegistryClient(registry) as asked:
-                    by_id[schema_id] = asked.schema(schema_id)
+                with RegistryClient(registry) as schemas:
+                    by_id[schema_id] = schemas.schema(schema_id)
             decoded = decode(value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
-            number, offset = message.partition(), message.offset()
-            assert number is not None
-            assert offset is not None
+            number, offset = client.coordinates(message)
             rejection = decoded if isinstance(decoded, Rejection) else None
-            found.append(NewestRecord(number, offset, rejection))
-    return found
+            records.append(NewestRecord(number, offset, rejection))
+    return records

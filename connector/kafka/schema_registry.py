@@ -3,7 +3,7 @@ version, register, look up (REC-11).
 
 An unknown id makes a record a dead letter. Therefore it is accepted only from a real registry: an
 answer 404 with an error code of a registry. Any other invalid answer, for example the page of a
-proxy or a wrong path, is a `RegistryError`. It fails the batch, and makes no dead letters (DLQ-4).
+proxy or a wrong path, is a `BrokerError`. It fails the batch, and makes no dead letters (DLQ-4).
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ import time
 from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
-from connector.errors import ErrorCode, RegistryError
+from connector.errors.kafka import (
+    registry_access_denied,
+    registry_answer_invalid,
+    registry_certificates_unreadable,
+    registry_client_missing,
+    registry_schema_different,
+    registry_unreachable,
+)
 from connector.records.codec import with_references
 
 if TYPE_CHECKING:
@@ -23,6 +30,7 @@ if TYPE_CHECKING:
     import httpx
 
     from connector.config.settings import RegistryConfig
+    from connector.errors import BrokerError
 
 MAX_SCHEMA_ID: Final = 2**31 - 1
 """Registries use Java's int. The framing has space for larger ids, but no registry assigns them."""
@@ -37,31 +45,20 @@ class RegistryClient:
     """Reads schemas by id, and caches them. The schema of an id never changes. Not thread-safe."""
 
     def __init__(self, config: RegistryConfig) -> None:
-        """Create the client without a connection.
-
-        Args:
-            config: The registry.
-
-        Raises:
-            RegistryError: httpx is missing, or the certificates cannot be read.
+        """Create the client without a connection. Raises `ConfigError` if httpx is missing, or the
+        certificates cannot be read.
         """
         self._config = config
         self._by_id: dict[int, str] = {}
         self._http = _connect(config)
 
     def schema(self, schema_id: int) -> str | None:
-        """Return the text of a schema.
+        """Return the text of a schema, with the types of the schemas that it refers to. None: the
+        registry has no such schema. The next call asks again.
 
-        Args:
-            schema_id: The id of the registry.
-
-        Returns:
-            The text, with the types of the schemas that it refers to. For a schema of another kind
-            than Avro, it is that kind, for example `{"schemaType": "PROTOBUF"}`. None: the registry
-            has no such schema. The next call asks again.
-
-        Raises:
-            RegistryError: The registry does not answer, or its answer is not valid.
+        For a schema of another kind than Avro, it is that kind, for example `{"schemaType":
+        "PROTOBUF"}`. Raises `BrokerError` if the registry does not answer, or its answer is not
+        valid.
         """
         if schema_id in self._by_id:
             return self._by_id[schema_id]
@@ -78,20 +75,11 @@ class RegistryClient:
         return {schema_id: self.schema(schema_id) for schema_id in schema_ids}
 
     def schema_id(self, topic: str, schema: str) -> int:
-        """Return the id with which a producer writes `schema` to `topic`.
+        """Return the id with which a producer writes `schema` to `topic`. With `auto_register`, the
+        schema is registered. Otherwise, it is looked up.
 
-        With `auto_register`, the schema is registered. Otherwise, it is looked up.
-
-        Args:
-            topic: The name of the change topic. The subject follows from it.
-            schema: The text of the schema.
-
-        Returns:
-            The id of the registry.
-
-        Raises:
-            RegistryError: The registry does not answer, the subject does not have the schema, or it
-                is incompatible.
+        Raises `BrokerError` if the registry does not answer, the subject does not have the schema,
+        or it is incompatible.
         """
         subject = quote(self._config.subject(topic), safe="")
         path = (
@@ -101,19 +89,12 @@ class RegistryClient:
         )
         answer = self._ask("POST", path, {"schema": schema})
         if answer is None:
-            raise RegistryError(
-                ErrorCode.REGISTRY_SCHEMA_DIFFERENT,
-                f"The subject {self._config.subject(topic)} does not have the schema of lowmark",
-                f"The registry at {self._config.url} has no such schema under this subject, and"
-                " auto_register is off",
-                "Register schemas/change_record.v1.avsc under the subject, or set"
-                " registry.auto_register = true",
-            )
-        found = answer.get("id")
-        if not isinstance(found, int) or not 0 <= found <= MAX_SCHEMA_ID:
-            raise self._no_answer(f"no schema id in {str(answer)[:200]}")
-        self._by_id[found] = schema
-        return found
+            raise registry_schema_different(self._config.url, self._config.subject(topic))
+        schema_id = answer.get("id")
+        if not isinstance(schema_id, int) or not 0 <= schema_id <= MAX_SCHEMA_ID:
+            raise self._invalid(f"no schema id in {str(answer)[:200]}")
+        self._by_id[schema_id] = schema
+        return schema_id
 
     def close(self) -> None:
         """Close the connection."""
@@ -142,12 +123,7 @@ class RegistryClient:
                 problem = f"HTTP {response.status_code}: {response.text[:300]}"
             if pause_s is not None:
                 time.sleep(pause_s)
-        raise RegistryError(
-            ErrorCode.REGISTRY_UNREACHABLE,
-            f"The schema registry at {self._config.url} cannot be reached",
-            problem,
-            "Check that the registry runs and that registry.url is correct, then try again",
-        )
+        raise registry_unreachable(self._config.url, problem)
 
     def _read(self, response: httpx.Response) -> dict[str, Any] | None:
         try:
@@ -155,19 +131,14 @@ class RegistryClient:
         except (json.JSONDecodeError, UnicodeDecodeError):
             answer = None
         if response.status_code in (401, 403):
-            raise RegistryError(
-                ErrorCode.REGISTRY_ACCESS_DENIED,
-                f"The schema registry at {self._config.url} refused the request",
-                f"HTTP {response.status_code}: {response.text[:300]}",
-                "Check registry.user and registry.password, or registry.bearer_token, and the"
-                " rights on the subject",
-            )
+            cause = f"HTTP {response.status_code}: {response.text[:300]}"
+            raise registry_access_denied(self._config.url, cause)
         if not isinstance(answer, dict):
-            raise self._no_answer(f"HTTP {response.status_code}: {response.text[:300]}")
+            raise self._invalid(f"HTTP {response.status_code}: {response.text[:300]}")
         if response.status_code == 404 and answer.get("error_code") in _NOT_FOUND:
             return None
         if response.status_code != 200:
-            raise self._no_answer(
+            raise self._invalid(
                 f"HTTP {response.status_code}, error {answer.get('error_code')}:"
                 f" {answer.get('message', '')}"
             )
@@ -177,58 +148,47 @@ class RegistryClient:
         text, kind = self._text(answer, "schema"), answer.get("schemaType", _AVRO)
         if kind != _AVRO:
             return json.dumps({"schemaType": str(kind)})
-        referenced: dict[tuple[str, object], str] = {}
-        self._read_references(answer, referenced)
-        return with_references(text, referenced.values()) if referenced else text
+        schemas: dict[tuple[str, object], str] = {}
+        self._read_references(answer, schemas)
+        return with_references(text, schemas.values()) if schemas else text
 
     def _read_references(
-        self, answer: dict[str, Any], found: dict[tuple[str, object], str]
+        self, answer: dict[str, Any], schemas: dict[tuple[str, object], str]
     ) -> None:
-        """Read the schemas that a schema refers to, also through others. Missing ones are left
+        """Add the schemas that a schema refers to, also through others. Missing ones are left
         out.
         """
         references = answer.get("references") or []
         if not isinstance(references, list):
-            raise self._no_answer(f"no references in {str(answer)[:200]}")
-        for one in references:
-            subject, version = (
-                (one.get("subject"), one.get("version")) if isinstance(one, dict) else (None, None)
-            )
+            raise self._invalid(f"no references in {str(answer)[:200]}")
+        for reference in references:
+            fields = reference if isinstance(reference, dict) else {}
+            subject, version = fields.get("subject"), fields.get("version")
             if not isinstance(subject, str) or not isinstance(version, int):
-                raise self._no_answer(f"no references in {str(answer)[:200]}")
-            if (subject, version) in found:
+                raise self._invalid(f"no references in {str(answer)[:200]}")
+            if (subject, version) in schemas:
                 continue
             # A schema can refer to one that was deleted since.
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true"
             if (other := self._ask("GET", path, None)) is not None:
-                found[subject, version] = self._text(other, "schema")
-                self._read_references(other, found)
+                schemas[subject, version] = self._text(other, "schema")
+                self._read_references(other, schemas)
 
     def _text(self, answer: dict[str, Any], name: str) -> str:
-        found = answer.get(name)
-        if not isinstance(found, str):
-            raise self._no_answer(f"no {name} in {str(answer)[:200]}")
-        return found
+        text = answer.get(name)
+        if not isinstance(text, str):
+            raise self._invalid(f"no {name} in {str(answer)[:200]}")
+        return text
 
-    def _no_answer(self, cause: str) -> RegistryError:
-        return RegistryError(
-            ErrorCode.REGISTRY_ANSWER_INVALID,
-            f"The schema registry at {self._config.url} gave an answer that is not valid",
-            cause,
-            "Check registry.url and the registry's log",
-        )
+    def _invalid(self, cause: str) -> BrokerError:
+        return registry_answer_invalid(self._config.url, cause)
 
 
 def _connect(config: RegistryConfig) -> httpx.Client:
     try:
         import httpx
     except ImportError as error:
-        raise RegistryError(
-            ErrorCode.EXTRA_MISSING,
-            "A schema registry is configured, but httpx is not installed",
-            "",
-            "Install it: pip install 'lowmark[registry]'",
-        ) from error
+        raise registry_client_missing() from error
     headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
     if config.bearer_token:
         headers["Authorization"] = f"Bearer {config.bearer_token}"
@@ -237,12 +197,8 @@ def _connect(config: RegistryConfig) -> httpx.Client:
             ssl.create_default_context(cafile=config.ca_location) if config.ca_location else True
         )
     except OSError as error:
-        raise RegistryError(
-            ErrorCode.REGISTRY_CA_UNREADABLE,
-            f"registry.ca_location {config.ca_location} cannot be read",
-            str(error),
-            "Set it to a file with PEM certificates",
-        ) from error
+        path = str(config.ca_location)
+        raise registry_certificates_unreadable(path, str(error)) from error
     auth = (config.user, config.password) if config.user else None
     return httpx.Client(
         base_url=config.url, headers=headers, auth=auth, verify=verify, timeout=config.timeout_s

@@ -1,7 +1,7 @@
 """The messages in flight to Kafka, their client, and the handling of client failures (REC-17).
 
     queue full         `put` waits for space, and then refuses
-    fatal error        the client is replaced by a new one (`renew`)
+    fatal error        the client is replaced by a new one (`recreate`)
     fenced             another client has the same transactional id: `WriterConflictError`
     outcome unknown    the messages of a replaced or closed client count as failed
 
@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connector.errors import DeliveryError, ErrorCode
+from connector.errors.producers import record_refused, taken_over
 from connector.kafka import client, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from confluent_kafka import Producer
-
     from connector.config.settings import KafkaConfig
+    from connector.errors import DeliveryError
+    from connector.kafka.client import SafeProducer
     from connector.kafka.topics import TopicFacts
     from connector.kafka.transactions import HeaderList
 
@@ -34,24 +34,6 @@ SendError = KafkaError | str
 _Item = TypeVar("_Item")
 
 POLL_EVERY: Final = 100
-QUEUE_TIMEOUT_S: Final = 60.0
-"""How long a full queue blocks, and how long a heartbeat of the application waits for the
-acknowledgements of its changes.
-"""
-
-
-REFUSALS: Final = frozenset(
-    {
-        KafkaError.MSG_SIZE_TOO_LARGE,
-        KafkaError.RECORD_LIST_TOO_LARGE,
-        KafkaError.INVALID_MSG,
-        KafkaError.INVALID_RECORD,
-        KafkaError.INVALID_TIMESTAMP,
-        KafkaError.POLICY_VIOLATION,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    }
-)
-"""The errors that come again if the record is sent again, until the cause is removed."""
 
 
 def text_of(error: SendError) -> str:
@@ -73,7 +55,7 @@ class SendQueue(Generic[_Item]):
     """The send queue of one topic. `client` is the current client.
 
     `answer` is called for each message, with its item and the error, or None if the message was
-    acknowledged. It is called while `put`, `serve`, `renew` or `close` runs.
+    acknowledged. It is called while `put`, `poll`, `recreate` or `close` runs.
     """
 
     stores = False
@@ -123,17 +105,17 @@ class SendQueue(Generic[_Item]):
     def put(
         self,
         item: _Item,
-        key: bytes,
-        value: bytes,
+        key: bytes | None,
+        value: bytes | None,
         kafka_partition: int,
         headers: HeaderList,
         *,
-        waits: bool = True,
+        blocks: bool = True,
     ) -> None:
         """Queue a message. Blocks while the queue is full.
 
         Raises `DeliveryError` if the message was not queued. Then `answer` was already called.
-        Raises `WriterConflictError` as `renew` does. Without `waits`, a full queue raises
+        Raises `WriterConflictError` as `recreate` does. Without `blocks`, a full queue raises
         `BufferError`, and the message gets no answer.
         """
         number = self._next_number
@@ -153,49 +135,43 @@ class SendQueue(Generic[_Item]):
                 )
                 break
             except BufferError:
-                if not waits:
+                if not blocks:
                     del self._outstanding[number]
                     raise
                 now = time.monotonic()
-                deadline = deadline or now + QUEUE_TIMEOUT_S
+                deadline = deadline or now + client.QUEUE_TIMEOUT_S
                 if now > deadline:
-                    waited = f"the queue stayed full for {QUEUE_TIMEOUT_S:g} s"
+                    waited = f"the queue stayed full for {client.QUEUE_TIMEOUT_S:g} s"
                     cause = f"{waited}. {self.last_error}".strip()
-                    raise self._refused(
-                        number, cause, "Check the brokers, then send the record again"
-                    ) from None
-                self.serve(0.05)
+                    raise self._refused(number, cause) from None
+                self.poll(0.05)
             except KafkaException as error:
                 if error.args[0].code() == KafkaError._FATAL:
                     failed = self.client
-                    self.serve(0)  # this reads the cause of the failure
+                    self.poll(0)  # this reads the cause of the failure
                     if self.client is failed:
-                        self.renew(error.args[0])
-                raise self._refused(
-                    number,
-                    error.args[0],
-                    "Send the record again. If the error stays, remove the cause",
-                ) from error
+                        self.recreate(error.args[0])
+                raise self._refused(number, error.args[0]) from error
         if number % POLL_EVERY == 0:
-            self.serve(0)
+            self.poll(0)
 
-    def serve(self, timeout_s: float, *, push: bool = False) -> None:
-        """Read the reports of the client. `push` sends waiting batches at once. Raises as `renew`
-        does.
+    def poll(self, timeout_s: float, *, push: bool = False) -> None:
+        """Read the reports of the client. `push` sends waiting batches at once. Raises as
+        `recreate` does.
         """
-        fatal: KafkaError | str | None = None
+        fatal: KafkaError | None = None
         try:
             self.client.flush(timeout_s) if push else self.client.poll(timeout_s)
-        except (KafkaException, SystemError) as error:
+        except KafkaException as error:
             # Reports may be lost here. Therefore the result of a message without a report is
             # unknown.
-            fatal = client.cause_of(error)
+            fatal = error.args[0]
         self.read_reports()
         fatal = self._errors.fatal or fatal
         if fatal is not None:
-            self.renew(fatal)
+            self.recreate(fatal)
 
-    def renew(self, error: KafkaError | str) -> None:
+    def recreate(self, error: KafkaError | str) -> None:
         """Replace a client that cannot send any more. The results of its messages are unknown, so
         they must be sent again.
 
@@ -205,13 +181,12 @@ class SendQueue(Generic[_Item]):
         cause = text_of(error)
         client.log.error("producer for %s rebuilt: %s", self._facts.topic, cause)
         self.close(0, f"outcome unknown: {cause}")
-        error = (
-            self._errors.fatal or error
-        )  # if a call failed without a reason, the next call has the reason
+        # If a call failed without a reason, the next call has the reason.
+        error = self._errors.fatal or error
         if (
             self._transactional_id is not None
             and isinstance(error, KafkaError)
-            and transactions.is_shut_out(error)
+            and transactions.is_fenced(error)
         ):
             self._fenced = error.str()
             self.check_not_fenced()  # a new client would take over from the other producer
@@ -223,25 +198,24 @@ class SendQueue(Generic[_Item]):
         over.
         """
         if self._fenced:
-            raise transactions.shut_out(
-                self._facts.topic, self._transactional_id or "", self._fenced
-            )
+            name = f"the transactional id {self._transactional_id}"
+            raise taken_over(name, self._facts.topic, self._fenced)
 
-    def close(self, timeout_s: float, why: str) -> None:
+    def close(self, timeout_s: float, reason: str) -> None:
         """Close the client. The results of its remaining messages are unknown. Without the purge,
         the client would wait for their time-out.
         """
-        with suppress(KafkaException, SystemError):
+        with suppress(KafkaException):
             self.client.purge()
             self.client.flush(timeout_s)
         self.read_reports()
-        self.give_up(why)
+        self.purge(reason)
 
-    def give_up(self, why: str) -> None:
-        """Stop waiting for results."""
-        given_up, self._outstanding = self._outstanding, {}
-        for item in given_up.values():
-            self._answer(item, why)
+    def purge(self, reason: str) -> None:
+        """Stop waiting for results. All messages have failed for this reason."""
+        purged, self._outstanding = self._outstanding, {}
+        for item in purged.values():
+            self._answer(item, reason)
 
     def read_reports(self) -> None:
         reports, self._reports = self._reports, []
@@ -260,19 +234,13 @@ class SendQueue(Generic[_Item]):
         """
         self._reports.append((number, error))
 
-    def _refused(self, number: int, error: SendError, remedy: str) -> DeliveryError:
+    def _refused(self, number: int, error: SendError) -> DeliveryError:
         """Report that this message did not enter the queue, and return the error."""
         if (item := self._outstanding.pop(number, None)) is not None:
             self._answer(item, error)
-        return DeliveryError(
-            ErrorCode.RECORD_REFUSED,
-            f"A record for {self._facts.topic} was not accepted",
-            text_of(error),
-            remedy,
-            undelivered=1,
-        )
+        return record_refused(self._facts.topic, text_of(error))
 
-    def _connect(self) -> Producer:
+    def _connect(self) -> SafeProducer:
         transactional = (
             {} if self._transactional_id is None else transactions.settings(self._transactional_id)
         )

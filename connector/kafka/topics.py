@@ -19,8 +19,15 @@ from connector.dead_letters.envelope import (
     ledger_topic,
     replay_topic,
 )
-from connector.errors import BrokerError, ConfigError, ErrorCode, TopicError, argument_invalid
-from connector.errors.kafka import topic_missing, topic_replaced
+from connector.errors import BrokerError, TopicError, argument_invalid
+from connector.errors.kafka import (
+    dead_letter_topic_too_small,
+    topic_compacted,
+    topic_exists,
+    topic_missing,
+    topic_not_compacted,
+    topic_replaced,
+)
 from connector.kafka import client
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 
@@ -46,12 +53,21 @@ headers of DLQ-1.
 """
 
 _MAX_MESSAGE_BYTES: Final = 2**31 - 1
+_COMPACTED: Final = {
+    "cleanup.policy": "compact",
+    "message.timestamp.type": "LogAppendTime",
+    "max.message.bytes": str(LETTER_HEADROOM_BYTES),
+}
+"""The settings of ledgers and catalogs."""
 
 REPLICAS: Final = 3
 MIN_INSYNC_REPLICAS: Final = 2
 """With three replicas, two of them in sync, each acknowledged record survives the loss of a broker,
 and producers go on without one (SEC-3).
 """
+
+_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
+"""Kafka's rule. librdkafka ends the process for some other names."""
 
 _ASK_TIMEOUT_S: Final = 15.0
 _LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
@@ -79,6 +95,11 @@ class TopicFacts:
     min_insync_replicas: int = 1
 
 
+def retention_us(facts: TopicFacts) -> int:
+    """Return the retention (µs). For an unlimited one, return the maximum of a change topic."""
+    return facts.retention_ms * 1000 if facts.retention_ms >= 0 else MAX_RETENTION_S * 1_000_000
+
+
 def partition_of(key: bytes, kafka_partitions: int) -> int:
     """Return the Kafka partition of a key among so many Kafka partitions (REC-1)."""
     return murmur2(key, kafka_partitions)
@@ -93,13 +114,34 @@ def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -
         admin: A client of `client.admin`, to reuse it for several requests.
 
     Returns:
-        The properties.
+        `topic`, `topic_id`, `kafka_partitions`, `replication_factor`, and settings of the topic.
 
     Raises:
         TopicError: There is no such topic.
         BrokerError: No broker answers.
     """
-    return _describe(admin or client.admin(kafka), kafka, topic)
+    if not _is_topic_name(topic):
+        allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
+        raise argument_invalid("topic", topic, allowed)
+    admin = admin or client.admin(kafka)
+    topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    configs = client.wait_for(
+        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
+        kafka,
+        f"describe topic {topic}",
+    )
+    return TopicFacts(
+        topic=topic,
+        topic_id=topic_id,
+        kafka_partitions=len(partitions),
+        replication_factor=len(partitions[0].replicas),
+        cleanup_policy=configs["cleanup.policy"].value,
+        timestamp_type=configs["message.timestamp.type"].value,
+        retention_ms=int(configs["retention.ms"].value),
+        max_message_bytes=int(configs["max.message.bytes"].value),
+        min_insync_replicas=int(configs["min.insync.replicas"].value),
+    )
 
 
 def ask_identity(admin: AdminClient, topic: str) -> Future[TopicDescription]:
@@ -113,7 +155,7 @@ def identity_of(
     """Return the id and the Kafka partitions of `ask_identity`. Raises as `describe` does."""
     try:
         description = client.wait_for(answer, kafka, f"describe topic {topic}")
-    except TopicError as error:
+    except BrokerError as error:
         if _code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
             raise topic_missing(topic, kafka.bootstrap_servers) from error
         raise
@@ -128,15 +170,7 @@ def check(facts: TopicFacts) -> list[str]:
     because it would lose changes (REC-2).
     """
     if "compact" in facts.cleanup_policy:
-        raise TopicError(
-            ErrorCode.TOPIC_COMPACTED,
-            f"The topic {facts.topic} is compacted (cleanup.policy={facts.cleanup_policy})",
-            "Compaction keeps only the last record of a key. A change may have only some"
-            " columns, so the other columns would be lost",
-            f"Create another topic, or set cleanup.policy=delete on {facts.topic} before it has"
-            " changes",
-            topic=facts.topic,
-        )
+        raise topic_compacted(facts.topic)
     warnings = []
     if facts.timestamp_type != "LogAppendTime":
         warnings.append(
@@ -156,17 +190,17 @@ def check_replicas(stream: str, topics: Collection[TopicFacts]) -> list[str]:
     """Return warnings, as sentences, about those topics of a stream that may lose acknowledged
     records with one broker (SEC-3).
     """
-    few = [facts for facts in topics if facts.replication_factor < REPLICAS]
+    exposed = [facts for facts in topics if facts.replication_factor < REPLICAS]
     alone = [
         facts
         for facts in topics
-        if facts not in few and facts.min_insync_replicas < MIN_INSYNC_REPLICAS
+        if facts not in exposed and facts.min_insync_replicas < MIN_INSYNC_REPLICAS
     ]
     warnings = []
-    if few:
-        have = "has" if len(few) == 1 else "have"
+    if exposed:
+        have = "has" if len(exposed) == 1 else "have"
         warnings.append(
-            f"streams.{stream}: {_names(few)} {have} fewer than {REPLICAS} replicas. If one"
+            f"streams.{stream}: {_names(exposed)} {have} fewer than {REPLICAS} replicas. If one"
             " broker is lost, acknowledged records may be lost with it. Raise the replication"
             f" factor to {REPLICAS}"
         )
@@ -213,53 +247,14 @@ def create_topic(
         max_message_bytes: The limit for a message.
 
     Returns:
-        The properties of the change topic.
+        The properties of the change topic, as `describe` does.
 
     Raises:
         ConfigError: A value is not allowed.
         TopicError: The topic exists with other properties. The error names them.
         BrokerError: No broker answers.
     """
-    if kafka_partitions < 1:
-        raise ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"kafka_partitions is {kafka_partitions}, but must be at least 1",
-            "",
-            "Set how many Kafka partitions the topic gets",
-        )
-    if topic in TOPICS_OF_KAFKA:
-        raise ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"{topic} is not the name of a change topic",
-            "Kafka itself uses this topic",
-            "Choose another name",
-            topic=topic,
-        )
-    if topic_of_catalog(topic) != topic:
-        raise ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"{topic} is not the name of a change topic",
-            f"It is the catalog of the write streams of {topic_of_catalog(topic)}",
-            "Name the change topic",
-            topic=topic,
-        )
-    if change_topic(topic) != topic:
-        raise ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"{topic} is not the name of a change topic",
-            f"It is a topic for the dead letters of {change_topic(topic)}",
-            "Name the change topic",
-            topic=topic,
-        )
-    if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
-        raise ConfigError(
-            ErrorCode.SETTING_INVALID,
-            f"retention is {retention_s} s, but must be from {MIN_RETENTION_S} (1 day) to"
-            f" {MAX_RETENTION_S} (7 days)",
-            "With less, an outage over a long weekend loses changes. The changelog keeps"
-            " changes for longer",
-            "Choose a retention of 1 to 7 days",
-        )
+    _check_new(topic, kafka_partitions, retention_s)
     settings = {
         "cleanup.policy": "delete",
         "message.timestamp.type": "LogAppendTime",
@@ -271,16 +266,25 @@ def create_topic(
     if _create(admin, kafka, topic, kafka_partitions, replicas, settings):
         facts = _describe_new(admin, kafka, topic)
     else:
-        facts = _describe(admin, kafka, topic)
-        _check_as_asked(facts, kafka_partitions, settings)
+        facts = describe(kafka, topic, admin)
+        _check_as_requested(facts, kafka_partitions, settings)
     _create_dead_letter_topics(admin, kafka, facts)
-    catalog = {
-        "cleanup.policy": "compact",
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(LETTER_HEADROOM_BYTES),
-    }
-    _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, catalog)
+    _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, _COMPACTED)
     return facts
+
+
+def _check_new(topic: str, kafka_partitions: int, retention_s: int) -> None:
+    if kafka_partitions < 1:
+        raise argument_invalid("kafka_partitions", kafka_partitions, "at least 1")
+    if topic in TOPICS_OF_KAFKA or not topic == topic_of_catalog(topic) == change_topic(topic):
+        allowed = "the name of a change topic. Kafka itself or another change topic uses this one"
+        raise argument_invalid("topic", topic, allowed)
+    if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:
+        allowed = (
+            f"from {MIN_RETENTION_S} (1 day) to {MAX_RETENTION_S} (7 days). With less, an outage"
+            " over a long weekend loses changes. The changelog keeps changes for longer"
+        )
+        raise argument_invalid("retention_s", retention_s, allowed)
 
 
 def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
@@ -301,28 +305,9 @@ def create_group_topics(kafka: KafkaConfig, topic: str, group: str) -> TopicFact
         BrokerError: No broker answers.
     """
     admin = client.admin(kafka)
-    source = _describe(admin, kafka, topic)
+    source = describe(kafka, topic, admin)
     _create_dead_letter_topics(admin, kafka, source, check_group(group))
     return _describe_new(admin, kafka, dead_letter_topic(topic, group))
-
-
-def describe_of_group(kafka: KafkaConfig, topic: str, name: str, group: str) -> TopicFacts:
-    """Ask for the properties of a topic `name` of a group of readers of `topic`. Raises
-    `TopicError` if it was not created, and `BrokerError`.
-    """
-    try:
-        return describe(kafka, name)
-    except TopicError as error:
-        if error.code != ErrorCode.TOPIC_MISSING:
-            raise
-        raise TopicError(
-            ErrorCode.GROUP_TOPICS_MISSING,
-            f"The group {group} has no topics for dead letters",
-            f"There is no topic {name}",
-            "Create the topics of the group",
-            topic=topic,
-            group=group,
-        ) from error
 
 
 def check_dead_letters(source: TopicFacts, letters: TopicFacts) -> None:
@@ -330,23 +315,22 @@ def check_dead_letters(source: TopicFacts, letters: TopicFacts) -> None:
     of the change topic together with the headers of a dead letter (DLQ-1, DLQ-6).
     """
     if "compact" in letters.cleanup_policy:
-        raise TopicError(
-            ErrorCode.TOPIC_COMPACTED,
-            f"The topic {letters.topic} is compacted",
-            "Dead letters of one row would replace each other",
-            f"Set cleanup.policy=delete on {letters.topic}",
-            topic=letters.topic,
-        )
+        raise topic_compacted(letters.topic)
     headers = LETTER_HEADROOM_BYTES // 8
     if letters.max_message_bytes < min(source.max_message_bytes + headers, _MAX_MESSAGE_BYTES):
-        raise TopicError(
-            ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL,
-            f"The topic {letters.topic} accepts {letters.max_message_bytes} bytes per message,"
-            f" but {source.topic} accepts {source.max_message_bytes}",
-            "The largest record would not fit with the headers of a dead letter",
-            f"Set max.message.bytes={_largest_letter(source)} on {letters.topic}",
-            topic=letters.topic,
+        raise dead_letter_topic_too_small(
+            letters.topic,
+            str(letters.max_message_bytes),
+            source.topic,
+            str(source.max_message_bytes),
+            str(_largest_letter(source)),
         )
+
+
+def check_compacted(facts: TopicFacts) -> None:
+    """Raise `TopicError` if a ledger or a catalog could lose records or their order."""
+    if facts.cleanup_policy != "compact" or facts.kafka_partitions != 1:
+        raise topic_not_compacted(facts.topic, facts.cleanup_policy, str(facts.kafka_partitions))
 
 
 def _largest_letter(source: TopicFacts) -> int:
@@ -363,7 +347,7 @@ def create_dead_letter_topics(
     """
     if group is not None:
         for name in (dead_letter_topic(source.topic, group), ledger_topic(source.topic, group)):
-            describe_of_group(kafka, source.topic, name, group)
+            describe(kafka, name)
         return
     admin = client.admin(kafka)
     if (
@@ -397,11 +381,11 @@ def offsets_at(kafka: KafkaConfig, facts: TopicFacts, record_timestamp: int) -> 
     end offset.
     """
     admin = client.admin(kafka)
-    found = _offsets(admin, kafka, facts, OffsetSpec.for_timestamp(-(-record_timestamp // 1000)))
-    if min(found.values()) >= 0:
-        return found
+    offsets = _offsets(admin, kafka, facts, OffsetSpec.for_timestamp(-(-record_timestamp // 1000)))
+    if min(offsets.values()) >= 0:
+        return offsets
     ends = _offsets(admin, kafka, facts, _LATEST)
-    return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
+    return {number: offset if offset >= 0 else ends[number] for number, offset in offsets.items()}
 
 
 def _create_dead_letter_topics(
@@ -414,17 +398,14 @@ def _create_dead_letter_topics(
         "retention.bytes": "-1",
         "max.message.bytes": str(_largest_letter(source)),
     }
-    ledger = {
-        "cleanup.policy": "compact",
-        "message.timestamp.type": "LogAppendTime",
-        "max.message.bytes": str(LETTER_HEADROOM_BYTES),
-    }
     names = [dead_letter_topic(source.topic, group)]
     if group is not None:
         names.append(replay_topic(source.topic, group))
     for name in names:
         _create(admin, kafka, name, source.kafka_partitions, source.replication_factor, letters)
-    _create(admin, kafka, ledger_topic(source.topic, group), 1, source.replication_factor, ledger)
+    _create(
+        admin, kafka, ledger_topic(source.topic, group), 1, source.replication_factor, _COMPACTED
+    )
 
 
 def _create(
@@ -442,34 +423,35 @@ def _create(
     new = NewTopic(topic, num_partitions=partitions, replication_factor=replicas, config=config)
     try:
         client.wait_for(admin.create_topics([new])[topic], kafka, f"create topic {topic}")
-    except TopicError as error:
+    except BrokerError as error:
         if _code_of(error) == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
         raise
-    _wait_until_known(admin, topic, partitions)
+    _wait_for_topic(admin, topic, partitions)
     return True
 
 
 def _replicas(admin: AdminClient, kafka: KafkaConfig) -> int:
     """The replication factor of new topics. -1: the default of the cluster."""
-    asked = admin.describe_cluster(request_timeout=_ASK_TIMEOUT_S)
-    brokers = len(client.wait_for(asked, kafka, "describe the cluster").nodes)
+    cluster = admin.describe_cluster(request_timeout=_ASK_TIMEOUT_S)
+    brokers = len(client.wait_for(cluster, kafka, "describe the cluster").nodes)
     return REPLICAS if brokers >= REPLICAS else -1
 
 
-def _wait_until_known(admin: AdminClient, topic: str, partitions: int) -> None:
+def _wait_for_topic(admin: AdminClient, topic: str, partitions: int) -> None:
     """Wait until all brokers know the new topic. Its creation returns earlier. Without the right to
     describe the topic, there is nothing to wait for.
     """
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while time.monotonic() < deadline:
-        found = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
-        if found.error is not None and found.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        metadata = admin.list_topics(topic, timeout=client.REACH_TIMEOUT_S).topics[topic]
+        error = metadata.error
+        if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             return
         if (
-            found.error is None
-            and len(found.partitions) == partitions
-            and all(p.leader >= 0 for p in found.partitions.values())
+            error is None
+            and len(metadata.partitions) == partitions
+            and all(partition.leader >= 0 for partition in metadata.partitions.values())
         ):
             return
         time.sleep(0.02)
@@ -480,16 +462,16 @@ def _describe_new(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFa
     deadline = time.monotonic() + CREATE_TIMEOUT_S
     while True:
         try:
-            return _describe(admin, kafka, topic)
-        except TopicError:
+            return describe(kafka, topic, admin)
+        except (BrokerError, TopicError):
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
 
 
-def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> None:
-    asked = {"Kafka partitions": str(partitions), **settings}
-    found = {
+def _check_as_requested(facts: TopicFacts, partitions: int, settings: Mapping[str, str]) -> None:
+    requested = {"Kafka partitions": str(partitions), **settings}
+    actual = {
         "Kafka partitions": str(facts.kafka_partitions),
         "cleanup.policy": facts.cleanup_policy,
         "message.timestamp.type": facts.timestamp_type,
@@ -497,47 +479,12 @@ def _check_as_asked(facts: TopicFacts, partitions: int, settings: Mapping[str, s
         "max.message.bytes": str(facts.max_message_bytes),
     }
     differences = [
-        f"{name} is {found[name]}, but {asked[name]} was requested"
-        for name in asked
-        if found[name] != asked[name]
+        f"{name} is {actual[name]}, but {requested[name]} was requested"
+        for name in requested
+        if actual[name] != requested[name]
     ]
     if differences:
-        raise TopicError(
-            ErrorCode.TOPIC_EXISTS,
-            f"The topic {facts.topic} exists with other properties",
-            "; ".join(differences),
-            "Choose another name, or request the properties that the topic has. If another program"
-            " uses the topic, only another name is possible",
-            topic=facts.topic,
-        )
-
-
-_is_topic_name: Final = re.compile(r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,249}").fullmatch
-"""Kafka's rule. librdkafka ends the process for some other names."""
-
-
-def _describe(admin: AdminClient, kafka: KafkaConfig, topic: str) -> TopicFacts:
-    if not isinstance(topic, str) or not _is_topic_name(topic):
-        allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
-        raise argument_invalid("topic", topic, allowed)
-    topic_id, partitions = identity_of(ask_identity(admin, topic), kafka, topic)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    configs = client.wait_for(
-        admin.describe_configs([resource], request_timeout=_ASK_TIMEOUT_S)[resource],
-        kafka,
-        f"describe topic {topic}",
-    )
-    return TopicFacts(
-        topic=topic,
-        topic_id=topic_id,
-        kafka_partitions=len(partitions),
-        replication_factor=len(partitions[0].replicas),
-        cleanup_policy=configs["cleanup.policy"].value,
-        timestamp_type=configs["message.timestamp.type"].value,
-        retention_ms=int(configs["retention.ms"].value),
-        max_message_bytes=int(configs["max.message.bytes"].value),
-        min_insync_replicas=int(configs["min.insync.replicas"].value),
-    )
+        raise topic_exists(facts.topic, "; ".join(differences))
 
 
 def _offsets(
@@ -547,15 +494,15 @@ def _offsets(
     spec: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[int, int]:
-    asked = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
-    answers = admin.list_offsets(asked, isolation_level=isolation, request_timeout=_ASK_TIMEOUT_S)
+    specs = {TopicPartition(facts.topic, number): spec for number in range(facts.kafka_partitions)}
+    answers = admin.list_offsets(specs, isolation_level=isolation, request_timeout=_ASK_TIMEOUT_S)
     return {
-        place.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset
-        for place, answer in answers.items()
+        partition.partition: client.wait_for(answer, kafka, f"list offsets of {facts.topic}").offset
+        for partition, answer in answers.items()
     }
 
 
-def _code_of(error: TopicError | BrokerError) -> int:
+def _code_of(error: BrokerError) -> int:
     cause = error.__cause__
     return (
         cause.args[0].code()

@@ -3,7 +3,7 @@
 Each call is repeated while Kafka allows it. The remaining errors have three meanings:
 
     it must be aborted    none of its records will be read
-    we are shut out       another producer has started with the same transactional id. This one
+    it is fenced          another producer has started with the same transactional id. This one
                           must not send again
     any other error       the outcome is unknown
 
@@ -16,23 +16,25 @@ ledger of dead letters, and of groups that store a state (WRS-8, WRS-14, DLQ-11,
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from connector.errors import ErrorCode, WriterConflictError
+from connector.errors import argument_invalid
 from connector.kafka import client
+from connector.text import is_header_name, is_utf_8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from confluent_kafka import Message, Producer, TopicPartition
 
     from connector.config.settings import KafkaConfig
+    from connector.kafka.client import SafeProducer
 
     _Report = Callable[[KafkaError | None, Message], None]
 
@@ -45,26 +47,25 @@ START_TIMEOUT_S: Final = 30.0
 ABORT_TIMEOUT_S: Final = 5.0
 """If an abort takes longer, the next client with the same id aborts the transaction."""
 
-QUEUE_TIMEOUT_S: Final = 60.0
-"""How long a full queue of the client may stay full."""
-
 _POLL_EVERY: Final = 1_000
-_SHUT_OUT: Final = (
+_FENCED: Final = (
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
 )
-_PERMANENT: Final = (
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.INVALID_TRANSACTION_TIMEOUT,
-    KafkaError.UNSUPPORTED_FOR_MESSAGE_FORMAT,
-)
-
+Headers = Iterable[tuple[str, str | bytes | None]]
 HeaderList = list[tuple[str, str | bytes | None]]
+
+
+def headers_of(headers: Headers) -> HeaderList:
+    """Return the headers of a Kafka record. Raises `ConfigError` if the client cannot send one."""
+    pairs = list(headers)
+    for name, value in pairs:
+        is_text = isinstance(value, str) and is_utf_8(value)
+        if not is_header_name(name) or not (is_text or value is None or isinstance(value, bytes)):
+            allowed = "pairs of a name without NUL characters and lone surrogates, and bytes"
+            raise argument_invalid("headers", (name, value), allowed)
+    return pairs
 
 
 def settings(transactional_id: str) -> dict[str, str]:
@@ -79,7 +80,7 @@ def settings(transactional_id: str) -> dict[str, str]:
 
 def start(producer: Producer, kafka: KafkaConfig, transactional_id: str) -> None:
     """Prepare the first transaction of a client: end open transactions of other clients with the
-    same id, and shut these out.
+    same id, and fence these.
 
     Raises `BrokerError` or `TopicError` if Kafka does not answer, or refuses.
     """
@@ -106,19 +107,9 @@ def abort(producer: Producer) -> KafkaError | None:
     return _call(producer.abort_transaction, ABORT_TIMEOUT_S)
 
 
-def is_shut_out(error: KafkaError) -> bool:
-    return error.code() in _SHUT_OUT
-
-
-def shut_out(topic: str, transactional_id: str, cause: str) -> WriterConflictError:
-    return WriterConflictError(
-        ErrorCode.PRODUCER_FENCED,
-        f"Another producer uses the transactional id {transactional_id} on {topic} now",
-        cause,
-        "Stop one of the two producers: a stream partition has one producer at a time."
-        " Uncommitted records of this producer were not delivered",
-        topic=topic,
-    )
+def is_fenced(error: KafkaError) -> bool:
+    """Return whether another producer has started with the same transactional id."""
+    return error.code() in _FENCED
 
 
 def _call(call: Callable[[float], object], timeout_s: float) -> KafkaError | None:
@@ -163,8 +154,8 @@ class Failure:
     - `is_unknown`: it may have been committed. Otherwise it was not, and will not be.
     - `is_fenced`: another client has the transactional id.
     - `is_permanent`: another attempt fails, too.
-    - `code`: that of Kafka's error, or 0.
     - `is_reading`: it is not the transaction that failed, but reading its outcome.
+    - `error` is that of Kafka. None: its outcome could not be read.
     """
 
     cause: str
@@ -172,7 +163,7 @@ class Failure:
     is_fenced: bool = False
     is_permanent: bool = False
     is_reading: bool = False
-    code: int = 0
+    error: KafkaError | None = None
 
 
 class TransactionClient:
@@ -197,7 +188,7 @@ class TransactionClient:
         self._on_step = on_step
         self._errors = client.LastError()
         self._failed_deliveries: list[KafkaError] = []
-        self._producer: Producer | None = None
+        self._producer: SafeProducer | None = None
 
     @property
     def is_open(self) -> bool:
@@ -205,7 +196,7 @@ class TransactionClient:
         return self._producer is not None
 
     def start(self) -> None:
-        """Open a new client. It ends the open transaction of an earlier one, and shuts it out.
+        """Open a new client. It ends the open transaction of an earlier one, and fences it.
 
         Raises `BrokerError` or `TopicError` if Kafka does not answer, or refuses.
         """
@@ -233,7 +224,7 @@ class TransactionClient:
         assert self._producer is not None, "start it first"
         producer, is_committing = self._producer, False
         report = None if on_delivered is None else self._report_to(on_delivered)
-        error: KafkaError | str | None
+        error: KafkaError | None
         try:
             self._on_step("begin")
             producer.begin_transaction()
@@ -250,13 +241,11 @@ class TransactionClient:
                 self._on_step("commit")
                 is_committing = True
                 error = commit(producer)
-        except (KafkaException, SystemError) as caught:
-            error = client.cause_of(caught)
+        except KafkaException as failed:
+            error = failed.args[0]
         except BaseException:
             self._abort()
             raise
-        except:  # noqa: E722  a fenced client has raised its KafkaError, which is no exception
-            error = sys.exc_info()[1]  # type: ignore[assignment]
         if error is not None:
             return self._failed(error, is_committing)
         self._on_step("committed")
@@ -269,7 +258,7 @@ class TransactionClient:
         if (producer := self._producer) is None:
             return
         self._producer = None
-        with suppress(KafkaException, SystemError):
+        with suppress(KafkaException):
             producer.purge()
             producer.flush(0)
 
@@ -296,7 +285,7 @@ class TransactionClient:
                 )
                 return
             except BufferError:
-                deadline = deadline or time.monotonic() + QUEUE_TIMEOUT_S
+                deadline = deadline or time.monotonic() + client.QUEUE_TIMEOUT_S
                 if self._failed_deliveries:
                     raise KafkaException(self._failed_deliveries[0]) from None
                 if time.monotonic() > deadline:
@@ -305,32 +294,22 @@ class TransactionClient:
                     ) from None
                 producer.poll(0.05)
 
-    def _failed(self, error: KafkaError | str, is_committing: bool) -> Failure:
+    def _failed(self, error: KafkaError, is_committing: bool) -> Failure:
         # Any of the calls may be the first one that reports another client.
-        heard = [
-            one
-            for one in (error, self._errors.fatal, self._abort(), *self._failed_deliveries)
-            if isinstance(one, KafkaError)
-        ]
-        fenced = next(filter(is_shut_out, heard), None)
-        must_abort = isinstance(error, KafkaError) and error.txn_requires_abort()
-        cause = error if fenced is None else fenced
-        text = cause if isinstance(cause, str) else cause.str()
-        codes = [one.code() for one in (self._errors.fatal, error) if isinstance(one, KafkaError)]
+        others = (self._errors.fatal, self._abort(), *self._failed_deliveries)
+        errors = [error, *(other for other in others if other is not None)]
+        fenced = next(filter(is_fenced, errors), None)
         return Failure(
-            f"{text}. {self._errors.text}".strip().removesuffix("."),
-            is_unknown=is_committing and not must_abort,
+            f"{(fenced or error).str()}. {self._errors.text}".strip().removesuffix("."),
+            is_unknown=is_committing and not error.txn_requires_abort(),
             is_fenced=fenced is not None,
-            is_permanent=any(one.code() in _PERMANENT for one in heard),
-            code=codes[0] if codes else 0,
+            is_permanent=any(other.code() in client.PERMANENT for other in errors),
+            error=self._errors.fatal or error,
         )
 
     def _abort(self) -> KafkaError | None:
         """Abort the transaction if that is possible, and close the client."""
         try:
             return None if self._producer is None else abort(self._producer)
-        except SystemError as error:
-            cause = client.cause_of(error)
-            return cause if isinstance(cause, KafkaError) else None
         finally:
             self.close()

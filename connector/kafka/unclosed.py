@@ -47,9 +47,9 @@ class Unclosed(Protocol):
 
 def watch(owner: object, unclosed: Unclosed) -> Callable[[], object]:
     """Finish at the end of the program, unless the function that this returns is called before."""
-    for one in [one for one in list(_dropped) if one.is_finished()]:
+    for finished in [dropped for dropped in list(_dropped) if dropped.is_finished()]:
         with suppress(ValueError):  # another thread has removed it
-            _dropped.remove(one)
+            _dropped.remove(finished)
     _watch_worker()
     finalizer = weakref.finalize(owner, _drop, unclosed)
     finalizer.atexit = False  # `_finish` does it, with one limit for all of them
@@ -62,7 +62,15 @@ def watch(owner: object, unclosed: Unclosed) -> Callable[[], object]:
     return closed
 
 
-def say(text: str) -> None:
+def try_after(error: BaseException, step: Callable[[], None]) -> None:
+    """Do a last step after an exception. An error of the step becomes a note of it."""
+    try:
+        step()
+    except ConnectorError as further:
+        error.add_note(f"in addition: {further}")
+
+
+def warn(text: str) -> None:
     """Write a sentence to standard error. Without it, there is no reader."""
     with suppress(OSError, ValueError, RuntimeError, AttributeError):
         sys.stderr.write(f"lowmark: {text}\n")
@@ -106,7 +114,7 @@ def _finish() -> bool:
             is_delivered = False
             text = f"{_described(error)}. Call `close` at the end, or use `with`"
         if text:
-            say(f"The program ended without `close`. {text}")
+            warn(f"The program ended without `close`. {text}")
     return is_delivered
 
 

@@ -221,7 +221,7 @@ def _kafka(kafka: KafkaConfig, topic: str, topic_id: str, on_event: OnEvent) -> 
         from connector.kafka import probe_offsets
 
         try:
-            return probe_offsets.look(kafka, topic, topic_id, gaps)
+            return probe_offsets.visible_offsets(kafka, topic, topic_id, gaps)
         except TopicError as error:
             on_event(warning("TOPIC_UNREADABLE", str(error)))
             return {number: TopicCheck(removed=ranges) for number, ranges in gaps.items()}

@@ -92,7 +92,7 @@ class DeadLetters:
     be done to: for example, `reopen` takes parked and discarded ones.
 
     Each method may raise `BrokerError`, `TopicError` if the change topic, or a topic of the group,
-    is missing, and `RegistryError` if a needed schema cannot be read.
+    is missing, and `BrokerError` if a needed schema cannot be read.
 
     Attributes:
         topic: The change topic.
@@ -325,7 +325,7 @@ class DeadLetters:
         except TopicError:
             topics.describe(kafka, self.topic)
             if self.group is not None:
-                topics.describe_of_group(kafka, self.topic, name, self.group)
+                topics.describe(kafka, name)
             return
         for letter, _ in read_letters(kafka, self.topic, group=self.group):
             status = ledger.status(letter)

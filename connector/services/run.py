@@ -311,7 +311,7 @@ def ports_of(
     starts (REC-2).
     """
     from connector.kafka import topics
-    from connector.kafka.bounded_read import records_between
+    from connector.kafka.client import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import external_dead_letters
     from connector.kafka.probe_offsets import open_transactions

@@ -28,7 +28,7 @@ from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
 
 if TYPE_CHECKING:
-    from connector.kafka import TopicFacts
+    from connector.kafka.topics import TopicFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,13 +307,14 @@ def _existing(kafka: KafkaConfig, name: str) -> TopicFacts | None:
 
 
 def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
-    from connector.kafka.dead_letters.ledger_topic import check, read_ledger
+    from connector.kafka import topics
+    from connector.kafka.dead_letters.ledger_topic import read_ledger
 
     name = ledger_topic(stream.topic)
     if (facts := _existing(kafka, name)) is None:
         yield _ok(f"streams.{stream.name}: {name} will be created with the first dead letter")
         return
-    check(facts)
+    topics.check_compacted(facts)
     read_ledger(kafka, stream.topic)
     yield _ok(f"streams.{stream.name}: {name} keeps the history of the dead letters")
 
@@ -326,7 +327,7 @@ def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     try:
         catalog.describe(kafka, stream.topic)
     except TopicError as error:
-        if error.code != "CATALOG_MISSING":
+        if error.code != "TOPIC_MISSING":
             raise
         text = f"streams.{stream.name}: there is no {name}, so write sessions cannot be opened"
         yield _ok(text)

@@ -28,14 +28,13 @@ from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
 from connector.text import nearest, one_of
 from connector.write_streams.model import StreamState, check_stream_names
-from connector.write_streams.problems import state_error
 from connector.write_streams.releases import (
     OpenRelease,
     ReleaseProgress,
     ReleaseRows,
     Withheld,
 )
-from connector.write_streams.rules import Fault
+from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -118,7 +117,7 @@ def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> in
         WriteStreamError: There is no such write stream, or it is discarded or expired.
         ConfigError: There is no such stream, or the name cannot be one.
         WriterConflictError: The session is opened again at the same time.
-        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+        TopicError, BrokerError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.session import WriteSession
 
@@ -126,12 +125,12 @@ def finalize_write_stream(config: ConnectorConfig, stream: str, name: str) -> in
     catalog = _catalog(config, source, is_complete=True)
     entry = catalog.streams.get(name)
     if entry is None:
-        raise state_error(Fault.NOT_FOUND, name)
+        raise fault_error(Fault.NOT_FOUND, name)
     session, _, short = name.partition("/")
     owner = catalog.sessions.get(session)
     if entry.state is not StreamState.OPEN and (owner is None or not owner.announced):
         if entry.state is StreamState.DISCARDED:
-            raise state_error(Fault.DISCARDED, name)
+            raise fault_error(Fault.DISCARDED, name)
         return entry.end
     with WriteSession(
         config.kafka,
@@ -184,7 +183,7 @@ def commit_write_streams(
         TableError: The warehouse cannot be read. It is read with `as_of` and `wait` only.
         WriterConflictError: Other commits of the topic went on for five minutes.
         DeliveryError: The outcome is unknown. Commit again.
-        TopicError, BrokerError, RegistryError: As for `WriteSession`.
+        TopicError, BrokerError: As for `WriteSession`.
     """
     from connector.kafka.write_streams.commit import commit_streams
 
@@ -294,7 +293,7 @@ def release_again(
         ConfigError: There is no such stream, or no release of the write stream that is too late,
             or several (`RELEASE_UNKNOWN`), or an argument is not allowed.
         TableError: The warehouse cannot be read.
-        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
+        WriterConflictError, DeliveryError, TopicError, BrokerError: As for
             `commit_write_streams`.
     """
     from connector.kafka.write_streams import commit

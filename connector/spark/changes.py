@@ -22,7 +22,7 @@ from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader, entries_of
 from connector.warehouse import TABLE_SLOTS
-from connector.watermarks.commit_range import check_range
+from connector.watermarks.tracker import check_range
 
 COLUMNS: Final = (
     *("table", "row_key", "commit_timestamp", "change_type", "source_cluster_id", "tie_breaker"),
@@ -76,12 +76,13 @@ def read_changes(
         The changes, with `COLUMNS`. Times are of the type TIMESTAMP.
 
     Raises:
-        OutOfRangeError: The range begins in the future, or ends before it begins, or the changelog
-            was trimmed after it began. `oldest` is then the least `start_commit`.
+        OutOfRangeError: The changelog was trimmed after the range began. `oldest` is the least
+            `start_commit`.
         TableError: There is no such changelog, or it is damaged. With `complete`, also if the low
             watermark is not known.
         InvalidChangeError: `table` cannot be the name of a source table.
-        ConfigError: Another argument has a value that is not allowed.
+        ConfigError: The range begins in the future, or ends before it begins. Or another argument
+            has a value that is not allowed.
         ConnectorError: The session has ended.
     """
     _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit, now=now)
@@ -148,10 +149,11 @@ def stream_changes(
         The changes.
 
     Raises:
-        OutOfRangeError: The range begins in the future, or ends before it begins.
+        ConfigError: The range begins in the future, or ends before it begins.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
-        ConfigError: Another argument has a value that is not allowed.
+        ConfigError: The range begins in the future, or ends before it begins. Or another argument
+            has a value that is not allowed.
         ConnectorError: The session has ended.
     """
     _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit)

@@ -29,8 +29,13 @@ from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import NONE_READ, BatchHorizons, Retention
 from connector.text import counted, duration
+from connector.watermarks.advance import advance
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Frontier,
+)
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 NORMAL_US: Final = 60_000_000
@@ -83,7 +88,7 @@ def still_hiding(
 @dataclass(frozen=True, slots=True)
 class StreamRules:
     """The settings of a stream that its progress depends on. `roots` are as in
-    `connector.watermarks.frontier.advance`, and `wait_s` as in `Progress.cut`.
+    `connector.watermarks.advance`, and `wait_s` as in `Progress.cut`.
     """
 
     retention: Retention = field(default_factory=Retention)

@@ -24,22 +24,22 @@ class Multiset:
     """
 
     _heap: list[int] = field(default_factory=list)
-    _gone: dict[int, int] = field(default_factory=dict)
+    _removed: dict[int, int] = field(default_factory=dict)
 
     def add(self, time: int) -> None:
         heapq.heappush(self._heap, time)
 
     def remove(self, time: int) -> None:
-        heap, gone = self._heap, self._gone
+        heap, removed = self._heap, self._removed
         if heap[0] != time:
-            gone[time] = gone.get(time, 0) + 1
+            removed[time] = removed.get(time, 0) + 1
             return
         heapq.heappop(heap)
-        while gone and heap[0] in gone:
+        while removed and heap[0] in removed:
             top = heapq.heappop(heap)
-            gone[top] -= 1
-            if not gone[top]:
-                del gone[top]
+            removed[top] -= 1
+            if not removed[top]:
+                del removed[top]
 
     def least(self) -> int | None:
         return self._heap[0] if self._heap else None
@@ -87,7 +87,7 @@ class Delivery:
     Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
     and `set_aside` return how many records were added to `failed`: 1, 0 or -1.
 
-    `promised` is the time of the last heartbeat. `reached` is the last position that the
+    `heartbeat_at` is the time of the last heartbeat. `reached` is the last position that the
     application reported. A new change must be after both.
 
     With an outbox, a change goes from `sent` to `stored` (PUB-3). `outbox` has the times of the
@@ -98,7 +98,7 @@ class Delivery:
     them. `last_release` is the time of the newest release.
     """
 
-    promised: int = 0
+    heartbeat_at: int = 0
     reached: int = 0
     watch: ClaimWatch = field(default_factory=ClaimWatch)
     under_way: int = 0
@@ -120,13 +120,13 @@ class Delivery:
         self._settle(record)
         return self._no_longer_failed(record) if self.failed else 0
 
-    def lost(self, record: Record, why: str) -> int:
+    def lost(self, record: Record, reason: str) -> int:
         """Register a record that was not delivered, or whose delivery is unknown."""
         self._settle(record)
         is_new = record not in self.failed
         if is_new and isinstance(record, DataChange):
             self._failed.add(record.commit_timestamp)
-        self.failed[record] = why
+        self.failed[record] = reason
         return int(is_new)
 
     def set_aside(self, change: DataChange) -> int:

@@ -55,24 +55,24 @@ class FreshnessLog:
         self,
         ingest_batch: int,
         ends: Mapping[int, int],
-        asked: EndOffsets,
+        answer: EndOffsets,
         *,
         is_whole: bool = True,
     ) -> FreshnessLog:
         """Return the log after `ingest_batch`, the newest batch, was read up to `ends`, and Kafka
-        answered `asked`.
+        answered `answer`.
 
         If there are too many times, some are dropped. Then a state may look older than it is, but
         never younger. Without `is_whole`, a change that is below `ends` is not visible yet, so the
         state covers none of the times (WRS-18).
         """
-        known = [*self.pending, asked]
-        covered = [moment for moment in known if is_whole and moment.is_contained(ends)]
+        moments = [*self.pending, answer]
+        covered = [moment for moment in moments if is_whole and moment.is_contained(ends)]
         reached = max((moment.at for moment in covered), default=None)
-        pending = [moment for moment in known if moment not in covered]
+        pending = [moment for moment in moments if moment not in covered]
         if len(pending) > MAX_PENDING:
             pending = [*pending[:-1:2], pending[-1]]
-        behind = sum(max(0, end - ends.get(k, 0)) for k, end in asked.ends.items())
+        behind = sum(max(0, end - ends.get(k, 0)) for k, end in answer.ends.items())
         if reached is None:
             return FreshnessLog(self.contained, behind, tuple(pending))
         before = tuple(moment for moment in self.contained if moment.ingest_batch < ingest_batch)

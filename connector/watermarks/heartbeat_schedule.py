@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import argument_invalid
 from connector.records.model import Heartbeat
 
 MIN_S: Final = 1
@@ -82,35 +82,35 @@ class _Positions:
     sent_at: float = -math.inf
 
     def add(self, heartbeat: Heartbeat, now: float, distance: float) -> None:
-        places = self.reported
-        if places and now - places[-1].since < distance:
-            places[-1].heartbeat = heartbeat
+        positions = self.reported
+        if positions and now - positions[-1].since < distance:
+            positions[-1].heartbeat = heartbeat
             return
-        places.append(_Reported(heartbeat, now))
-        if len(places) > MAX_POSITIONS:
+        positions.append(_Reported(heartbeat, now))
+        if len(positions) > MAX_POSITIONS:
             # Keep the oldest and the newest, and half of the others.
-            self.reported = [*places[:-1:2], places[-1]]
+            self.reported = [*positions[:-1:2], positions[-1]]
 
     def newest_true(self, oldest_open: int | None) -> Heartbeat | None:
-        for place in reversed(self.reported):
-            if oldest_open is None or place.heartbeat.timestamp < oldest_open:
-                return place.heartbeat
+        for position in reversed(self.reported):
+            if oldest_open is None or position.heartbeat.timestamp < oldest_open:
+                return position.heartbeat
         return None
 
 
 class HeartbeatSchedule:
-    """The reported positions of all stream partitions, and the times of the next heartbeats."""
+    """The reported positions of all stream partitions, and the times of the next heartbeats.
+
+    `is_started` means that a position was reported. Set it if a stream partition needs heartbeats
+    without one.
+    """
+
+    is_started = False
 
     def __init__(self, interval_s: float) -> None:
         """Raises `ConfigError` if the interval is not allowed."""
-        is_number = isinstance(interval_s, int | float) and not isinstance(interval_s, bool)
-        if not is_number or not MIN_S <= interval_s <= MAX_S:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                f"heartbeat_s is {interval_s!r}",
-                f"allowed: {MIN_S} to {MAX_S} seconds",
-                "Without a call of `reached`, the producer sends no heartbeats by itself",
-            )
+        if not MIN_S <= interval_s <= MAX_S:
+            raise argument_invalid("heartbeat_s", interval_s, f"{MIN_S} to {MAX_S} seconds")
         self._interval_s = float(interval_s)
         self._positions: dict[str, _Positions] = {}
         self._next_due_at = 0.0
@@ -118,11 +118,12 @@ class HeartbeatSchedule:
 
     @property
     def next_at(self) -> float:
-        """The time of the next call of `due`."""
-        return min(self._next_due_at, self._announce_at)
+        """The time of the next call of `due`. It is infinite before the start."""
+        return min(self._next_due_at, self._announce_at) if self.is_started else math.inf
 
     def reached(self, heartbeat: Heartbeat, now: float) -> None:
         """Register a position that the application reports. It is not before the last one."""
+        self.is_started = True
         if not self._positions:
             self._announce_at = max(self._announce_at, now + REPEAT_S)
         positions = self._positions.setdefault(heartbeat.stream_partition, _Positions())
@@ -130,7 +131,9 @@ class HeartbeatSchedule:
 
     def keep(self, is_live: Callable[[str], bool]) -> None:
         """Forget the stream partitions that have ended."""
-        self._positions = {name: one for name, one in self._positions.items() if is_live(name)}
+        self._positions = {
+            name: positions for name, positions in self._positions.items() if is_live(name)
+        }
 
     def announces(self, now: float) -> bool:
         """Return whether all announcements must be repeated now."""

@@ -10,7 +10,7 @@ them, an announcement of another process with a time between the two could end t
 would omit them.
 A new producer does not know any lineage. When a stream partition first sends a record, it is
 announced as a root, with a time just before this record. At this time it has no descendants, so the
-announcement omits none. It says nothing about other descendants of its real root. All roots are
+announcement omits none. It is no claim about other descendants of its real root. All roots are
 announced again, with all their live descendants, several times within the topic's retention.
 An announcement may have several parts, and other records may be sent between them. So a name that
 the caller's announcement omits ends only when all parts are known to be sent (`complete`). Then a
@@ -32,6 +32,7 @@ from connector.records.model import (
     Record,
     time_of,
 )
+from connector.watermarks.stream_partition import parents_in
 
 REPETITIONS: Final = 5
 """Announcements within the topic's retention. It is one more than WMK-6 requires, because a
@@ -102,7 +103,7 @@ class Announcements:
         about the parts of its announcement.
         """
         if not is_automatic:
-            is_announcement = isinstance(record, ChildPartitions) and not _parents_in(record)
+            is_announcement = isinstance(record, ChildPartitions) and not parents_in(record)
             self.complete(
                 now, COMPLETE_AFTER, besides=record.stream_partition if is_announcement else ""
             )
@@ -117,10 +118,10 @@ class Announcements:
         if lived > now:
             lived = 0
         for name in speakers:
-            known = self._lived.get(name)
-            if known is None:
+            lived_to = self._lived.get(name)
+            if lived_to is None:
                 announcements.append(self._first(name, lived, now))
-            elif lived > known:
+            elif lived > lived_to:
                 self._lived[name] = lived
         return announcements
 
@@ -130,15 +131,15 @@ class Announcements:
 
         Each parent of a merge reports the merge, and the report ends only this parent.
         """
-        parents = _parents_in(record)
+        parents = parents_in(record)
         if parents:
             return {record.stream_partition} & parents or parents
-        root, one = record.stream_partition, self._newest.get(record.stream_partition)
-        if one is None or record.start_timestamp <= one.start_timestamp:
+        root, newest = record.stream_partition, self._newest.get(record.stream_partition)
+        if newest is None or record.start_timestamp <= newest.start_timestamp:
             return set()
         born_before = {
             name
-            for name in self._below(root) | one.omitted
+            for name in self._below(root) | newest.omitted
             if self._born.get(name, 0) < record.start_timestamp
         }
         named = {child.token for child in record.children}
@@ -149,14 +150,14 @@ class Announcements:
     def sent(self, record: ChildPartitions, now: int) -> None:
         """Learn from child partitions that are sent."""
         root, at = record.stream_partition, record.start_timestamp
-        one = self._newest.get(root)
-        is_announcement = not _parents_in(record)
-        if is_announcement and one is not None and at < one.start_timestamp:
+        newest = self._newest.get(root)
+        is_announcement = not parents_in(record)
+        if is_announcement and newest is not None and at < newest.start_timestamp:
             return
         ended, omitted = self.ended_by(record), frozenset[str]()
         if is_announcement and record.children:
             # A later announcement omits them, too.
-            omitted, ended = frozenset(ended), ended & one.omitted if one else set()
+            omitted, ended = frozenset(ended), ended & newest.omitted if newest else set()
             omitted -= ended
         self._end(ended, at, now)
         for child in record.children:
@@ -169,9 +170,9 @@ class Announcements:
         if is_announcement:
             live = frozenset(child.token for child in record.children)
             sequence = record.record_sequence
-            if one is not None and at == one.start_timestamp:  # another part of it
-                omitted, live = one.omitted - live, one.live | live
-                sequence = max(sequence, one.record_sequence)
+            if newest is not None and at == newest.start_timestamp:  # another part of it
+                omitted, live = newest.omitted - live, newest.live | live
+                sequence = max(sequence, newest.record_sequence)
             self._newest[root] = _Announced(
                 at, sequence, live, 0 if live else now, omitted=omitted, sent_at=now
             )
@@ -182,21 +183,23 @@ class Announcements:
 
         Returns whether there are any. The root `besides` is left out.
         """
-        found = {
-            root: one
-            for root, one in self._newest.items()
-            if one.omitted and root != besides and (not after or now - one.sent_at >= after)
+        incomplete = {
+            root: announced
+            for root, announced in self._newest.items()
+            if announced.omitted
+            and root != besides
+            and (not after or now - announced.sent_at >= after)
         }
-        for root, one in found.items():
-            self._end(one.omitted, one.start_timestamp, now)
-            self._newest[root] = one._replace(
-                start_timestamp=one.start_timestamp + 1,
+        for root, announced in incomplete.items():
+            self._end(announced.omitted, announced.start_timestamp, now)
+            self._newest[root] = announced._replace(
+                start_timestamp=announced.start_timestamp + 1,
                 record_sequence=0,
                 is_current=False,
                 omitted=frozenset(),
             )
             self._catch_up_at = 0
-        return bool(found)
+        return bool(incomplete)
 
     def knows(self, stream_partition: str) -> bool:
         """Return whether a record or an announcement has named the stream partition."""
@@ -253,26 +256,26 @@ class Announcements:
         if is_time:
             self._repeat_at = now + self.retention // REPETITIONS
         announcements = []
-        for root, one in self._newest.items():
-            if one.is_current and not is_time:
+        for root, announced in self._newest.items():
+            if announced.is_current and not is_time:
                 continue
             live = self._below(root)
             lived = min((self._lived[name] for name in live), default=0)
             # A later one would end those that a part that is still to come may name.
-            start = max(one.start_timestamp, 0 if one.omitted else min(lived, now))
-            sequence = one.record_sequence if start == one.start_timestamp else 0
+            start = max(announced.start_timestamp, 0 if announced.omitted else min(lived, now))
+            sequence = announced.record_sequence if start == announced.start_timestamp else 0
             named = self._below(root, start)
             self._newest[root] = _Announced(
                 start,
                 sequence,
                 frozenset(named),
-                0 if live else one.empty_since or now,
+                0 if live else announced.empty_since or now,
                 named == live,
-                one.omitted,
-                one.sent_at,
+                announced.omitted,
+                announced.sent_at,
             )
             announcements.append(self._announcement(root, start, sequence, named))
-        is_current = all(one.is_current for one in self._newest.values())
+        is_current = all(announced.is_current for announced in self._newest.values())
         self._catch_up_at = (
             self._repeat_at
             if is_current
@@ -299,19 +302,21 @@ class Announcements:
             for name, end in self._ended.items()
             if end.heard_at < before and name not in descended
         ]:
-            for known in (self._ended, self._born, self._lived, self._children, self._keys):
-                known.pop(name, None)
-        for root in [root for root, one in self._newest.items() if 0 < one.empty_since < before]:
+            for by_name in (self._ended, self._born, self._lived, self._children, self._keys):
+                by_name.pop(name, None)
+        for root in [
+            root for root, announced in self._newest.items() if 0 < announced.empty_since < before
+        ]:
             del self._newest[root]
 
     def _below(self, root: str, at: int | None = None) -> set[str]:
         """Return the known live descendants of a root, now or at a time of the source."""
-        found = self._descended(root)
+        descended = self._descended(root)
         if at is None:
-            return found - self._ended.keys()
+            return descended - self._ended.keys()
         return {
             name
-            for name in found
+            for name in descended
             if self._born.get(name, 0) <= at
             and (name not in self._ended or at < self._ended[name].at)
         }
@@ -320,15 +325,11 @@ class Announcements:
         """Return the names in the newest announcement of a root, and all their descendants, live or
         ended.
         """
-        found: set[str] = set()
+        names: set[str] = set()
         ways = list(self._newest[root].live) if root in self._newest else []
         while ways:
             name = ways.pop()
-            if name not in found:
-                found.add(name)
+            if name not in names:
+                names.add(name)
                 ways.extend(self._children.get(name, ()))
-        return found & self._lived.keys()
-
-
-def _parents_in(record: ChildPartitions) -> set[str]:
-    return {parent for child in record.children for parent in child.parent_partition_tokens}
+        return names & self._lived.keys()

@@ -1,7 +1,7 @@
-"""The epoch of a producer says which of two producers of a stream partition began later (PUB-4).
+"""The epoch of a producer shows which of two producers of a stream partition began later (PUB-4).
 
 Each control record of a producer has the Kafka header `EPOCH_HEADER`, with the epoch in decimal.
-Kafka cannot shut out an older producer without a transactional id. But an older epoch behind a
+Kafka cannot fence an older producer without a transactional id. But an older epoch behind a
 newer one in the same Kafka partition shows that both producers write.
 """
 
@@ -19,8 +19,8 @@ _is_epoch = re.compile(rb"[0-9]{1,18}").fullmatch
 
 def epoch_of(headers: Iterable[tuple[str, bytes | None]]) -> int | None:
     """Return the epoch of a control record. None: the headers have none, or no number."""
-    found = next((value for name, value in headers if name == EPOCH_HEADER), None)
-    return int(found) if found is not None and _is_epoch(found) else None
+    epoch = next((value for name, value in headers if name == EPOCH_HEADER), None)
+    return int(epoch) if epoch is not None and _is_epoch(epoch) else None
 
 
 class ProducerEpoch:
@@ -92,4 +92,4 @@ def older_producer(
 
 def newest_epochs(runs: Mapping[int, Iterable[EpochRun]]) -> dict[int, int]:
     """Return the newest epoch of each Kafka partition."""
-    return {k: max(run.epoch for run in of_one) for k, of_one in runs.items()}
+    return {k: max(run.epoch for run in epoch_runs) for k, epoch_runs in runs.items()}

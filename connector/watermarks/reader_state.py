@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors.kafka import reader_state_invalid
 from connector.stored import from_stored, to_stored
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
-class Place(NamedTuple):
+class OrderPlace(NamedTuple):
     """The place of a transaction in the order of release."""
 
     commit_timestamp: int
@@ -46,7 +46,7 @@ class ReaderState:
     topic: str
     topic_id: str
     offsets: Mapping[int, tuple[int, int]]
-    acknowledged: Place
+    acknowledged: OrderPlace
     asides: tuple[Aside, ...]
     frontier: Frontier = UNKNOWN
     staged: Mapping[int, int] = field(default_factory=dict)
@@ -68,12 +68,7 @@ class ReaderState:
                     raise ValueError(f"Kafka partition {k} has the offsets {oldest}, {following}")
             return state
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            raise ConfigError(
-                ErrorCode.READER_STATE_INVALID,
-                "The given state is not a state of a reader",
-                str(error),
-                "Pass the bytes that state() returned, or read without a state",
-            ) from error
+            raise reader_state_invalid(str(error)) from error
 
 
 def to_pieces(state: bytes, count: int) -> list[str] | None:
@@ -96,10 +91,10 @@ def from_pieces(pieces: Mapping[int, str]) -> bytes:
     """Return the state of texts by number, which may have others behind. Raises `ValueError` if
     they are not the pieces of one state.
     """
-    found = _HEAD.match(pieces.get(0, ""))
-    if found is None:
+    matched = _HEAD.match(pieces.get(0, ""))
+    if matched is None:
         raise ValueError("the first piece is not one of a state")
-    needed, check = int(found[2]), int(found[3], 16)
+    needed, check = int(matched[2]), int(matched[3], 16)
     text = ""
     for number in range(needed):
         head = _head(number, needed, check)
@@ -128,4 +123,4 @@ _HEAD: Final = re.compile(r"transactions\.v1 (\d{1,6}) (\d{1,6}) ([0-9a-f]{8}) "
 MAX_PIECE_BYTES: Final = 4000
 """By default, a broker takes 4,096 bytes of metadata for each Kafka partition."""
 
-NOTHING: Final = Place(0, "", -1, -1)
+NOTHING: Final = OrderPlace(0, "", -1, -1)

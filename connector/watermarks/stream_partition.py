@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final, NamedTuple
 
-from connector.records.model import MAX_TIMESTAMP
+from connector.records.model import MAX_TIMESTAMP, ChildPartitions
 from connector.records.views import Named
 
 UNBOUNDED: Final = MAX_TIMESTAMP + 1
@@ -106,10 +106,18 @@ def is_read_everywhere(read_in: Mapping[int, int]) -> bool:
     return False
 
 
-def least(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+def least(first: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
     """Return the lesser value of both maps for each key."""
-    return {k: min(said[k] for said in (one, other) if k in said) for k in sorted({*one, *other})}
+    return {
+        k: min(values[k] for values in (first, other) if k in values)
+        for k in sorted({*first, *other})
+    }
 
 
-def _greatest(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
-    return {k: max(one.get(k, 0), other.get(k, 0)) for k in sorted({*one, *other})}
+def _greatest(first: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {k: max(first.get(k, 0), other.get(k, 0)) for k in sorted({*first, *other})}
+
+
+def parents_in(record: ChildPartitions) -> set[str]:
+    """Return the parents in a child-partitions record. An announcement has no parents."""
+    return {parent for child in record.children for parent in child.parent_partition_tokens}

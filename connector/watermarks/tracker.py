@@ -1,6 +1,6 @@
-"""The low watermark of one reader of a stream (SUB-2).
+"""The low watermark of one reader of a stream (SUB-2), and the check of its range (SUB-1, SUB-5).
 
-A reader gives each record to `hear`, and calls `advance` after some records. It gets the new low
+A reader gives each record to `add`, and calls `advance` after some records. It gets the new low
 watermark when there is one. The rules are those of ingest: `connector.watermarks.frontier`.
 
 A reader of some Kafka partitions has a low watermark of these Kafka partitions only. Then the
@@ -13,14 +13,15 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Final
 
+from connector.errors import argument_invalid
 from connector.records.model import ChildPartitions, DataChange, Record, Release
+from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
     BatchClaims,
     Frontier,
     LineageRecord,
     Stall,
-    advance,
     is_claim,
 )
 
@@ -59,7 +60,7 @@ class WatermarkTracker:
         """Start with a frontier.
 
         Args:
-            roots: The stream partitions that must speak before the low watermark is known (WMK-6).
+            roots: The low watermark is unknown until each of them has sent a record (WMK-6).
             max_clock_skew_s: How far a claim may be after the arrival of its record (REC-15).
             only: The Kafka partitions that are read. None: all of the topic.
             frontier: The frontier of everything that was read before.
@@ -83,26 +84,23 @@ class WatermarkTracker:
     @property
     def lagging_partition(self) -> Stall | None:
         """The live stream partition with the least low watermark, and its Kafka partition."""
-        found = self.frontier.lagging_partition
-        if found is None or self._only is None:
-            return found
-        return found._replace(kafka_partition=self._only[found.kafka_partition])
+        stall = self.frontier.lagging_partition
+        if stall is None or self._only is None:
+            return stall
+        return stall._replace(kafka_partition=self._only[stall.kafka_partition])
 
     def restart(self, only: frozenset[int]) -> None:
         """Start again with other Kafka partitions, and with nothing known."""
         self.frontier, self._only = UNKNOWN, sorted(only)
         self._kafka_partitions, self._claims, self._lineage = 0, {}, []
 
-    def hear(
+    def add(
         self, record: Record, kafka_partition: int, kafka_partitions: int, arrival: int
     ) -> None:
         """Take the claims of an accepted record. A replay of a dead letter has none (DLQ-10).
 
-        Args:
-            record: The change or control record.
-            kafka_partition: The Kafka partition where it was read.
-            kafka_partitions: The number of Kafka partitions that the record names (REC-24).
-            arrival: Its record timestamp (µs).
+        `kafka_partitions` is the number that the record names (REC-24). `arrival` is its record
+        timestamp (µs).
         """
         k, named = self._index(kafka_partition), self._count(kafka_partitions)
         self._kafka_partitions = max(self._kafka_partitions, named)
@@ -117,18 +115,13 @@ class WatermarkTracker:
                 claim = 0
         else:
             claim = record.timestamp + 1
-        of_one = self._claims.setdefault(record.stream_partition, {})
-        of_one[k] = max(of_one.get(k, 0), claim)
+        by_kafka_partition = self._claims.setdefault(record.stream_partition, {})
+        by_kafka_partition[k] = max(by_kafka_partition.get(k, 0), claim)
 
     def advance(self, now: int, kafka_partitions: int) -> Watermark | None:
-        """Take the claims into the frontier.
+        """Take the claims into the frontier. Return the low watermark if it has advanced.
 
-        Args:
-            now: The clock of the reader (µs).
-            kafka_partitions: The number of Kafka partitions of the topic.
-
-        Returns:
-            The low watermark if it has advanced, otherwise None.
+        `now` is the clock of the reader (µs). `kafka_partitions` is the number of the topic.
         """
         self._kafka_partitions = max(self._kafka_partitions, self._count(kafka_partitions))
         before = self.frontier
@@ -136,10 +129,10 @@ class WatermarkTracker:
             return None  # a consumer group has given no Kafka partition yet
         if not self.has_news and self._kafka_partitions == before.kafka_partitions:
             return None
-        heard = BatchClaims(self._kafka_partitions, self._claims, tuple(self._lineage))
+        batch = BatchClaims(self._kafka_partitions, self._claims, tuple(self._lineage))
         low = before.low_watermark
         horizon = None if low is None else low - REMEMBERED_US
-        self.frontier = advance(before, heard, now=now, horizon=horizon, roots=self._roots)
+        self.frontier = advance(before, batch, now=now, horizon=horizon, roots=self._roots)
         self._claims, self._lineage = {}, []
         if self.frontier.low_watermark is None or self.frontier.low_watermark == low:
             return None
@@ -150,3 +143,16 @@ class WatermarkTracker:
 
     def _count(self, kafka_partitions: int) -> int:
         return kafka_partitions if self._only is None else bisect_left(self._only, kafka_partitions)
+
+
+def check_range(start_commit: int | None, end_commit: int | None, now: int) -> None:
+    """Raise `ConfigError` if a range of commit time (µs) begins in the future, or ends before it
+    begins.
+    """
+    if start_commit is None:
+        return
+    if end_commit is not None and end_commit < start_commit:
+        raise argument_invalid("start_commit", start_commit, f"at or before the end {end_commit}")
+    if start_commit > now:
+        allowed = f"at most {now}, the present time. A range may only end in the future"
+        raise argument_invalid("start_commit", start_commit, allowed)

@@ -27,13 +27,13 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-from connector.errors import BufferFullError, ErrorCode
-from connector.records.model import MAX_LONG, DataChange, Release
+from connector.errors import ConnectorError
+from connector.errors.kafka import buffer_full, transactions_unacknowledged
+from connector.records.model import MAX_LONG, DataChange, OffsetRange, Release
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
 from connector.watermarks.frontier import Stall
-from connector.watermarks.reader_state import NOTHING, Aside, Place, ReaderState
-from connector.watermarks.released import Released, Staged, released_of
+from connector.watermarks.reader_state import NOTHING, Aside, OrderPlace, ReaderState
 from connector.watermarks.tracker import WatermarkTracker
 
 DEFAULT_BUFFERED_BYTES: Final = 256 * 1024 * 1024
@@ -95,6 +95,58 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Released:
+    """Staged rows of write streams got a commit timestamp. They are one transaction of the source.
+
+    - `commit_timestamp` (µs) is that of the rows.
+    - `ranges` are the offsets of the rows: of each write stream from `first` to `upto`, exclusive.
+    - `stream_partition` is that of the release.
+    - `position` is that of the copy that was handed out. Each Kafka partition has one.
+    - `is_late`: it came behind the low watermark, as a `Late` does. Only a reader of whole
+      transactions or of a range of commit time says so.
+    - `number` is as in `WholeTransaction`.
+
+    It does not mean that tables show the rows. For example, ingest withholds a release while one of
+    its rows is a dead letter.
+    """
+
+    commit_timestamp: int
+    ranges: tuple[OffsetRange, ...]
+    stream_partition: str
+    position: Position
+    is_late: bool = False
+    number: int = field(default=0, compare=False)
+
+    @property
+    def record(self) -> Release:
+        """The release itself. So a program that looks at `record` only need not look at types."""
+        return Release(self.stream_partition, self.commit_timestamp, self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A row of a write stream that waits for its release.
+
+    - `change` has the commit timestamp 0. Its `write_stream` names the write stream and the offset.
+    - `number` is as in `WholeTransaction`.
+    """
+
+    change: DataChange
+    position: Position
+    number: int = field(default=0, compare=False)
+
+    @property
+    def record(self) -> DataChange:
+        """The change, as that of a record which is not staged."""
+        return self.change
+
+
+def released_of(release: Release, position: Position) -> Released:
+    """Return the item of a release that was read at a position."""
+    return Released(release.commit_timestamp, release.ranges, release.stream_partition, position)
+
+
+@dataclass(frozen=True, slots=True)
 class HeldBack:
     """The transactions that a consumer has read and not handed out, because the low watermark has
     not passed them.
@@ -137,7 +189,7 @@ class _HandedOut(NamedTuple):
     """An item that was released and is not acknowledged. `place` is that of a transaction."""
 
     number: int
-    place: Place | None
+    place: OrderPlace | None
     positions: tuple[Position, ...]
     is_staged: bool
 
@@ -161,25 +213,19 @@ class TransactionAssembler:
         end_commit: int = MAX_LONG,
         state: ReaderState | None = None,
     ) -> None:
-        """Start with nothing, or continue.
+        """Start with nothing, or continue from a state. Then the tracker must begin with the
+        frontier of the state.
 
-        Args:
-            tracker: The low watermark of the same records. To continue, it must begin with the
-                frontier of the state.
-            topic: The name of the topic.
-            topic_id: Kafka's id of the topic.
-            max_buffered_bytes: The bound for changes that were read and not handed out, and for
-                positions that are not acknowledged.
-            start_commit: Changes with a smaller commit timestamp are skipped.
-            end_commit: Changes with a greater one are skipped.
-            state: The state to continue from.
+        `max_buffered_bytes` is the bound for changes that were read and not handed out, and for
+        positions that are not acknowledged. Changes with a commit timestamp outside of
+        `start_commit` to `end_commit` are skipped.
         """
         self._tracker, self._topic, self._topic_id = tracker, topic, topic_id
         self._most, self._start, self._end = max_buffered_bytes, start_commit, end_commit
         self._passed = tracker.low_watermark or 0
         self._groups: dict[int, dict[Hashable, _Group]] = {}
         self._times: list[int] = []
-        self._held: list[Late | Rejected | Released] = []
+        self._withheld: list[Late | Rejected | Released] = []
         self._out: deque[tuple[Item, int]] = deque()
         self._released: deque[_HandedOut] = deque()
         self._number = self._buffered = self._handed_out = 0
@@ -188,7 +234,7 @@ class TransactionAssembler:
         self._next = {} if state is None else {k: at[0] for k, at in state.offsets.items()}
         self._before = {} if state is None else {k: at[1] for k, at in state.offsets.items()}
         self._again = {k for k, end in self._before.items() if self._next[k] < end}
-        self._asides = {one[:2]: one for one in (() if state is None else state.asides)}
+        self._asides = {aside[:2]: aside for aside in (() if state is None else state.asides)}
         self._staged = {} if state is None else dict(state.staged)
 
     @property
@@ -208,14 +254,14 @@ class TransactionAssembler:
         groups = [group for some in self._groups.values() for group in some.values()]
         return HeldBack(
             len(groups),
-            sum(isinstance(one, DataChange) for g in groups for one, _ in g.parts.values()),
+            sum(isinstance(part, DataChange) for g in groups for part, _ in g.parts.values()),
             self._times[0],
             self._tracker.low_watermark,
             self._tracker.lagging_partition,
         )
 
     def check_room(self, size: int) -> None:
-        """Raise `BufferFullError` if a change of this size does not fit."""
+        """Raise `ConnectorError` if a change of this size does not fit."""
         size += CHANGE_OVERHEAD_BYTES
         handed_out = self._handed_out * UNACKNOWLEDGED_BYTES
         if self._buffered + handed_out + size <= self._most or not (self._buffered or handed_out):
@@ -224,18 +270,18 @@ class TransactionAssembler:
 
     def add(self, change: DataChange | Release, position: Position, size: int) -> None:
         """Take a change or a release. `size` is that of its record in bytes. Raises
-        `BufferFullError`; then it was not taken.
+        `ConnectorError`; then it was not taken.
         """
         self.check_room(size)
         k, offset = position.kafka_partition, position.offset
         is_again = offset < self._before.get(k, 0)
-        known = self._asides.get((k, offset))
+        aside = self._asides.get((k, offset))
         time = change.commit_timestamp
         if not self._start <= time <= self._end:
             pass
-        elif is_again and known is not None:
-            if not known.is_acknowledged:
-                self._set_late(change, position, is_duplicate=known.is_duplicate)
+        elif is_again and aside is not None:
+            if not aside.is_acknowledged:
+                self._set_late(change, position, is_duplicate=aside.is_duplicate)
         elif is_again and self._is_acknowledged(change, position):
             pass
         elif time < self._passed and not is_again:
@@ -246,7 +292,7 @@ class TransactionAssembler:
 
     def add_staged(self, change: DataChange, position: Position) -> None:
         """Take a staged row, and hand it out before all that is released later. Its bytes are not
-        counted. Raises `BufferFullError`; then it was not taken.
+        counted. Raises `ConnectorError`; then it was not taken.
         """
         k, offset = position.kafka_partition, position.offset
         if offset >= self._staged.get(k, 0):
@@ -259,8 +305,8 @@ class TransactionAssembler:
     def reject(self, rejection: Rejection, position: Position) -> None:
         """Take a record that cannot be read."""
         k, offset = position.kafka_partition, position.offset
-        known = self._asides.get((k, offset)) if offset < self._before.get(k, 0) else None
-        if known is None or not known.is_acknowledged:
+        aside = self._asides.get((k, offset)) if offset < self._before.get(k, 0) else None
+        if aside is None or not aside.is_acknowledged:
             self._set_aside(Rejected(rejection, position))
         self.reached(k, offset + 1)
 
@@ -295,11 +341,13 @@ class TransactionAssembler:
         while self._times and self._times[0] < self._passed:
             time = heapq.heappop(self._times)
             groups = self._groups.pop(time).values()
-            for group in sorted(groups, key=lambda one: (one.server_transaction_id, one.first)):
+            for group in sorted(
+                groups, key=lambda group: (group.server_transaction_id, group.first)
+            ):
                 self._release_group(time, group)
-        held, self._held = self._held, []
-        for one in held:
-            self._send_out(one, None, (one.position,), 0)
+        withheld, self._withheld = self._withheld, []
+        for item in withheld:
+            self._send_out(item, None, (item.position,), 0)
 
     def pop(self) -> Item | None:
         """Hand out the next item, or None."""
@@ -401,14 +449,14 @@ class TransactionAssembler:
         self._asides[k, offset] = Aside(k, offset, is_duplicate, False)
         self._not_acknowledged(item.position)
         if self._again:
-            self._held.append(item)
+            self._withheld.append(item)
         else:
             self._send_out(item, None, (item.position,), 0)
 
     def _release_group(self, time: int, group: _Group) -> None:
         parts = [group.parts[sequence] for sequence in sorted(group.parts)]
         positions = tuple(position for _, position in parts)
-        first, place = parts[0][0], Place(time, group.server_transaction_id, *group.first)
+        first, place = parts[0][0], OrderPlace(time, group.server_transaction_id, *group.first)
         whole = (
             released_of(first, positions[0])
             if isinstance(first, Release)
@@ -423,7 +471,7 @@ class TransactionAssembler:
         self._send_out(whole, place, positions, group.size)
 
     def _send_out(
-        self, item: Item, place: Place | None, positions: tuple[Position, ...], size: int
+        self, item: Item, place: OrderPlace | None, positions: tuple[Position, ...], size: int
     ) -> None:
         self._number += 1
         is_staged = isinstance(item, Staged) and bool(positions)
@@ -441,15 +489,10 @@ class TransactionAssembler:
             if not aside.is_acknowledged or offset >= self._oldest(k)
         }
 
-    def _unacknowledged(self) -> BufferFullError:
-        return BufferFullError(
-            ErrorCode.TRANSACTIONS_UNACKNOWLEDGED,
-            f"{self._handed_out:,} records were handed out and not acknowledged",
-            f"Their positions need more memory than max_buffered_bytes ({self._most:,}) allows",
-            "Call acknowledge after each transaction, or raise max_buffered_bytes",
-        )
+    def _unacknowledged(self) -> ConnectorError:
+        return transactions_unacknowledged(f"{self._handed_out:,}", f"{self._most:,}")
 
-    def _full(self) -> BufferFullError:
+    def _full(self) -> ConnectorError:
         lagging = self._tracker.lagging_partition
         if self._again:
             cause = "Records up to the given state are read again before one is handed out"
@@ -460,15 +503,12 @@ class TransactionAssembler:
                 f"Stream partition {lagging.stream_partition} delays the low watermark in Kafka"
                 f" partition {lagging.kafka_partition}"
             )
-        return BufferFullError(
-            ErrorCode.BUFFER_FULL,
-            f"{self._buffered:,} bytes of changes wait for the low watermark, and"
-            f" max_buffered_bytes is {self._most:,}",
+        return buffer_full(
+            f"{self._buffered:,}",
+            f"{self._most:,}",
             cause,
-            "Let this stream partition send heartbeats, or close it at the source. Or raise"
-            " max_buffered_bytes",
-            stream_partition=None if lagging is None else lagging.stream_partition,
-            kafka_partition=None if lagging is None else lagging.kafka_partition,
+            None if lagging is None else lagging.stream_partition,
+            None if lagging is None else lagging.kafka_partition,
         )
 
 

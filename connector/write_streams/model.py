@@ -140,8 +140,8 @@ class Catalog:
     before: dict[str, StreamEntry] | None = None
     _is_ours: bool = False
 
-    def keep(self, key: str, value: bytes) -> None:
-        """Keep a record. Raises `ValueError` if it is not one of the catalog."""
+    def add(self, key: str, value: bytes) -> None:
+        """Add a record. Raises `ValueError` if it is not one of the catalog."""
         text = value.decode()
         if "/" in key:
             stream = from_text(StreamEntry, text)
@@ -162,13 +162,14 @@ class Catalog:
 
     def other_topic(self, topic_id: str) -> str | None:
         """Return the id of an earlier change topic of this name that sessions wrote to, or None."""
-        ids = {one.topic_id for one in self.sessions.values()} - {"", topic_id}
+        ids = {session.topic_id for session in self.sessions.values()} - {"", topic_id}
         return min(ids, default=None)
 
     def open_staging(self) -> int:
         """Return the number of pending and buffered write streams that are open (WRS-4)."""
         return sum(
-            one.is_staging and one.state is StreamState.OPEN for one in self.streams.values()
+            stream.is_staging and stream.state is StreamState.OPEN
+            for stream in self.streams.values()
         )
 
 
@@ -188,10 +189,8 @@ def topic_of_catalog(topic: str) -> str:
 
 
 def check_name(argument: str, name: object) -> str:
-    """Return the name of a session or of a write stream within its session.
-
-    Raises:
-        ConfigError: It is not 1 to 64 of the characters - _ . a-z A-Z 0-9.
+    """Return the name of a session or of a write stream within its session. Raises `ConfigError` if
+    it is not one.
     """
     if not isinstance(name, str) or not _is_name(name):
         raise argument_invalid(argument, name, "1 to 64 of the characters - _ . a-z A-Z 0-9")
@@ -199,19 +198,17 @@ def check_name(argument: str, name: object) -> str:
 
 
 def check_stream_names(streams: Iterable[str]) -> list[str]:
-    """Return the different names of write streams, sorted.
-
-    Raises:
-        ConfigError: There are none, or more than 1,000, or one is not like `session/name`.
+    """Return the different names of write streams, sorted. Raises `ConfigError` if there are none,
+    or more than 1,000, or one is not like `session/name`.
     """
     if not isinstance(streams, Iterable):
         raise argument_invalid("streams", streams, "names of write streams, such as job/rows")
-    given = [streams] if isinstance(streams, str) else list(streams)
-    for name in given:
+    names = [streams] if isinstance(streams, str) else list(streams)
+    for name in names:
         parts = name.split("/") if isinstance(name, str) else []
         if len(parts) != 2 or not all(map(_is_name, parts)):
             raise argument_invalid("streams", name, "names of write streams, such as job/rows")
-    names = sorted(set(given))
+    names = sorted(set(names))
     if not 1 <= len(names) <= MAX_COMMIT_STREAMS:
         raise argument_invalid(
             "streams", len(names), f"1 to {MAX_COMMIT_STREAMS} names of write streams"
@@ -244,5 +241,5 @@ def digest_of_names(names: Iterable[str]) -> str:
 
 
 def digest_of_rows(rows: Iterable[bytes]) -> str:
-    """Return the digest of the rows of an append. Each row says itself where it ends."""
+    """Return the digest of the rows of an append. The bytes of a row show where it ends."""
     return hashlib.blake2b(b"".join(rows), digest_size=16).hexdigest()

@@ -77,7 +77,7 @@ class OpenRelease:
     @property
     def write_streams(self) -> tuple[str, ...]:
         """The names of its write streams, each once."""
-        return tuple(one.stream for one in self.ranges)
+        return tuple(range_.stream for range_ in self.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,23 +141,23 @@ class ReleaseProgress:
     @property
     def withheld(self) -> tuple[OpenRelease, ...]:
         """The releases that only a replay or an operator completes."""
-        return tuple(one for one in self.open if one.withheld is not Withheld.NO)
+        return tuple(release for release in self.open if release.withheld is not Withheld.NO)
 
     def forgettable(self, before: int) -> dict[str, StagedStream]:
         """Return the write streams without a row since `before` (µs), except those of an open
         release (WRS-21).
         """
-        held = {one.stream for release in self.open for one in release.ranges}
+        open_ = {name for release in self.open for name in release.write_streams}
         return {
             name: stream
             for name, stream in self.streams.items()
-            if stream.read_at < before and name not in held
+            if stream.read_at < before and name not in open_
         }
 
     def without(self, streams: Iterable[str], expired: int) -> ReleaseProgress:
         """Return the progress without write streams, of which `expired` rows were not released."""
-        gone = frozenset(streams)
-        left = {name: stream for name, stream in self.streams.items() if name not in gone}
+        removed = frozenset(streams)
+        left = {name: stream for name, stream in self.streams.items() if name not in removed}
         return replace(self, streams=left, expired=self.expired + expired)
 
     def requested(self, requests: Iterable[ReleaseRows]) -> ReleaseProgress:
@@ -165,16 +165,16 @@ class ReleaseProgress:
         its write stream and commit timestamp, if that is withheld now.
         """
         requests = list(requests)
-        asked = {(request.commit_timestamp, request.write_stream) for request in requests}
+        ids = {(request.commit_timestamp, request.write_stream) for request in requests}
         return replace(
             self,
             requests_to=max((self.requests_to, *(request.number for request in requests))),
             open=tuple(
-                replace(one, without_rejected=True)
-                if one.withheld is Withheld.ROWS
-                and any((one.commit_timestamp, name) in asked for name in one.write_streams)
-                else one
-                for one in self.open
+                replace(release, without_rejected=True)
+                if release.withheld is Withheld.ROWS
+                and any((release.commit_timestamp, name) in ids for name in release.write_streams)
+                else release
+                for release in self.open
             ),
         )
 
@@ -199,11 +199,10 @@ class ReleaseProgress:
         """
         streams = dict(self.streams)
         for name in staged:
-            known = streams.get(name)
-            streams[name] = (
-                StagedStream(batch, read_at) if known is None else replace(known, read_at=read_at)
-            )
-        open_, repeated, late = {one.id: one for one in self.open}, self.repeated, self.late
+            stream = streams.get(name) or StagedStream(batch, read_at)
+            streams[name] = replace(stream, read_at=read_at)
+        open_ = {release.id: release for release in self.open}
+        repeated, late = self.repeated, self.late
         for release in sorted(set(releases), key=_in_order):
             new = OpenRelease(
                 release.stream_partition,
@@ -220,23 +219,23 @@ class ReleaseProgress:
                 open_[new.id] = new
                 late += new.is_late
             elif any(
-                release.commit_timestamp > streams[one.stream].last_release
-                for one in release.ranges
+                release.commit_timestamp > streams[range_.stream].last_release
+                for range_ in release.ranges
             ):
                 repeated += 1
                 streams |= _passed(release, streams)
-        in_order = sorted(open_.values(), key=lambda one: one.id)
+        in_order = sorted(open_.values(), key=lambda release: release.id)
         return replace(self, streams=streams, open=tuple(in_order), repeated=repeated, late=late)
 
     def wanted(self) -> list[list[OffsetRange]]:
         """Return the offsets that each open release lacks or has, without those that were released
         before, in the order of `open`.
         """
-        return [_unreleased(one.ranges, self.streams) for one in self.open]
+        return [_unreleased(release.ranges, self.streams) for release in self.open]
 
     def first_batch(self) -> int | None:
         """Return the first batch with rows of an open release. None: there are no such rows."""
-        names = {one.stream for release in self.open for one in release.ranges}
+        names = {name for release in self.open for name in release.write_streams}
         return min(
             (self.streams[name].first_batch for name in names if name in self.streams),
             default=None,
@@ -245,7 +244,7 @@ class ReleaseProgress:
     def completed(
         self,
         batch: int,
-        found: Mapping[int, int] | None,
+        counts: Mapping[int, int] | None,
         end: Mapping[int, int],
         horizon: int | None,
     ) -> tuple[ReleaseProgress, list[ReleasedRange]]:
@@ -254,7 +253,7 @@ class ReleaseProgress:
 
         Args:
             batch: The newest batch.
-            found: How many different offsets of `wanted` the changelog has, by the number of the
+            counts: How many different offsets of `wanted` the changelog has, by the number of the
                 release in `open`. One that is absent has none. None: there is no new row and no
                 new release, so nothing was counted.
             end: Up to where the batch was read.
@@ -262,14 +261,14 @@ class ReleaseProgress:
         """
         streams, open_, ranges = dict(self.streams), list[OpenRelease](), list[ReleasedRange]()
         repeated = self.repeated
-        for n, (release, wanted) in enumerate(zip(self.open, self.wanted(), strict=True)):
+        for number, (release, wanted) in enumerate(zip(self.open, self.wanted(), strict=True)):
             left = _unreleased(wanted, streams)
-            is_read = all(end.get(k, 0) >= of_one for k, of_one in release.rows_end.items())
-            if found is None:
+            is_read = all(end.get(k, 0) >= rows_end for k, rows_end in release.rows_end.items())
+            if counts is None:
                 is_new = is_read and release.withheld is Withheld.NO
                 open_.append(replace(release, withheld=Withheld.ROWS) if is_new else release)
                 continue
-            has_all = found.get(n, 0) >= sum(one.upto - one.first for one in wanted)
+            has_all = counts.get(number, 0) >= _offsets_in(wanted)
             if not left:
                 repeated += 1
                 streams |= _passed(release, streams)
@@ -279,28 +278,17 @@ class ReleaseProgress:
             elif horizon is not None and release.commit_timestamp < horizon:
                 open_.append(replace(release, withheld=Withheld.TOO_LATE))
             else:
-                for one in left:
-                    known = streams.get(one.stream) or StagedStream(batch, 0)
-                    ranges.append(
-                        ReleasedRange(
-                            *_fields(one),
-                            release.commit_timestamp,
-                            known.first_batch,
-                            release.stream_partition,
-                        )
-                    )
-                    released = _joined(known.released, (one.first, one.upto))
-                    streams[one.stream] = replace(known, released=released)
+                ranges += _released(release, left, streams, batch)
                 streams |= _passed(release, streams)
         # A release of the same rows, with another commit timestamp, may have been completed.
-        left_open = [one for one in open_ if _unreleased(one.ranges, streams)]
+        left_open = [release for release in open_ if _unreleased(release.ranges, streams)]
         return (
             replace(
                 self,
                 streams=streams,
                 open=tuple(left_open),
                 released_to=batch if ranges else self.released_to,
-                released_rows=self.released_rows + sum(one.upto - one.first for one in ranges),
+                released_rows=self.released_rows + _offsets_in(ranges),
                 repeated=repeated + len(open_) - len(left_open),
             ),
             ranges,
@@ -312,16 +300,16 @@ class ReleaseProgress:
         A release that is withheld, or that was late when it arrived, holds nothing.
         """
         waiting = (
-            one.commit_timestamp
-            for one in self.open
-            if one.withheld is Withheld.NO and not one.is_late
+            release.commit_timestamp
+            for release in self.open
+            if release.withheld is Withheld.NO and not release.is_late
         )
         return min((low_watermark, *waiting))
 
     @property
     def is_waiting(self) -> bool:
         """Whether a release lacks rows that are still to be read."""
-        return any(one.withheld is Withheld.NO for one in self.open)
+        return any(release.withheld is Withheld.NO for release in self.open)
 
 
 NO_RELEASES: Final = ReleaseProgress()
@@ -337,15 +325,40 @@ def _passed(
     """The write streams of a release whose rows are all released, so that copies of it that are
     read later are not counted as repeated.
     """
-    known = {one.stream: streams[one.stream] for one in release.ranges}
+    written = {range_.stream: streams[range_.stream] for range_ in release.ranges}
     return {
-        name: replace(one, last_release=max(one.last_release, release.commit_timestamp))
-        for name, one in known.items()
+        name: replace(stream, last_release=max(stream.last_release, release.commit_timestamp))
+        for name, stream in written.items()
     }
 
 
-def _fields(one: OffsetRange) -> tuple[str, int, int]:
-    return one.stream, one.first, one.upto
+def _released(
+    release: OpenRelease,
+    ranges: Iterable[OffsetRange],
+    streams: dict[str, StagedStream],
+    batch: int,
+) -> list[ReleasedRange]:
+    """Release the ranges in `streams`, and return them."""
+    released = []
+    for range_ in ranges:
+        stream = streams.get(range_.stream) or StagedStream(batch, 0)
+        offsets = _joined(stream.released, (range_.first, range_.upto))
+        streams[range_.stream] = replace(stream, released=offsets)
+        released.append(
+            ReleasedRange(
+                range_.stream,
+                range_.first,
+                range_.upto,
+                release.commit_timestamp,
+                stream.first_batch,
+                release.stream_partition,
+            )
+        )
+    return released
+
+
+def _offsets_in(ranges: Iterable[OffsetRange | ReleasedRange]) -> int:
+    return sum(range_.upto - range_.first for range_ in ranges)
 
 
 def _unreleased(
@@ -353,16 +366,16 @@ def _unreleased(
 ) -> list[OffsetRange]:
     """The ranges without what was released."""
     left = []
-    for one in ranges:
-        first = one.first
-        known = streams.get(one.stream)
-        for start, end in known.released if known else ():
-            if start > first and first < one.upto:
-                left.append(OffsetRange(one.stream, first, min(start, one.upto)))
+    for range_ in ranges:
+        first = range_.first
+        stream = streams.get(range_.stream)
+        for start, end in stream.released if stream else ():
+            if start > first and first < range_.upto:
+                left.append(OffsetRange(range_.stream, first, min(start, range_.upto)))
             first = max(first, end)
-        if first < one.upto:
-            left.append(OffsetRange(one.stream, first, one.upto))
-    return [one for one in left if one.first < one.upto]
+        if first < range_.upto:
+            left.append(OffsetRange(range_.stream, first, range_.upto))
+    return [range_ for range_ in left if range_.first < range_.upto]
 
 
 def _joined(

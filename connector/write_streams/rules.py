@@ -1,7 +1,7 @@
 """Decisions about appends, flushes, commits and discards of write streams (WRS-7, WRS-12 to WRS-15,
 WRS-21).
 
-A decision is a value. `connector.write_streams.problems` makes the exceptions of it.
+A decision is a value. `fault_error` and `refused` make the exceptions of it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum, auto
+from typing import Final
 
+from connector.errors import WriteStreamError
+from connector.errors.write_streams import (
+    write_stream_closed,
+    write_stream_missing,
+    write_streams_refused,
+)
 from connector.records.model import OffsetRange
+from connector.text import counted
 from connector.write_streams.model import (
     LastAppend,
     StreamEntry,
@@ -42,18 +50,45 @@ class Fault(StrEnum):
     EXPIRED = "EXPIRED"
 
 
+_REASONS: Final[Mapping[Fault, str]] = {
+    Fault.WRONG_KIND: "The kind of a write stream never changes. Only buffered write streams are"
+    " flushed, only pending ones are committed, and committed ones are never discarded",
+    Fault.NOT_FINALIZED: "Its session may still append to it",
+    Fault.FINALIZED: "It takes no appends and no flush any more",
+    Fault.ALREADY_COMMITTED: "Its rows are released. A commit of exactly the same write streams"
+    " answers the same commit timestamp again, and other commits are refused",
+    Fault.DISCARDED: "Its rows never become visible",
+    Fault.EXPIRED: "It had no append for the staging retention",
+}
+
+
+def fault_error(fault: Fault, stream: str) -> WriteStreamError:
+    """Return the error for a write stream that refuses a request."""
+    if fault is Fault.NOT_FOUND:
+        return write_stream_missing(stream)
+    return write_stream_closed(stream, str(fault), _REASONS[fault])
+
+
+def refused(action: str, faults: Mapping[str, Fault]) -> WriteStreamError:
+    """Return the error for several write streams: the fault of each one (WRS-14)."""
+    shown = ", ".join(f"{name}: {fault}" for name, fault in list(faults.items())[:5])
+    further = f", and {len(faults) - 5} more" if len(faults) > 5 else ""
+    return write_streams_refused(
+        action,
+        counted(len(faults), "write stream"),
+        f"{shown}{further}",
+        tuple((name, str(fault)) for name, fault in faults.items()),
+    )
+
+
 def place(
     end: int, last: LastAppend | None, offset: int | None, rows: int, digest: Callable[[], str]
 ) -> Placing:
     """Decide about an append of so many rows (WRS-7).
 
-    Args:
-        end: The next free offset, appends in flight included.
-        last: The newest append, those in flight included.
-        offset: The offset of the first row. None: the end.
-        rows: The number of rows, at least 1.
-        digest: Returns the digest of the rows at this offset. It is only called to compare it with
-            that of `last`.
+    `end` is the next free offset, and `last` the newest append, those in flight included. Without
+    an `offset`, the rows are taken at the end. `digest` returns the digest of the rows at this
+    offset. It is only called to compare it with that of `last`.
     """
     if offset is None or offset == end:
         return Placing.TAKEN
@@ -123,8 +158,8 @@ def recorded_commit(streams: Mapping[str, StreamEntry], names: Iterable[str]) ->
     names = list(names)
     of_set = digest_of_names(names)
     entries = [streams.get(name) for name in names]
-    if all(one is not None and one.commit_set == of_set for one in entries):
-        return next(one.commit_timestamp for one in entries if one is not None)
+    if all(entry is not None and entry.commit_set == of_set for entry in entries):
+        return next(entry.commit_timestamp for entry in entries if entry is not None)
     return None
 
 
@@ -147,7 +182,7 @@ def commit(
         )
         for name in names
     }
-    ranges = [OffsetRange(name, 0, one.end) for name, one in committed.items() if one.end]
+    ranges = [OffsetRange(name, 0, entry.end) for name, entry in committed.items() if entry.end]
     return committed, ranges
 
 

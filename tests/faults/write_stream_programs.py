@@ -33,7 +33,7 @@ from connector.errors import (
     BrokerError,
     ConnectorError,
     DeliveryError,
-    DifferentRowsError,
+    OffsetError,
     TopicError,
     WriterConflictError,
 )
@@ -132,7 +132,7 @@ class Loader:
             return
         try:
             self._stream.append(self.rows(end - self._size), end - self._size)
-        except DifferentRowsError:
+        except OffsetError:
             return
         raise AssertionError("other rows were accepted at an offset that has rows")
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from urllib.error import HTTPError
 
 from connector.config.settings import RegistryConfig
-from connector.errors import RegistryError
-from connector.kafka import RegistryClient
+from connector.errors import BrokerError
+from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import SCHEMA
 from tests.apicurio import running_apicurio
 
@@ -45,7 +45,7 @@ def talk(config: RegistryConfig) -> list[object]:
     with RegistryClient(replace(config, auto_register=False)) as client:
         try:
             client.schema_id(TOPIC, SCHEMA)
-        except RegistryError as error:
+        except BrokerError as error:
             said.append(str(error.code))
     with RegistryClient(replace(config, auto_register=True)) as client:
         ids = [client.schema_id(TOPIC, SCHEMA) for _ in range(2)]

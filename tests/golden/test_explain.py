@@ -149,7 +149,7 @@ def test_a_winner_may_have_left_the_changelog(tmp_path: Path) -> None:
 
 def test_the_output_says_that_kafka_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
-        raise BrokerError(ErrorCode.BROKER_UNREACHABLE, "Kafka does not answer", "", "Start it")
+        raise BrokerError("BROKER_UNREACHABLE", "Kafka does not answer", "", "Start it")
 
     monkeypatch.setattr("connector.services.rows.explain.from_kafka", fails)
     found = explain(CONFIG, "accounts", b"x")

@@ -26,7 +26,7 @@ from connector.dead_letters.envelope import (
     to_headers,
 )
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
-from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
+from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.kafka import DeadLetterPublisher, read_letters, topics
 from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.records.rejection import Position, Reason
@@ -178,7 +178,7 @@ def test_a_topic_without_room_is_refused_before_the_first_dead_letter(
     stream = StreamConfig(name="s", topic=facts.topic)
     config = ConnectorConfig(str(tmp_path), kafka, streams={"s": stream})
     found = [one.error.code for one in validate_config(config) if one.error is not None]
-    assert found == [ErrorCode.DEAD_LETTER_TOPIC_TOO_SMALL]
+    assert found == ["TOPIC_UNSUITABLE"]
     assert any(ledger_topic(facts.topic) in one.text for one in validate_config(config))
     with ExitStack() as stack, pytest.raises(TopicError, match="bytes per message"):
         ports_of(config, stream, stack)

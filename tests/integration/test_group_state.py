@@ -96,10 +96,10 @@ def test_a_second_consumer_of_a_group_shuts_the_first_one_out(
             second.acknowledge(list(second)[2])
             second.commit()
         first.acknowledge(items[1])
-        with pytest.raises(WriterConflictError, match="Another consumer") as caught:
+        with pytest.raises(WriterConflictError, match="Another program uses the group") as caught:
             first.commit()
-        assert caught.value.code == "GROUP_STATE_TAKEN"
-        with pytest.raises(ConnectorError, match="was not stored"):
+        assert caught.value.code == "TAKEN_OVER"
+        with pytest.raises(ConnectorError, match="were not stored"):
             first.commit()
     with reader(kafka, facts, group) as again:
         assert numbers(list(again)) == [4]
@@ -114,7 +114,7 @@ def test_positions_of_other_readers_are_no_state_and_no_reader_replaces_one(
     with ChangeConsumer(kafka, facts.topic, start=Group(group), bounded=True) as plain:
         list(plain)
         plain.commit()
-    with pytest.raises(ConfigError, match="are not a state of a reader"):
+    with pytest.raises(ConfigError, match="positions of another kind of reader"):
         reader(kafka, facts, group)
     other = uuid.uuid4().hex
     with reader(kafka, facts, other) as consumer:
@@ -144,7 +144,7 @@ def test_a_state_that_does_not_fit_is_an_error_and_the_older_one_stays(
         assert numbers(list(consumer)) == [1]
         with pytest.raises(ConnectorError, match="too large for the group") as caught:
             consumer.commit()
-        assert caught.value.code == "GROUP_STATE_TOO_LARGE"
+        assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
         assert len(consumer.state()) > 4096
     with reader(kafka, facts, group) as consumer:
         assert numbers(list(consumer)) == [1]
@@ -181,7 +181,7 @@ def test_whole_transactions_are_set_aside_and_their_replays_come(
             if isinstance(item, Rejected) or numbers([item]) == [1]:
                 consumer.set_aside(item, "no such customer")
             consumer.acknowledge(item)
-            with pytest.raises(ConnectorError, match="was acknowledged before"):
+            with pytest.raises(ConfigError, match="one that is not acknowledged"):
                 consumer.set_aside(item, "too late")
         consumer.commit()
     letters = [letter for letter, _ in read_letters(kafka, facts.topic, group=group)]

@@ -24,7 +24,7 @@ from connector.dead_letters.ledger import (
 )
 from connector.errors import TopicError, WriterConflictError
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.dead_letters.ledger_topic import (
     TOTALS_KEY,
     LedgerWriter,
@@ -221,5 +221,5 @@ def test_a_ledger_that_others_wrote_to_is_not_believed(
         producer.produce(ledger_topic(facts.topic), value, key)
     producer.flush(30)
     for read in (read_ledger, read_totals):
-        with pytest.raises(TopicError, match=r"Record 0 of .* is not the history"):
+        with pytest.raises(TopicError, match=r"Record 0 of .* was not written by lowmark"):
             read(kafka, facts.topic)

@@ -64,7 +64,7 @@ def test_a_folder_with_a_live_broker_is_refused(live: LocalBroker) -> None:
 def test_a_live_broker_is_found_and_used_again(live: LocalBroker) -> None:
     again = LocalBroker.start_or_reuse(live.folder, jar_store())
     assert (again.pid, again.port) == (live.pid, live.port)
-    with pytest.raises(BrokerError, match=f"uses port {live.port}, not 9"):
+    with pytest.raises(BrokerError, match="A running broker uses the folder"):
         LocalBroker.start_or_reuse(live.folder, jar_store(), port=9)
 
 
@@ -122,21 +122,21 @@ def test_a_recycled_pid_is_not_taken_for_the_broker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[]", '{"pid": "x"}', "\x00"])
-def test_a_damaged_note_means_that_nobody_runs(tmp_path: Path, content: str) -> None:
+def test_a_damaged_broker_file_means_that_no_broker_runs(tmp_path: Path, content: str) -> None:
     (tmp_path / "broker.json").write_text(content)
     assert LocalBroker.find(tmp_path, jar_store()) is None
 
 
-def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_of_another_program_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("…")
-    with pytest.raises(BrokerError, match="is not the folder of a broker"):
+    with pytest.raises(BrokerError, match="cannot be that of a broker"):
         LocalBroker.start(tmp_path, jar_store())
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BrokerError, match="cannot be used"):
+    with pytest.raises(BrokerError, match="cannot be that of a broker"):
         LocalBroker.start(tmp_path / "file", jar_store())
 
 
@@ -153,7 +153,7 @@ def test_a_broken_folder_is_an_error_of_its_own(tmp_path: Path, content: str | N
     assert "Delete the folder" in caught.value.remedy
 
 
-def test_a_failed_start_says_why_in_the_brokers_words(tmp_path: Path) -> None:
+def test_a_failed_start_has_the_errors_of_the_broker(tmp_path: Path) -> None:
     with pytest.raises(BrokerError, match="cannot be formatted") as caught:
         LocalBroker.start(tmp_path, jar_store(), settings={"num.io.threads": "-1"})
     assert "num.io.threads" in caught.value.cause
@@ -183,7 +183,8 @@ from connector.jars import JarStore
 from connector.kafka.local.broker import LocalBroker
 store = JarStore.from_environment(os.environ)
 say = lambda line: print(line, flush=True)
-broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=sys.argv[2] == "daemon", say=say)
+daemon = sys.argv[2] == "daemon"
+broker = LocalBroker.start(Path(sys.argv[1]), store, daemon=daemon, on_progress=say)
 time.sleep(60)
 """
 

@@ -23,7 +23,6 @@ from connector.errors import (
     BrokerError,
     DeliveryError,
     InvalidChangeError,
-    RegistryError,
     TopicError,
     WriterConflictError,
 )
@@ -33,8 +32,8 @@ from connector.kafka import (
     ConsumerRecord,
     LocalBroker,
     StreamSettings,
+    client,
     read_letters,
-    sending,
     topics,
 )
 from connector.kafka.produce import control_records, resume
@@ -51,7 +50,12 @@ from connector.records.model import (
 )
 from connector.records.rejection import Reason
 from connector.validation import Limits
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from tests.broker import NewTopic, jar_store
 from tests.integration.changes import change, changes
 from tests.unit.registry_stub import running_registry
@@ -184,7 +188,7 @@ def test_a_frontier_follows_what_the_producer_announces(
 def test_with_a_registry_the_framing_is_confluents(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic().topic
     with running_registry() as registry:
-        with pytest.raises(RegistryError, match="does not have the schema of lowmark"):
+        with pytest.raises(BrokerError, match="does not have the schema of lowmark"):
             ChangeProducer(kafka, topic, registry=RegistryConfig(registry.url))
         with ChangeProducer(
             kafka, topic, registry=RegistryConfig(registry.url, auto_register=True)
@@ -356,7 +360,7 @@ def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
 
 def test_a_full_queue_blocks_and_then_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """REC-17: bounded memory; what was not taken is said and can be sent again."""
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.5)
     producer = CopyingProducer(
         DEAD,
         FACTS,
@@ -393,10 +397,10 @@ def test_flush_says_what_was_not_delivered_and_close_is_bounded() -> None:
 def test_a_heartbeat_is_refused_until_its_changes_are_delivered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.3)
     producer = ChangeProducer(DEAD, FACTS)
     producer.send(change(1))
-    with pytest.raises(DeliveryError, match="cannot be sent yet"):
+    with pytest.raises(DeliveryError, match="would claim more than was delivered"):
         producer.send(Heartbeat("p", 1_000_001))
     with pytest.raises(DeliveryError, match="Child partitions"):
         producer.send(ChildPartitions("p", 6, 1, (ChildPartition("q", ("p",)),)))
@@ -475,11 +479,11 @@ def look_at_the_topic(producer: ChangeProducer) -> None:
     """Wait for an answer that the producer otherwise asks for once a minute."""
     watch = producer._control._watch
     watch._ask_at = 0.0
-    producer._control.look()
+    producer._control.refresh()
     deadline = time.monotonic() + 20
     while watch._answer is not None and time.monotonic() < deadline:
         time.sleep(0.05)
-        producer._control.look()
+        producer._control.refresh()
 
 
 def test_kafka_partitions_that_were_added_get_control_records(
@@ -693,7 +697,7 @@ def test_outside_a_transaction_a_record_is_one_of_its_own(
             producer.send(change(4))
 
 
-def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(
+def test_a_second_producer_with_the_same_transactional_id_fences_the_first(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """REC-17: a stream partition has one producer at a time; what the first one had begun is
@@ -709,11 +713,11 @@ def test_a_second_producer_of_the_same_transactions_shuts_the_first_out(
                 second.send(change(2))
 
     with pytest.raises(
-        WriterConflictError, match="Another producer uses the transactional id"
+        WriterConflictError, match="Another program uses the transactional id"
     ) as caught:
         is_interrupted()
     assert "one producer at a time" in caught.value.remedy
-    with pytest.raises(WriterConflictError, match="Another producer uses the transactional id"):
+    with pytest.raises(WriterConflictError, match="Another program uses the transactional id"):
         first.send(change(3))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         first.close()

@@ -75,7 +75,7 @@ def test_every_part_works_with_every_login(secured: SecuredBroker, login: str) -
     if principal:
         with pytest.raises(BrokerError) as refused:
             topics.describe(kafka, topic)
-        assert refused.value.code == ErrorCode.KAFKA_ACCESS_DENIED, "the broker knows who it is"
+        assert refused.value.code == "KAFKA_ACCESS_DENIED", "the broker knows who it is"
         secured.allow_all(principal)
     with ChangeProducer(kafka, topic) as producer:
         producer.send(change(1))
@@ -117,8 +117,8 @@ def test_a_refused_connection_says_why_and_names_no_secret(
     certificate = secured.mtls("ann")
     of_mtls = changed(tls)
     at = {name: f"{HOST}:{port}" for name, port in secured.ports.items()}
-    login, secure = ErrorCode.KAFKA_LOGIN_FAILED, ErrorCode.KAFKA_TLS_FAILED
-    invalid = ErrorCode.KAFKA_SETTING_INVALID
+    login, secure = "KAFKA_LOGIN_FAILED", "KAFKA_TLS_FAILED"
+    invalid = "SETTING_INVALID"
     cases: dict[str, tuple[KafkaConfig, ErrorCode, str]] = {
         "no TLS": (KafkaConfig(at["TLS"]), secure, "requires TLS or a login"),
         "TLS, and no login": (KafkaConfig(at["SCRAM"], tls.settings), secure, "or a login"),
@@ -220,7 +220,7 @@ def test_a_client_keeps_the_certificate_and_the_password_that_it_began_with(
         old.flush()
         with pytest.raises(BrokerError) as new:
             topics.describe(kafka, topic)
-        assert new.value.code == ErrorCode.KAFKA_TLS_FAILED, "a new client reads the new files"
+        assert new.value.code == "KAFKA_TLS_FAILED", "a new client reads the new files"
         bob.send(change(5))
         with pytest.raises(DeliveryError, match="Authentication failed") as refused:
             bob.flush(5)

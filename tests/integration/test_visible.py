@@ -9,6 +9,7 @@ from confluent_kafka.admin import AdminClient
 from connector.config.settings import KafkaConfig
 from connector.errors import TopicError
 from connector.kafka import probe_offsets
+from connector.kafka.probe_offsets import visible_offsets
 from connector.kafka.topics import TopicFacts
 from connector.reports.audit import Range, TopicCheck
 from tests.broker import NewTopic
@@ -38,19 +39,19 @@ def topic(kafka: KafkaConfig, new_topic: NewTopic) -> TopicFacts:
 
 
 @pytest.mark.parametrize("near", [0, probe_offsets.NEAR])
-def test_only_what_is_committed_is_seen(
+def test_only_committed_records_are_visible(
     kafka: KafkaConfig, topic: TopicFacts, monkeypatch: pytest.MonkeyPatch, near: int
 ) -> None:
     """Read through, or place by place; up to a marker at the very end, and beyond what there is."""
     monkeypatch.setattr(probe_offsets, "NEAR", near)
     places = {0: (Range(1, 5), Range(6, 10)), 1: (Range(0, 2),), 7: (Range(3, 4),)}
-    found = probe_offsets.look(kafka, topic.topic, topic.topic_id, places)
+    found = visible_offsets(kafka, topic.topic, topic.topic_id, places)
     assert found == {
         0: TopicCheck((Range(6, 7),), (Range(8, 10),)),
         1: TopicCheck((), (Range(0, 2),)),
         7: TopicCheck((), (Range(3, 4),)),
     }
-    assert probe_offsets.look(
+    assert visible_offsets(
         kafka, topic.topic, topic.topic_id, {0: (Range(1, 2), Range(4, 5), Range(7, 8))}
     ) == {0: TopicCheck()}
 
@@ -60,7 +61,7 @@ def test_what_retention_took_is_gone_not_empty(
 ) -> None:
     place = TopicPartition(topic.topic, 0, 3)
     admin.delete_records([place])[place].result(30)
-    assert probe_offsets.look(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {
+    assert visible_offsets(kafka, topic.topic, topic.topic_id, {0: (Range(0, 6),)}) == {
         0: TopicCheck((Range(5, 6),), (Range(0, 3),))
     }
 
@@ -68,4 +69,4 @@ def test_what_retention_took_is_gone_not_empty(
 def test_another_topic_of_that_name_says_nothing(kafka: KafkaConfig, topic: TopicFacts) -> None:
     """REC-4."""
     with pytest.raises(TopicError, match="created again"):
-        probe_offsets.look(kafka, topic.topic, "AAAAAAAAAAAAAAAAAAAAAA", {0: (Range(1, 2),)})
+        visible_offsets(kafka, topic.topic, "AAAAAAAAAAAAAAAAAAAAAA", {0: (Range(1, 2),)})

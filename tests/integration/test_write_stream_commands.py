@@ -30,7 +30,12 @@ from connector.services import (
     release_again,
 )
 from connector.state.stream_progress import Progress
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.write_streams.releases import NO_RELEASES
 from tests.broker import NewTopic
 from tests.integration.test_write_streams import of_kind, read, read_catalog, rows
@@ -77,7 +82,7 @@ def test_a_lost_session_is_ended_before_its_write_stream_is_finalized(
     assert read_catalog(kafka, topic).owner_of("w1") == owner
     with pytest.raises(WriteStreamError) as missing:
         finalize_write_stream(load_config(), "s", "w1/other")
-    assert missing.value.code == "NOT_FOUND"
+    assert missing.value.code == "WRITE_STREAM_MISSING"
     assert list(read_catalog(kafka, topic).streams) == ["w1/rows"]
 
 

@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.model import ChildPartition, ChildPartitions, Record
-from connector.watermarks import frontier
+from connector.watermarks import advance as rules
+from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
     Announcement,
     BatchClaims,
     Frontier,
     LineageRecord,
-    advance,
     join,
 )
 from connector.watermarks.lineage import Announcements
@@ -33,7 +33,7 @@ from tests.property.deliveries import Begin, Simulation, batches
 from tests.property.processes import ProcessSimulation
 
 RETENTION = 20
-omitted_in = frontier._omitted_in
+omitted_in = rules._omitted_in
 LONG, SHORT = 300, 150
 """Steps of a simulation. Two short ones find more than a long one and take less time; some faults
 need many generations.
@@ -196,7 +196,7 @@ def last_part(one: Announcement, other: Announcement) -> Announcement:
 
 @pytest.mark.parametrize(
     ("of", "rule", "wrong"),
-    [(frontier, "_omitted_in", omitted_once), (Announcement, "join", last_part)],
+    [(rules, "_omitted_in", omitted_once), (Announcement, "join", last_part)],
 )
 def test_the_simulation_notices_a_wrong_rule_of_parts(
     of: object,
@@ -346,7 +346,7 @@ def test_roots_that_are_wrongly_kept_or_forgotten_are_noticed(
     rule: str, wrong: Callable[..., object], law: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WMK-9: a canary."""
-    monkeypatch.setattr(frontier, rule, wrong)
+    monkeypatch.setattr(rules, rule, wrong)
     with pytest.raises(AssertionError, match=law):
         for number in range(1000):
             does_not_grow(Random(f"{seed}/{number}"), ranged=True)

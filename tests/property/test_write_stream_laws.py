@@ -185,8 +185,8 @@ def test_records_of_the_catalog_are_read_back(entry: StreamEntry, session: Sessi
     assert from_text(StreamEntry, to_value(entry).decode()) == entry
     assert from_text(SessionEntry, to_value(session).decode()) == session
     catalog = Catalog()
-    catalog.keep("job/rows", to_value(entry))
-    catalog.keep("job", to_value(session))
+    catalog.add("job/rows", to_value(entry))
+    catalog.add("job", to_value(session))
     assert catalog.streams == {"job/rows": entry}
     assert catalog.sessions == {"job": session}
     assert catalog.owner_of("job") == session.owner
@@ -200,13 +200,13 @@ def test_the_records_before_another_owner_are_kept(steps: list[tuple[str, int]])
     mine, was_mine, expected = dict[str, StreamEntry](), False, None
     for owner, count in steps:
         if owner:
-            catalog.keep("job", to_value(SessionEntry(owner)))
+            catalog.add("job", to_value(SessionEntry(owner)))
             was_mine = was_mine or owner == "a"
             if was_mine and owner != "a" and expected is None:
                 expected = dict(mine)
         else:
             rows = replace(rows, end=rows.end + count)
-            catalog.keep("job/p", to_value(rows))
+            catalog.add("job/p", to_value(rows))
             mine["job/p"] = rows
     assert catalog.before == expected
 

@@ -22,12 +22,13 @@ from connector.records.model import (
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import WatermarkTracker
 from connector.watermarks.transactions import (
     Item,
     Late,
     Rejected,
+    Released,
+    Staged,
     TransactionAssembler,
     WholeTransaction,
 )
@@ -246,20 +247,20 @@ class Program:
                 self._assembler.reject(_BAD, position)
                 return
             claimed = replace(sent.change, estimated_low_watermark=sent.claim)
-            self._tracker.hear(claimed, k, sent.kafka_partitions, ARRIVAL)
+            self._tracker.add(claimed, k, sent.kafka_partitions, ARRIVAL)
             self._assembler.add(sent.change, position, 10)
             return
         if isinstance(sent, SentRow | SentRelease):
             self._hear_write_stream(sent, position)
             return
         record = sent.lineage or Heartbeat(sent.stream_partition, sent.claim - 1)
-        self._tracker.hear(record, k, sent.kafka_partitions, ARRIVAL)
+        self._tracker.add(record, k, sent.kafka_partitions, ARRIVAL)
         self._assembler.reached(k, offset + 1)
 
     def _hear_write_stream(self, sent: SentRow | SentRelease, position: Position) -> None:
         record = sent.row if isinstance(sent, SentRow) else sent.release
         assert record is not None
-        self._tracker.hear(record, position.kafka_partition, sent.kafka_partitions, ARRIVAL)
+        self._tracker.add(record, position.kafka_partition, sent.kafka_partitions, ARRIVAL)
         if isinstance(record, Release) and position.kafka_partition == 0:
             self._assembler.add(record, position, 10)
         elif isinstance(record, DataChange) and self.staged:

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from connector.config.settings import VersionRetention
-from connector.errors import ErrorCode, InvalidChangeError, OutOfRangeError, TableError
+from connector.errors import ConfigError, InvalidChangeError, OutOfRangeError, TableError
 from connector.records import codec
 from connector.records.model import (
     ChildPartition,
@@ -223,19 +223,15 @@ def test_changes_are_selected_by_table_and_commit_time(spark: SparkSession, know
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        ({"start_commit": at(5), "end_commit": at(4)}, ErrorCode.START_AFTER_END),
-        ({"start_commit": at(5), "now": at(4)}, ErrorCode.START_IN_FUTURE),
-    ],
+    "arguments",
+    [{"start_commit": at(5), "end_commit": at(4)}, {"start_commit": at(5), "now": at(4)}],
 )
 def test_a_range_that_cannot_be_read_is_refused(
-    spark: SparkSession, known: Stream, arguments: dict[str, int], code: ErrorCode
+    spark: SparkSession, known: Stream, arguments: dict[str, int]
 ) -> None:
     """SUB-1, SUB-5: before anything is read."""
-    with pytest.raises(OutOfRangeError) as caught:
+    with pytest.raises(ConfigError, match="start_commit"):
         read_changes(spark, str(known.folder), "s", **arguments)
-    assert caught.value.code == code
 
 
 def test_what_is_not_there_is_named(spark: SparkSession, known: Stream, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from connector.config.settings import KafkaConfig
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.repair import Step
 from connector.dead_letters.replay import Verdict
-from connector.errors import OffsetOutOfRangeError, StreamStateError
+from connector.errors import OffsetError, WriteStreamError
 from connector.kafka import ChangeProducer, WriteSession, WriteStream
 from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange, Heartbeat, SetCell
@@ -72,9 +72,9 @@ def test_examples_4_and_5_several_sessions_commit_together(live: Live) -> None:
         assert first.finalize() == 1_200
         both = ["w1/p", "w2/p"]
         two.flush(30)
-        with pytest.raises(StreamStateError) as open_:
+        with pytest.raises(WriteStreamError) as open_:
             commit_streams(live.kafka, live.topic, both, through=producer)
-        assert open_.value.errors == (("w2/p", "NOT_FINALIZED"),)
+        assert open_.value.faults == (("w2/p", "NOT_FINALIZED"),)
         assert second.finalize() == 800
         producer.flush(30)
         live.pipeline().run_once()
@@ -82,9 +82,9 @@ def test_examples_4_and_5_several_sessions_commit_together(live: Live) -> None:
         before = len(versions(live))
         committed = commit_streams(live.kafka, live.topic, both, through=producer)
         assert commit_streams(live.kafka, live.topic, both, through=producer) == committed
-        with pytest.raises(StreamStateError) as other:
+        with pytest.raises(WriteStreamError) as other:
             commit_streams(live.kafka, live.topic, ["w1/p"], through=producer)
-        assert other.value.errors == (("w1/p", "ALREADY_COMMITTED"),)
+        assert other.value.faults == (("w1/p", "ALREADY_COMMITTED"),)
         producer.send(Heartbeat("p", max(now_us(), committed)))
         producer.flush(30)
     # The producer is closed, because its heartbeats go on while ingest runs.
@@ -108,7 +108,7 @@ def test_example_6_the_flushed_rows_are_visible(live: Live) -> None:
         stream.append(rows(stream, range(10)))
         assert stream.flush_rows(4, through=producer) == 4
         assert stream.flush_rows(2, through=producer) == 4
-        with pytest.raises(OffsetOutOfRangeError) as beyond:
+        with pytest.raises(OffsetError) as beyond:
             stream.flush_rows(11, through=producer)
         assert (beyond.value.expected, beyond.value.received) == (10, 11)
         stream.finalize()

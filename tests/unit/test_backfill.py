@@ -10,7 +10,13 @@ from connector.records.model import ChildPartitions, Record
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Versions
 from connector.tables.merge import EMPTY, join, lift, visible
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Frontier,
+    LineageRecord,
+)
 from connector.watermarks.lineage import Announcements
 from tests.changes import change, delete_family, put
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from connector.clock import now_us
+from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
 from connector.kafka.consume.decode import ConsumerRecord, Decoder, ReleaseCopies
 from connector.kafka.consume.group import Uncommitted
@@ -28,7 +29,6 @@ from connector.kafka.consume.options import (
     StreamSettings,
     check_buffered_bytes,
     check_start,
-    excluded,
 )
 from connector.kafka.consume.reader import RecordReader, Replays
 from connector.kafka.consume.set_aside import SetAside, replays_of
@@ -40,15 +40,15 @@ from connector.kafka.consume.start_offsets import (
 )
 from connector.kafka.unclosed import watch
 from connector.records.rejection import Position
-from connector.watermarks.commit_range import check_range
 from connector.watermarks.frontier import UNKNOWN
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.released import Released, Staged
-from connector.watermarks.tracker import Watermark, WatermarkTracker
+from connector.watermarks.tracker import Watermark, WatermarkTracker, check_range
 from connector.watermarks.transactions import (
     DEFAULT_BUFFERED_BYTES,
     HeldBack,
     Item,
+    Released,
+    Staged,
     TransactionAssembler,
 )
 
@@ -125,33 +125,28 @@ class _Consumer(Generic[Yielded]):
             The item. None: the time has passed, or the iteration has ended.
 
         Raises:
-            BrokerError: No broker has answered for 30 s.
-            RegistryError: A schema is needed, and the registry does not answer.
+            BrokerError: No broker has answered for 30 s. Or a schema is needed, and the registry
+                does not answer.
             TopicError: The topic was deleted or replaced, or records were deleted before they were
                 read.
-            BufferFullError: Transactions that wait for the low watermark need too much memory.
+            ConnectorError: The transactions that wait need too much memory (`BUFFER_FULL`).
         """
 
     def set_aside(self, received: ConsumerRecord | Item, detail: str) -> None:
-        """Put a record that the program cannot process into the dead letters of the group (SUB-4).
-        Call it before `close`.
+        """Put a record that the program cannot process into the dead letters of the group (SUB-4),
+        whose topics must exist (`create_group_topics`).
 
         It returns when all replicas have the letter. `commit` or `acknowledge` the record after
-        that, as one that was processed. If the program stops in between, the record comes again. If
-        it is set aside again, readers count its letter once. The topics of the group must exist
-        (`create_group_topics`).
+        that. If the program stops in between, the record comes again, and its letter counts once.
 
         Args:
             received: An item of this consumer. All records of a transaction are set aside.
             detail: Why, for people. It is shortened to 1,024 bytes.
 
         Raises:
-            ConnectorError: The record was committed or acknowledged before. It is still in its
-                topic.
             ConfigError: The consumer has no group, or the group cannot have dead letters. Or this
-                consumer has not yielded `received`.
-            TopicError: The record is of another topic, a topic is missing, or the record was
-                deleted.
+                consumer has not yielded `received`, or it was committed or acknowledged before.
+            TopicError: A topic is missing, or the record was deleted.
             DeliveryError: The letter was not acknowledged. Set the record aside again.
             BrokerError: No broker answers.
         """
@@ -237,14 +232,10 @@ class _RecordConsumer(_Consumer[Yielded]):
 class ChangeConsumer(_RecordConsumer[ConsumerRecord | Released | Staged]):
     """An iterator over the records of a change stream. Not thread-safe.
 
-    Records of one Kafka partition come in order. Use it as a context manager.
-
-    - In place of a release of write streams, it yields `Released`, with the commit timestamp and
-      the offsets of the rows. Each Kafka partition has a copy of the release, and it yields the one
-      in Kafka partition 0, or in the least of `kafka_partitions`. So in a group, only the member
-      that reads Kafka partition 0 gets it.
-    - If a program ends without `commit` and `close`, standard error says how many records the group
-      reads again (PUB-8).
+    Records of one Kafka partition come in order. Use it as a context manager. In place of a release
+    of write streams, it yields one `Released`. In a group, only the member that reads Kafka
+    partition 0 gets it. If a program ends without `commit` and `close`, standard error says how
+    many records the group reads again (PUB-8).
     """
 
     def __init__(
@@ -304,23 +295,19 @@ class WatermarkConsumer(_RecordConsumer[Timed]):
     thread-safe.
 
     It yields what a `ChangeConsumer` yields, and a `Watermark` whenever the low watermark of the
-    Kafka partitions that it reads advances. The low watermark is known when each of these Kafka
-    partitions has an announcement, or with `StreamSettings.roots`, when each root has sent a record
-    there.
+    Kafka partitions that it reads advances. It is known when each of these Kafka partitions has an
+    announcement, or with `StreamSettings.roots`, when each root has sent a record there.
 
     - If it reads all Kafka partitions, each change of the stream with a smaller commit timestamp
       came before, as far as the watermarks of the source are true. So did the rows of releases
       below it, except those of a late release.
     - If it reads some of them, as a member of a group or with `kafka_partitions`, this is true of
-      the changes in these Kafka partitions only. It may conclude that a row is complete, since all
-      changes of a row are in one Kafka partition, unless some were added. It may not conclude that
-      a transaction is complete. The low watermark of the stream is the least of all members. When a
-      group gives it other Kafka partitions, its low watermark is unknown again, and may come back
-      smaller.
-    - With `commits`, records outside the range are left out. A record that cannot be read is left
-      out if it arrived too early to be in the range. The iteration ends once the low watermark is
-      above the end of the range. A change that comes after the low watermark has passed it is a
-      `Late`, and a release has `is_late`, if it comes before the iteration ends.
+      the changes in these Kafka partitions only: rows are complete, transactions are not. The low
+      watermark of the stream is the least of all members. When a group gives it other Kafka
+      partitions, its low watermark is unknown again, and may come back smaller.
+    - With `commits`, it leaves out records outside the range, and records that cannot be read and
+      arrived too early to be in it. The iteration ends once the low watermark is above the end of
+      the range. A change behind the low watermark is a `Late`, and a release has `is_late`.
     """
 
     def __init__(
@@ -335,29 +322,24 @@ class WatermarkConsumer(_RecordConsumer[Timed]):
         staged: bool = False,
         stream: StreamSettings | None = None,
     ) -> None:
-        """Check the topic and find the start position.
+        """Check the topic and find the start position. The arguments are as in `ChangeConsumer`.
 
         Args:
-            kafka: As in `ChangeConsumer`.
-            topic: As in `ChangeConsumer`.
-            start: As in `ChangeConsumer`.
             commits: The commit timestamps to yield. Reading begins where the first such change may
-                be.
-            kafka_partitions: As in `ChangeConsumer`.
-            bounded: As in `ChangeConsumer`.
-            staged: As in `ChangeConsumer`. It excludes the start of a range, because the rows of a
-                release may be much older than the release.
-            stream: As in `ChangeConsumer`.
+                be. A range with a start excludes `staged`, because the rows of a release may be
+                much older than the release.
 
         Raises:
-            OutOfRangeError: The range begins in the future, ends before it begins, or begins
-                before the oldest record of the topic.
-            TopicError, BrokerError, ConfigError: As for `ChangeConsumer`.
+            OutOfRangeError: The range begins before the oldest record of the topic.
+            TopicError, BrokerError, ConfigError: As for `ChangeConsumer`, or the range begins in
+                the future or ends before it begins.
         """
         group = _group_of(start, kafka_partitions)
         if group is not None and commits is not None:
-            why = "A group has its own stored positions, and each member would end at another time"
-            raise excluded("a Group", "commits", why)
+            reason = (
+                "A group has its own stored positions, and each member would end at another time"
+            )
+            raise arguments_exclude("a Group", "commits", reason)
         _check_range(commits, start, staged=staged)
         super().__init__(kafka, topic, stream, bounded=bounded, group=group)
         self._reader = self._open(start, kafka_partitions, commits)
@@ -384,16 +366,15 @@ class TransactionConsumer(_Consumer[Item]):
     """An iterator over the whole transactions of a change stream, in the order of commit timestamp,
     transaction id and position (SUB-3). Not thread-safe.
 
-    - A `WholeTransaction` comes once the low watermark has passed it.
-    - A duplicate, or a change of a transaction that was yielded, is a `Late`. A record that cannot
-      be read is a `Rejected`. Control records are not yielded.
-    - A release of write streams is one transaction, and comes as `Released` at its place in this
-      order. With `staged`, its rows came before, as `Staged`. They are not kept in memory. A
-      release behind the low watermark comes at once, with `is_late`, perhaps before some of its
-      rows.
+    - A `WholeTransaction` comes once the low watermark has passed it. A duplicate, or a change of a
+      transaction that was yielded, is a `Late`. A record that cannot be read is a `Rejected`.
+      Control records are not yielded.
+    - A release of write streams comes as `Released` at its place in this order. With `staged`, its
+      rows came before, as `Staged`. A release behind the low watermark comes at once, with
+      `is_late`, perhaps before some of its rows.
     - `acknowledge` the items in their order. Then store `state()`, or let a `Group` store it with
       `commit`. The consumer reads all Kafka partitions, also with a group: a later consumer of the
-      group shuts it out.
+      group fences it.
 
     Use it as a context manager. `low_watermark` (µs) is the last one that all transactions below it
     were yielded for. None: it is not known.
@@ -411,26 +392,19 @@ class TransactionConsumer(_Consumer[Item]):
         stream: StreamSettings | None = None,
         max_buffered_bytes: int = DEFAULT_BUFFERED_BYTES,
     ) -> None:
-        """Check the topic and find the start position.
+        """Check the topic and find the start position. The arguments are as in `WatermarkConsumer`.
 
         Args:
-            kafka: As in `ChangeConsumer`.
-            topic: As in `ChangeConsumer`.
             start: Where to start. Bytes are a value of `state()` to continue from. A `Group` stores
                 this state, and records can be `set_aside`. Its replays come as `Late` or
                 `Rejected`.
-            commits: As in `WatermarkConsumer`. A reader that continues from a state begins there.
-            bounded: As in `ChangeConsumer`.
-            staged: As in `WatermarkConsumer`.
-            stream: As in `ChangeConsumer`.
             max_buffered_bytes: The bound for transactions that are read and not yielded: 1 KiB to
                 1 TiB.
 
         Raises:
-            OutOfRangeError: As for `WatermarkConsumer`.
-            TopicError, BrokerError: As for `ChangeConsumer`.
-            ConfigError: As for `ChangeConsumer`, or a number is out of its range, or the state is
-                not one.
+            OutOfRangeError, TopicError, BrokerError: As for `WatermarkConsumer`.
+            ConfigError: As for `WatermarkConsumer`, or a number is out of its range, or the state
+                is not one.
         """
         group = start if isinstance(start, Group) else None
         first: Start = "beginning"
@@ -489,10 +463,6 @@ class TransactionConsumer(_Consumer[Item]):
 
         Store it together with the effects of the acknowledged items. A consumer that starts with it
         yields each item that is not acknowledged again, and then goes on.
-
-        Returns:
-            For each Kafka partition the oldest unacknowledged and the next offset, the
-            acknowledged commit timestamp, and the frontier, as bytes.
         """
         return self._stage.state()
 
@@ -554,19 +524,19 @@ def _group_of(start: Start | Group, kafka_partitions: Collection[int] | None) ->
         check_start(start)
         return None
     if kafka_partitions is not None:
-        why = "Kafka gives Kafka partitions to the members of a group"
-        raise excluded("a Group", "kafka_partitions", why)
+        reason = "Kafka gives Kafka partitions to the members of a group"
+        raise arguments_exclude("a Group", "kafka_partitions", reason)
     return start
 
 
 def _check_range(commits: CommitRange | None, start: Start | Group, *, staged: bool) -> None:
-    """Raises `ConfigError` if a range excludes another argument, and `OutOfRangeError`."""
+    """Raises `ConfigError` if a range excludes another argument, or cannot be one."""
     if commits is None:
         return
     if commits.start is not None and start != "beginning":
-        why = "Where to start follows from the range of commit time"
-        raise excluded("CommitRange.start", "start", why)
+        reason = "Where to start follows from the range of commit time"
+        raise arguments_exclude("CommitRange.start", "start", reason)
     if commits.start is not None and staged:
-        why = "Rows are staged at any time before their release"
-        raise excluded("CommitRange.start", "staged", why)
+        reason = "Rows are staged at any time before their release"
+        raise arguments_exclude("CommitRange.start", "staged", reason)
     check_range(commits.start, commits.end, now_us())

@@ -20,7 +20,7 @@ from connector.records.codec import ChangeRecord, Schemas, confluent_id
 from connector.records.model import DataChange, Record, Release
 from connector.records.rejection import Position, Rejection
 from connector.validation import KafkaRecord, Limits, validate_record
-from connector.watermarks.released import Released, Staged, released_of
+from connector.watermarks.transactions import Released, Staged, released_of
 
 if TYPE_CHECKING:
     from connector.config.settings import RegistryConfig
@@ -68,7 +68,7 @@ class Decoder:
         self._schemas = Schemas(self._by_id)
 
     def decode(self, source: KafkaRecord, kafka_partitions: int) -> ChangeRecord | Rejection:
-        """Decode a record of a topic with so many Kafka partitions. Raises `RegistryError` if a
+        """Decode a record of a topic with so many Kafka partitions. Raises `BrokerError` if a
         schema is needed and the registry does not answer.
         """
         schema_id = confluent_id(source.value)

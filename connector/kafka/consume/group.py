@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from connector.errors import BrokerError, ErrorCode
+from connector.errors.kafka import group_unavailable, positions_not_stored
 from connector.kafka import client, transactions
-from connector.kafka.unclosed import say
+from connector.kafka.unclosed import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection
+
+    from connector.config.settings import KafkaConfig
+    from connector.errors import BrokerError
 
 LEFT: Final = frozenset(
     {
@@ -44,92 +47,69 @@ _TOO_SLOW: Final = (
     "The program did not call `poll` within max.poll.interval.ms, or the group did not hear of it"
     " within session.timeout.ms"
 )
-_POLL_SOONER: Final = (
-    "You can go on: the reader reads the records after its last stored positions again. Handle"
-    " fewer records between two calls of `poll`, or set max.poll.interval.ms of [kafka] above the"
-    " longest time that you need"
+_OF_GROUP: Final = (
+    KafkaError.GROUP_MAX_SIZE_REACHED,
+    KafkaError.INVALID_SESSION_TIMEOUT,
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.UNRELEASED_INSTANCE_ID,
+    KafkaError.INCONSISTENT_GROUP_PROTOCOL,
+    KafkaError.UNSUPPORTED_ASSIGNOR,
+    KafkaError.UNSUPPORTED_VERSION,
+    KafkaError.INVALID_GROUP_ID,
 )
-_ONE_INSTANCE: Final = (
-    "Another reader has the same group.instance.id. Give each reader of the group its own"
-)
-_REMEDIES: Final[Mapping[int, str]] = {
-    KafkaError.GROUP_MAX_SIZE_REACHED: "End another reader of the group, or increase"
-    " group.max.size of the brokers",
-    KafkaError.INVALID_SESSION_TIMEOUT: "Set session.timeout.ms of [kafka] to a value from"
-    " group.min.session.timeout.ms to group.max.session.timeout.ms of the brokers",
-    KafkaError.FENCED_INSTANCE_ID: _ONE_INSTANCE,
-    KafkaError.UNRELEASED_INSTANCE_ID: _ONE_INSTANCE,
-    KafkaError.INCONSISTENT_GROUP_PROTOCOL: "Set partition.assignment.strategy and group.protocol"
-    " of [kafka] to the same values in all readers of the group, or use another group",
-    KafkaError.UNSUPPORTED_ASSIGNOR: "Set group.remote.assignor of [kafka] to an assignor that the"
-    " brokers have, or leave it out",
-    KafkaError.UNSUPPORTED_VERSION: "Leave out group.protocol of [kafka], or use newer brokers",
-    KafkaError.INVALID_GROUP_ID: "Use another group",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: client.GIVE_RIGHTS,
-}
-"""The remedy of each error about a setting of the group."""
+"""The errors about a setting of the group."""
 
 
-def is_about_group(error: KafkaError) -> bool:
-    return _code_of(error) in _REMEDIES
-
-
-def unavailable(error: KafkaError, group: str | None) -> BrokerError:
-    """Return the error for a reader that the group does not take, or that lost its place."""
-    code = _code_of(error)
-    return BrokerError(
-        ErrorCode.GROUP_UNAVAILABLE,
-        f"The reader cannot be in the group {group}",
-        error.str(),
-        _REMEDIES.get(code) or client.REMEDIES.get(code, client.LOOK_UP),
-        group=group,
+def unavailable(error: KafkaError, kafka: KafkaConfig, group: str | None) -> BrokerError | None:
+    """Return the error for a reader that the group does not accept. None: it is another error."""
+    text = error.str()
+    # A fatal error has the code of its reason only in its text.
+    is_of_group = error.code() in _OF_GROUP or (
+        error.code() == KafkaError._FATAL
+        and any(KafkaError(code).str() in text for code in _OF_GROUP)
     )
+    if is_of_group:
+        return group_unavailable(str(group), text)
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+        return client.explain(error, kafka, f"join the group {group}")
+    return None
 
 
 def not_stored(error: KafkaError, group: str | None) -> BrokerError:
     """Return the error for positions that Kafka did not store."""
-    has_left = error.code() in LEFT
-    return BrokerError(
-        ErrorCode.POSITIONS_NOT_STORED,
-        f"The positions of the group {group} were not stored",
-        f"{error.str()}. {_TOO_SLOW}" if has_left else error.str(),
-        _POLL_SOONER
-        if has_left
-        else "You need not do anything: the reader reads the records after its last stored"
-        " positions again",
-        group=group,
-    )
+    return positions_not_stored(str(group), _with_reason(error))
 
 
 def log_passing(error: KafkaError, group: str | None) -> None:
     """Log an event after which the reader goes on."""
-    why = f". {_TOO_SLOW}. {_POLL_SOONER}" if error.code() in LEFT else ""
-    client.log.warning("reader of the group %s: %s%s", group, error.str(), why)
+    client.log.warning("reader of the group %s: %s", group, _with_reason(error))
+
+
+def _with_reason(error: KafkaError) -> str:
+    return f"{error.str()}. {_TOO_SLOW}" if error.code() in LEFT else error.str()
 
 
 def committed(
-    consumer: Consumer, asked: Collection[TopicPartition], group: str | None
+    consumer: Consumer,
+    partitions: Collection[TopicPartition],
+    kafka: KafkaConfig,
+    group: str | None,
 ) -> list[TopicPartition]:
     """Return the stored positions of a group. Raises `BrokerError`."""
+    if not partitions:
+        return []
     deadline = time.monotonic() + transactions.START_TIMEOUT_S
     while True:
         try:
-            found = consumer.committed(list(asked), timeout=client.REACH_TIMEOUT_S) if asked else []
+            stored = consumer.committed(list(partitions), timeout=client.REACH_TIMEOUT_S)
         except KafkaException as error:
             cause = error.args[0]
             if cause.code() in PASSING and time.monotonic() < deadline:
                 time.sleep(0.1)
                 continue
-            raise unavailable(cause, group) from error
-        return [place for place in found if place.offset >= 0]
-
-
-def _code_of(error: KafkaError) -> int:
-    """The code of an error. A fatal error has that of its reason only in its text."""
-    if error.code() != KafkaError._FATAL:
-        return error.code()
-    text = error.str()
-    return next((code for code in _REMEDIES if KafkaError(code).str() in text), error.code())
+            what = f"read the positions of the group {group}"
+            raise unavailable(cause, kafka, group) or client.explain(cause, kafka, what) from error
+        return [partition for partition in stored if partition.offset >= 0]
 
 
 class Uncommitted:
@@ -153,7 +133,7 @@ class Uncommitted:
 
     def dropped(self) -> bool:
         if text := self.finish(0):
-            say(f"A consumer was dropped without `close`. {text}")
+            warn(f"A consumer was dropped without `close`. {text}")
         return False
 
     def is_finished(self) -> bool:

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import TopicPartition
 
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    ConnectorError,
-    ErrorCode,
-    WriterConflictError,
+from connector.errors import BrokerError, ConfigError, ConnectorError
+from connector.errors.kafka import (
+    group_of_another_reader,
+    group_state_too_large,
+    positions_not_stored,
 )
+from connector.errors.producers import taken_over
 from connector.kafka import client, topics
 from connector.kafka.consume.group import committed
 from connector.kafka.transactions import Failure, Offsets, TransactionClient
@@ -49,14 +49,15 @@ class GroupState:
     def __init__(
         self, kafka: KafkaConfig, facts: TopicFacts, group: str, replays: TopicFacts | None = None
     ) -> None:
-        """Shut out an earlier consumer of the group, and read the state.
+        """Fence an earlier consumer of the group, and read the state.
 
         Raises `ConfigError` if the group has other positions of the topic, `TopicError` if the
         replays were read from another topic, and `BrokerError`.
         """
-        settings = {name: one for name, one in kafka.settings.items() if name != _MEMBER}
+        settings = {name: text for name, text in kafka.settings.items() if name != _MEMBER}
         kafka = replace(kafka, settings={**settings, "group.id": group})
-        self._topic, self._group, self._replays = facts.topic, group, replays
+        self._kafka, self._topic = kafka, facts.topic
+        self._group, self._replays = group, replays
         self._client = TransactionClient(
             kafka, f"lowmark.reader.{facts.topic}.{group}", facts.max_message_bytes
         )
@@ -77,16 +78,7 @@ class GroupState:
         """
         pieces = to_pieces(state, count)
         if pieces is None:
-            raise ConnectorError(
-                ErrorCode.GROUP_STATE_TOO_LARGE,
-                f"The state of the reader is too large for the group {self._group}: it has"
-                f" {len(state):,} bytes",
-                f"Kafka stores 4,096 bytes for each of the {count} Kafka partitions. The state"
-                " lists the stream partitions, and records that came late or twice since the"
-                " oldest unacknowledged one",
-                "Acknowledge earlier. Or read without a group, and store the state yourself",
-                topic=self._topic,
-            )
+            raise group_state_too_large(self._topic, self._group, f"{len(state):,}", str(count))
         partitions = [
             TopicPartition(self._topic, k, oldest.get(k, 0), pieces[k] if k < len(pieces) else "")
             for k in range(count)
@@ -110,49 +102,30 @@ class GroupState:
         self._consumer.close()
 
     def _load(self, facts: TopicFacts) -> ReaderState | None:
-        found = self._committed(facts)
-        if not found:
+        stored = self._committed(facts)
+        if not stored:
             return None
         try:
-            pieces = {partition.partition: partition.metadata or "" for partition in found}
+            pieces = {partition.partition: partition.metadata or "" for partition in stored}
             return ReaderState.from_bytes(from_pieces(pieces))
         except (ValueError, ConfigError) as error:
-            raise ConfigError(
-                ErrorCode.READER_STATE_INVALID,
-                f"The group {self._group} has positions in {self._topic} that are not a state of a"
-                " reader of whole transactions",
-                str(error),
-                "Use another group, or a ChangeConsumer",
-            ) from error
+            raise group_of_another_reader(self._group, str(error)) from error
 
     def _load_replayed(self, replays: TopicFacts) -> dict[int, int]:
-        found = self._committed(replays)
-        for partition in found:
+        stored = self._committed(replays)
+        for partition in stored:
             if partition.metadata:
                 topics.check_identity(partition.metadata, replays)
-        return {partition.partition: partition.offset for partition in found}
+        return {partition.partition: partition.offset for partition in stored}
 
     def _committed(self, facts: TopicFacts) -> list[TopicPartition]:
-        asked = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]
-        return committed(self._consumer, asked, self._group)
+        partitions = [TopicPartition(facts.topic, k) for k in range(facts.kafka_partitions)]
+        return committed(self._consumer, partitions, self._kafka, self._group)
 
     def _failed(self, failure: Failure) -> ConnectorError:
-        if not failure.is_fenced:
-            return self._not_stored(failure.cause)
-        return WriterConflictError(
-            ErrorCode.GROUP_STATE_TAKEN,
-            f"Another consumer reads transactions of {self._topic} for the group {self._group} now",
-            failure.cause,
-            "Stop one of the two. This one has stored nothing since the other one has begun",
-            topic=self._topic,
-            group=self._group,
-        )
+        if failure.is_fenced:
+            return taken_over(f"the group {self._group}", self._topic, failure.cause)
+        return self._not_stored(failure.cause)
 
     def _not_stored(self, cause: str) -> BrokerError:
-        return BrokerError(
-            ErrorCode.POSITIONS_NOT_STORED,
-            f"The state of the reader was not stored for the group {self._group}, or the result is"
-            " unknown",
-            cause,
-            "Start the consumer again. It continues from the state that the group has",
-        )
+        return positions_not_stored(self._group, cause)

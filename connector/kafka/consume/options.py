@@ -8,9 +8,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import argument_invalid
 from connector.kafka import client
-from connector.kafka.arguments import check
 from connector.records.model import MAX_LONG, MAX_TIMESTAMP
 from connector.records.rejection import Position
 from connector.validation import Limits
@@ -58,8 +57,7 @@ class CommitRange:
     def __post_init__(self) -> None:
         for name, value in (("start", self.start), ("end", self.end)):
             if value is not None:
-                why = "It is in microseconds since 1970"
-                _check_number(f"CommitRange.{name}", value, 0, MAX_TIMESTAMP, why)
+                _check_number(f"CommitRange.{name}", value, 0, MAX_TIMESTAMP, "microseconds")
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -87,37 +85,23 @@ class StreamSettings:
 
     def __post_init__(self) -> None:
         # A text is a collection of texts, too, so it would not fail later.
-        check("tables", self.tables, not isinstance(self.tables, str), "names of source tables")
-        allowed = "names of stream partitions, for example ['p0']"
-        check("roots", self.roots, not isinstance(self.roots, str), allowed)
+        for name, value in (("tables", self.tables), ("roots", self.roots)):
+            if isinstance(value, str):
+                raise argument_invalid(name, value, "several names, for example ['p0']")
 
 
 def check_start(start: object) -> None:
     """Raises `ConfigError` if a text is not one of a `Start`."""
-    is_start = not isinstance(start, str) or start in ("beginning", "end")
-    check("start", start, is_start, "beginning, end, a time in microseconds, or positions")
+    if isinstance(start, str) and start not in ("beginning", "end"):
+        allowed = "beginning, end, a time in microseconds, or positions"
+        raise argument_invalid("start", start, allowed)
 
 
 def check_buffered_bytes(value: int) -> None:
     """Raises `ConfigError` if `max_buffered_bytes` is out of its range."""
-    _check_number("max_buffered_bytes", value, *_BUFFERED_BYTES, "It bounds the memory")
+    _check_number("max_buffered_bytes", value, *_BUFFERED_BYTES, "bytes")
 
 
-def excluded(one: str, other: str, why: str) -> ConfigError:
-    """Return the error for two arguments that exclude each other."""
-    return ConfigError(
-        ErrorCode.READER_OPTION_INVALID,
-        f"{one} and {other} exclude each other",
-        why,
-        f"Leave out {other}",
-    )
-
-
-def _check_number(name: str, value: int, least: int, most: int, why: str) -> None:
+def _check_number(name: str, value: int, least: int, most: int, unit: str) -> None:
     if not least <= value <= most:
-        raise ConfigError(
-            ErrorCode.READER_OPTION_INVALID,
-            f"{name} is {value}, but must be from {least:,} to {most:,}",
-            why,
-            f"Pass another {name}, or leave it out",
-        )
+        raise argument_invalid(name, value, f"from {least:,} to {most:,} {unit}")

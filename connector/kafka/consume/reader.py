@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from connector.clock import now_us
-from connector.errors import BrokerError, ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.errors import BrokerError, ConnectorError, TopicError
+from connector.errors.kafka import group_of_another_reader
 from connector.kafka import client, topics
 from connector.kafka.consume import group as group_events
 from connector.kafka.consume.decode import ConsumerRecord, Decoder
@@ -129,21 +130,11 @@ class RecordReader:
             )
 
     def poll(self, timeout_s: float) -> ConsumerRecord | None:
-        """Return the next record of an assigned Kafka partition.
+        """Return the next record of an assigned Kafka partition. None: the time has passed, or a
+        bounded reader has reached its end.
 
-        After an exception, the next call returns the same record.
-
-        Args:
-            timeout_s: The approximate maximum time to wait.
-
-        Returns:
-            The record. None: the time has passed, or a bounded consumer has reached its end.
-
-        Raises:
-            BrokerError: No broker has answered for 30 s.
-            RegistryError: A schema is needed, and the registry does not answer.
-            TopicError: The topic was deleted or replaced, or records were deleted before they were
-                read.
+        After an exception, the next call returns the same record. Raises as `poll` of a consumer
+        does.
         """
         if self.finished:
             return None
@@ -210,11 +201,7 @@ class RecordReader:
         )
 
     def commit(self) -> None:
-        """Store the positions of all returned records for the group.
-
-        Raises:
-            BrokerError: Kafka did not store them.
-        """
+        """Store the positions of all returned records for the group. Raises `BrokerError`."""
         assert self._group is not None, (
             "positions of a reader without a group are the caller's to store"
         )
@@ -279,29 +266,27 @@ class RecordReader:
             first = first_offsets(self._kafka, self.facts, self._start, changes, of_changes)
         replays = sorted(_kafka_partition(number) for number in set(numbers) if number < 0)
         if replays and self.replay_facts is not None:
-            given = {_kafka_partition(n): offset for n, offset in stored.items() if n < 0}
-            of_replays = first_offsets(self._kafka, self.replay_facts, "beginning", replays, given)
+            committed = {_kafka_partition(n): offset for n, offset in stored.items() if n < 0}
+            of_replays = first_offsets(
+                self._kafka, self.replay_facts, "beginning", replays, committed
+            )
             first |= _as_replays(of_replays)
         return first
 
     # Group membership. These run inside the client's poll, which loses exceptions. So they are
     # stored in _failure.
 
-    def _on_assign(self, _consumer: object, given: list[TopicPartition]) -> None:
-        self._guarded(lambda: self._assign(given))
+    def _on_assign(self, _consumer: object, partitions: list[TopicPartition]) -> None:
+        self._guarded(lambda: self._assign(partitions))
 
-    def _assign(self, given: list[TopicPartition]) -> None:
-        numbers = [self._number(partition.topic, partition.partition) for partition in given]
+    def _assign(self, partitions: list[TopicPartition]) -> None:
+        numbers = [self._number(partition.topic, partition.partition) for partition in partitions]
         committed: dict[int, int] = {}
-        for partition in group_events.committed(self._client, given, self._group):
+        for partition in group_events.committed(self._client, partitions, self._kafka, self._group):
             number = self._number(partition.topic, partition.partition)
             if is_piece(partition.metadata or ""):
-                raise ConfigError(
-                    ErrorCode.READER_OPTION_INVALID,
-                    f"The group {self._group} stores the state of a reader of whole transactions",
-                    "A reader of records would replace it",
-                    "Use another group, or a TransactionConsumer",
-                )
+                cause = "It stores the state of a reader of whole transactions"
+                raise group_of_another_reader(str(self._group), cause)
             if partition.metadata:
                 topics.check_identity(partition.metadata, self._facts_of(number))
             committed[number] = partition.offset
@@ -323,7 +308,7 @@ class RecordReader:
             self._warn_of_skipped(offsets, committed)
 
     def _warn_of_skipped(self, offsets: Mapping[int, int], committed: Mapping[int, int]) -> None:
-        """Say that a group without stored positions leaves out records. It may be a new one."""
+        """Warn that a group without stored positions leaves out records. It may be a new one."""
         fresh = [number for number in offsets if number >= 0 and number not in committed]
         if not fresh or self._start == "beginning" or isinstance(self._start, tuple):
             return
@@ -366,8 +351,13 @@ class RecordReader:
         except ConnectorError as error:
             self._failure = error
         except KafkaException as error:
-            if error.args[0].code() not in group_events.PASSING:
-                self._failure = group_events.unavailable(error.args[0], self._group)
+            cause = error.args[0]
+            if cause.code() not in group_events.PASSING:
+                self._failure = self._explained(cause, f"join the group {self._group}")
+
+    def _explained(self, error: KafkaError, what: str) -> BrokerError:
+        unavailable = group_events.unavailable(error, self._kafka, self._group)
+        return unavailable or client.explain(error, self._kafka, what)
 
     # Records.
 
@@ -438,16 +428,7 @@ class RecordReader:
         if code in group_events.PASSING:
             group_events.log_passing(error, self._group)
             return
-        if group_events.is_about_group(error):
-            failure = group_events.unavailable(error, self._group)
-        else:
-            failure = BrokerError(
-                ErrorCode.TOPIC_UNREADABLE,
-                f"{self.facts.topic} cannot be read",
-                error.str(),
-                client.REMEDIES.get(code, client.LOOK_UP),
-                topic=self.facts.topic,
-            )
+        failure = self._explained(error, f"read {self.facts.topic}")
         if code == KafkaError._FATAL:  # the client reads nothing any more
             self._is_fatal, self._failure = True, failure
         raise failure

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
-from connector.errors import ConfigError, ConnectorError, ErrorCode, TopicError
+from connector.errors import argument_invalid
 from connector.kafka import client, topics
-from connector.kafka.arguments import check
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.consume.decode import ConsumerRecord
 from connector.kafka.consume.start_offsets import records_gone
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
@@ -44,20 +43,20 @@ class SetAside:
         """
         group, positions = self._group, positions_of(received)
         if group is None:
-            raise ConfigError(
-                ErrorCode.READER_OPTION_INVALID,
-                "The consumer has no group, so it cannot set a record aside",
-                "Each group has its own dead letters",
-                "Build the consumer with a Group",
-            )
+            raise argument_invalid("group", group, "a Group: each one has its own dead letters")
         check_group(group)
-        read = {one.topic: one for one in (reader.facts, reader.replay_facts) if one is not None}
+        read = {
+            facts.topic: facts for facts in (reader.facts, reader.replay_facts) if facts is not None
+        }
         for position in positions:
-            self._check_topic(position, read)
-        is_ours = all(map(reader.has_returned, positions))
-        check("received", received, is_ours, "an item that this consumer has yielded")
-        for position in filter(is_acknowledged, positions):
-            raise _already_acknowledged(position)
+            if position.topic not in read:
+                raise argument_invalid("received", position, f"a record of {' or '.join(read)}")
+            topics.check_identity(position.topic_id, read[position.topic])
+            if not reader.has_returned(position):
+                raise argument_invalid("received", position, "one that this consumer has yielded")
+            if is_acknowledged(position):
+                allowed = "one that is not acknowledged. It is still in its topic"
+                raise argument_invalid("received", position, allowed)
         sources = (
             [received.source]
             if isinstance(received, ConsumerRecord)
@@ -74,17 +73,6 @@ class SetAside:
         if self._publisher is not None:
             self._publisher.close()
 
-    def _check_topic(self, position: Position, read: Mapping[str, TopicFacts]) -> None:
-        if position.topic not in read:
-            raise TopicError(
-                ErrorCode.POSITION_OF_ANOTHER_TOPIC,
-                f"A record of {position.topic} cannot be set aside by a consumer of {self._topic}",
-                "",
-                "Set it aside with the consumer that has yielded it",
-                topic=self._topic,
-            )
-        topics.check_identity(position.topic_id, read[position.topic])
-
 
 def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     """Return the properties of the topic with the replays of a group.
@@ -92,24 +80,12 @@ def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
     Raises `ConfigError` if the group cannot have dead letters, `TopicError` if it has no such
     topic, and `BrokerError`.
     """
-    return topics.describe_of_group(kafka, topic, replay_topic(topic, check_group(group)), group)
+    return topics.describe(kafka, replay_topic(topic, check_group(group)))
 
 
 def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:
     """Return the positions of the records of an item."""
     return received.positions if isinstance(received, WholeTransaction) else (received.position,)
-
-
-def _already_acknowledged(position: Position) -> ConnectorError:
-    """Return the error for a record that is set aside after it was acknowledged."""
-    return ConnectorError(
-        ErrorCode.RECORD_ACKNOWLEDGED,
-        f"The record at offset {position.offset} of Kafka partition {position.kafka_partition} of"
-        f" {position.topic} was acknowledged before it was set aside",
-        "If the program had stopped between the two, the record would be lost",
-        "Set it aside first, and acknowledge or commit it then. The record is still in its topic",
-        topic=position.topic,
-    )
 
 
 def _sources(
@@ -125,7 +101,9 @@ def _sources(
             for topic in sorted({position.topic for position in positions}):
                 facts = read[topic]
                 first = topics.beginning_offsets(kafka, facts)
-                for at in (one for one in positions if one.topic == topic):
+                for at in positions:
+                    if at.topic != topic:
+                        continue
                     k, offset = at.kafka_partition, at.offset
                     if offset < first[k]:
                         raise records_gone(facts, k, offset, first[k], offset + 1)

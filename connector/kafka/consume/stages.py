@@ -11,7 +11,7 @@ from typing import Final
 
 from connector.clock import now_us
 from connector.dead_letters.envelope import REPLAY_HEADER
-from connector.errors import BufferFullError
+from connector.errors import ConnectorError
 from connector.kafka.consume.decode import ConsumerRecord, ReleaseCopies
 from connector.kafka.consume.options import CommitRange
 from connector.kafka.consume.reader import RecordReader
@@ -19,13 +19,14 @@ from connector.kafka.consume.start_offsets import first_arrival
 from connector.records.model import MAX_LONG, DataChange, Release, time_of
 from connector.records.rejection import Position, Rejection
 from connector.validation import Limits, size_of
-from connector.watermarks.released import Released, Staged
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     HeldBack,
     Item,
     Late,
     Rejected,
+    Released,
+    Staged,
     TransactionAssembler,
 )
 
@@ -108,7 +109,7 @@ class WatermarkStage:
             self._assignments = self._reader.assignments
             self._tracker.restart(frozenset(self._reader.next_offsets))
         if received is not None:
-            self._hear(received)
+            self._add_claims(received)
             self._put(received)
         if (
             received is None
@@ -117,14 +118,14 @@ class WatermarkStage:
         ):
             self._advance()
 
-    def _hear(self, received: ConsumerRecord) -> None:
+    def _add_claims(self, received: ConsumerRecord) -> None:
         if (
             isinstance(received.record, Rejection)
             or any(name == REPLAY_HEADER for name, _ in received.source.headers)
             or received.position.topic != self._reader.facts.topic
         ):
             return
-        self._tracker.hear(
+        self._tracker.add(
             received.record,
             received.position.kafka_partition,
             received.kafka_partitions,
@@ -228,7 +229,7 @@ class TransactionStage(WatermarkStage):
         return self._assembler.state()
 
     def _put(self, received: ConsumerRecord) -> None:
-        """Raises `BufferFullError`. Then `unread` is the record, which must be taken again."""
+        """Raises `ConnectorError`. Then `unread` is the record, which must be taken again."""
         record, position = received.record, received.position
         self.unread = None
         if position.topic != self._reader.facts.topic:
@@ -241,7 +242,7 @@ class TransactionStage(WatermarkStage):
         elif isinstance(shown, Released | Staged) or (shown and isinstance(record, DataChange)):
             try:
                 self._add(shown, received)
-            except BufferFullError:
+            except ConnectorError:
                 self.unread = received
                 self._advance()
                 if not self._assembler.has_items:

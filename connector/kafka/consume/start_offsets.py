@@ -14,9 +14,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.errors import ErrorCode, OutOfRangeError, TopicError
+from connector.errors import TopicError, argument_invalid
+from connector.errors.kafka import records_deleted, start_too_old, topic_shortened
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between, records_between
+from connector.kafka.client import messages_between, records_between
 from connector.kafka.consume.options import Start
 from connector.records.model import ChildPartitions
 from connector.records.rejection import Position, Rejection
@@ -46,36 +47,18 @@ def first_offsets(
     numbers: Iterable[int],
     committed: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Return the first offset to read of each Kafka partition.
+    """Return the first offset to read of each of the Kafka partitions `numbers`.
 
-    Args:
-        kafka: The brokers and client settings.
-        facts: The topic.
-        start: Where to start. Kafka partitions without a stored position are read from the
-            beginning.
-        numbers: The Kafka partitions.
-        committed: The offsets that a group has stored. They have priority.
-
-    Returns:
-        The offset by Kafka partition.
-
-    Raises:
-        TopicError: The positions are of another topic, or records after one were deleted.
-        BrokerError: No broker answers.
+    The offsets that a group has `committed` have priority. Kafka partitions without a stored
+    position are read from the beginning. Raises `ConfigError` if the positions are of another
+    topic, `TopicError` if records after one were deleted, and `BrokerError`.
     """
     first = topics.beginning_offsets(kafka, facts)
     stored = dict(committed or {})
     if isinstance(start, tuple):
         for position in start:
             if position.topic != facts.topic:
-                raise TopicError(
-                    ErrorCode.POSITION_OF_ANOTHER_TOPIC,
-                    f"A stored position belongs to the topic {position.topic}, not to"
-                    f" {facts.topic}",
-                    "",
-                    f"Pass positions of {facts.topic}",
-                    topic=facts.topic,
-                )
+                raise argument_invalid("start", position, f"positions of {facts.topic}")
             topics.check_identity(position.topic_id, facts)
             stored.setdefault(position.kafka_partition, position.offset + 1)
         begin = first
@@ -119,42 +102,18 @@ def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, i
 
 
 def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
-    """Raise `TopicError` if the topic lacks one of these Kafka partitions."""
-    beyond = [number for number in numbers if not 0 <= number < facts.kafka_partitions]
-    if beyond:
-        raise TopicError(
-            ErrorCode.KAFKA_PARTITION_UNKNOWN,
-            f"{facts.topic} has no Kafka partition {beyond[0]}",
-            f"It has {facts.kafka_partitions} Kafka partitions, counted from 0",
-            "Use the numbers of existing Kafka partitions",
-            topic=facts.topic,
-        )
+    """Raise `ConfigError` if the topic lacks one of these Kafka partitions."""
+    for number in numbers:
+        if not 0 <= number < facts.kafka_partitions:
+            allowed = f"from 0 to {facts.kafka_partitions - 1}, a Kafka partition of {facts.topic}"
+            raise argument_invalid("kafka_partitions", number, allowed)
 
 
 def records_gone(facts: TopicFacts, number: int, wanted: int, first: int, last: int) -> TopicError:
     """Return the error for a position that is not between the ends of its Kafka partition."""
-    remedy = (
-        "Send the missing changes again from the source (a backfill), then start again"
-        " from the beginning of the topic"
-    )
     if wanted > last:
-        return TopicError(
-            ErrorCode.TOPIC_SHORTENED,
-            f"{facts.topic} ends before the stored position: Kafka partition {number}"
-            f" ends at offset {last}, and the position is {wanted}",
-            "The brokers lost records that were read before (an unclean leader election),"
-            " or the stored position is wrong",
-            remedy,
-            topic=facts.topic,
-        )
-    return TopicError(
-        ErrorCode.RECORDS_DELETED,
-        f"Records of {facts.topic} were deleted before they were read: Kafka partition"
-        f" {number}, offsets {wanted} to {first - 1}",
-        "Retention or another program deleted them before this reader continued",
-        remedy,
-        topic=facts.topic,
-    )
+        return topic_shortened(facts.topic, str(number), str(last), str(wanted))
+    return records_deleted(facts.topic, str(number), str(wanted), str(first - 1))
 
 
 def positions_of_state(
@@ -199,30 +158,19 @@ def first_positions(
     kafka_partitions: Collection[int] | None,
     has_roots: bool,
 ) -> tuple[Position, ...]:
-    """Return the positions after which a reader from `start_commit` on reads.
+    """Return the positions after which a reader from the commit timestamp `start_commit` (µs) on
+    reads, without those of Kafka partitions that are read from their beginning.
 
-    Args:
-        kafka: The brokers and client settings.
-        facts: The topic.
-        decoder: Decodes the records in which announcements are looked for.
-        start_commit: The least commit timestamp (µs).
-        kafka_partitions: The Kafka partitions to read. None: all.
-        has_roots: Whether the reader knows the roots, and needs no announcement.
-
-    Returns:
-        The positions, without those of Kafka partitions that are read from their beginning.
-
-    Raises:
-        OutOfRangeError: The topic may not hold all changes from `start_commit` on any more.
-        TopicError: The topic lacks one of the Kafka partitions.
-        BrokerError: No broker answers.
+    With `has_roots`, the reader knows the roots, and needs no announcement. Raises
+    `OutOfRangeError` if the topic may not hold all changes from `start_commit` on any more,
+    `ConfigError` if it lacks one of the Kafka partitions, and `BrokerError`.
     """
     arrival = first_arrival(facts, decoder.limits, start_commit)
     first = topics.beginning_offsets(kafka, facts)
     starts = topics.offsets_at(kafka, facts, arrival)
     if facts.timestamp_type != "LogAppendTime":
         # Kafka looks for the time among numbers that clients wrote (REC-25). Where not even the
-        # first one is believed, it says nothing.
+        # first one is believed, the answer means nothing.
         later = {number for number, offset in starts.items() if offset > first[number]}
         believed = _first_arrivals(kafka, facts, first, later, at_most=1)
         starts |= {number: first[number] for number in later - believed.keys()}
@@ -256,14 +204,8 @@ def _check_age(
     expired = now - facts.retention_ms * 1000 if facts.retention_ms >= 0 else now
     oldest = max(arrivals.get(number, expired) for number in doubtful) + skew + 1
     if start_commit < oldest:
-        raise OutOfRangeError(
-            ErrorCode.START_TOO_OLD,
-            f"{facts.topic} may not hold all changes from {view_of_time(start_commit)} on",
-            "Retention or another program has deleted older records",
-            f"Use a start_commit of {view_of_time(oldest)} or later, or read the tables",
-            topic=facts.topic,
-            oldest=oldest,
-        )
+        shown = str(view_of_time(start_commit)), str(view_of_time(oldest))
+        raise start_too_old(facts.topic, *shown, oldest)
 
 
 def _first_arrivals(
@@ -277,7 +219,7 @@ def _first_arrivals(
     """Return the time of arrival of the first record of each Kafka partition whose record timestamp
     is believed, among the first `at_most` offsets. None: among all.
     """
-    found: dict[int, int] = {}
+    arrivals: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
     with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
@@ -286,9 +228,9 @@ def _first_arrivals(
             ranges = {number: (first[number], end)}
             for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
                 if (arrived := client.arrival_of(message)) is not None:
-                    found[number] = arrived
+                    arrivals[number] = arrived
                     break
-    return found
+    return arrivals
 
 
 def _announced_offsets(
@@ -303,8 +245,8 @@ def _announced_offsets(
     Of an announcement in several parts (WMK-6), it is the first part in the window. Each Kafka
     partition is read backwards, in growing windows.
     """
-    found = {number: offset for number, offset in starts.items() if offset <= first[number]}
-    ends = {number: offset for number, offset in starts.items() if number not in found}
+    offsets = {number: offset for number, offset in starts.items() if offset <= first[number]}
+    ends = {number: offset for number, offset in starts.items() if number not in offsets}
     window = _WINDOW
     while ends:
         windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
@@ -316,13 +258,13 @@ def _announced_offsets(
             announced = _announcement(verdict.record)
             number = source.position.kafka_partition
             if announced is not None and newest.get(number) != announced:
-                newest[number], found[number] = announced, source.position.offset
+                newest[number], offsets[number] = announced, source.position.offset
         for number, (begin, _) in windows.items():
             if begin <= first[number]:
-                found.setdefault(number, begin)
-        ends = {number: begin for number, (begin, _) in windows.items() if number not in found}
+                offsets.setdefault(number, begin)
+        ends = {number: begin for number, (begin, _) in windows.items() if number not in offsets}
         window *= _GROWTH
-    return {number: found[number] for number in starts}
+    return {number: offsets[number] for number in starts}
 
 
 def _announcement(record: object) -> tuple[str, int] | None:

@@ -5,10 +5,10 @@ Two processes must not replay the same dead letter. Therefore each process that 
 has these steps:
 
     1  start transactions with the transactional id of the topic. Kafka aborts the open transaction
-       of a dead process, and shuts out a running one. It answers when the last transaction is
+       of a dead process, and fences a running one. It answers when the last transaction is
        complete, so all of it can be read
     2  read the ledger to its end. From here on, only this process can write to it, unless another
-       process shuts it out
+       process fences it
     3  one transaction: the replayed records, the history of each dead letter with the new entry,
        and the totals
     4  after any failure, close the client. The outcome of the transaction is unknown. Read the
@@ -38,9 +38,11 @@ from connector.dead_letters.ledger import (
     totals_to_json,
 )
 from connector.dead_letters.replay import in_batches
-from connector.errors import DeliveryError, ErrorCode, TopicError, WriterConflictError
+from connector.errors import DeliveryError, TopicError, WriterConflictError
+from connector.errors.dead_letters import ledger_in_use, ledger_write_unknown
+from connector.errors.kafka import record_unreadable
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:
@@ -63,9 +65,9 @@ def read_ledger(kafka: KafkaConfig, topic: str, group: str | None = None) -> Led
     Raises `TopicError` if the ledger is not compacted or has an invalid record, and `BrokerError`.
     """
     ledger = Ledger()
-    if (found := _found(kafka, topic, group)) is None:
+    if (bounds := _bounds(kafka, topic, group)) is None:
         return ledger
-    for key, value in _records(kafka, *found):
+    for key, value in _records(kafka, *bounds):
         if isinstance(value, Totals):
             ledger.open_since, ledger.sent = value.open_since, value.sent
         else:
@@ -77,9 +79,9 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
     """Read the newest totals from the last records of the ledger. None: there are no totals. Raises
     as `read_ledger` does.
     """
-    if (found := _found(kafka, topic)) is None:
+    if (bounds := _bounds(kafka, topic)) is None:
         return None
-    facts, begin, end = found
+    facts, begin, end = bounds
     # The totals are the last record of their transaction. Aborted records may follow.
     totals, behind = list[Totals](), 16
     while not totals and behind < 16 * (end - begin):
@@ -92,7 +94,7 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
     return totals[-1] if totals else None
 
 
-def _found(
+def _bounds(
     kafka: KafkaConfig, topic: str, group: str | None = None
 ) -> tuple[topics.TopicFacts, int, int] | None:
     """Return the ledger topic, its first offset and its end offset. None: it does not exist.
@@ -104,7 +106,7 @@ def _found(
     except TopicError:
         topics.describe(kafka, topic)
         return None
-    check(facts)
+    topics.check_compacted(facts)
     return facts, topics.beginning_offsets(kafka, facts)[0], topics.end_offsets(kafka, facts)[0]
 
 
@@ -127,15 +129,8 @@ def _records(
                     (totals_from_json if key == TOTALS_KEY else history_from_json)(value or b""),
                 )
             except ValueError as error:
-                raise TopicError(
-                    ErrorCode.LEDGER_UNREADABLE,
-                    f"Record {message.offset()} of {facts.topic} is not the history of a dead"
-                    " letter",
-                    str(error),
-                    "If a newer release of lowmark wrote it, upgrade. Otherwise another"
-                    " program writes to this topic: only lowmark may do that",
-                    topic=facts.topic,
-                ) from None
+                offset = str(message.offset())
+                raise record_unreadable(facts.topic, offset, str(error)) from None
     finally:
         consumer.close()
 
@@ -148,11 +143,11 @@ def replay_target(
     """
     if group is None:
         return source
-    return topics.describe_of_group(kafka, source.topic, replay_topic(source.topic, group), group)
+    return topics.describe(kafka, replay_topic(source.topic, group))
 
 
 class LedgerWriter:
-    """The only writer of the ledger of a change topic. A new writer shuts out the older one. Not
+    """The only writer of the ledger of a change topic. A new writer fences the older one. Not
     thread-safe.
 
     `ledger` is the committed ledger. Use it as a context manager. After an error, create another
@@ -166,7 +161,7 @@ class LedgerWriter:
         on_step: Callable[[str], None] = lambda step: None,
         group: str | None = None,
     ) -> None:
-        """Shut out any other writer, and read the ledger. Its topic is created if necessary.
+        """Fence any other writer, and read the ledger. Its topic is created if necessary.
         `on_step` is called before each step. The topics of a `group` must exist. Its records are
         sent to its topic for replays, not to the change topic.
 
@@ -177,7 +172,7 @@ class LedgerWriter:
         topics.create_dead_letter_topics(kafka, self.source, group)
         self.target = replay_target(kafka, self.source, group)
         self._ledger_topic = topics.describe(kafka, ledger_topic(topic, group))
-        check(self._ledger_topic)
+        topics.check_compacted(self._ledger_topic)
         self._delivered: dict[int, int] = {}
         self._client = TransactionClient(
             kafka,
@@ -202,7 +197,7 @@ class LedgerWriter:
         transaction failed, or if its outcome is unknown. Then the ledger has the outcome.
         """
         assert self._client.is_open, (
-            "after an error nobody knows what the ledger has: make another writer, which reads it"
+            "after an error, the content of the ledger is unknown: another writer reads it"
         )
         assert len({write.letter_id for write in writes}) == len(writes) <= MAX_WRITES, len(writes)
         histories = {
@@ -216,8 +211,9 @@ class LedgerWriter:
             raise self._failed(failure)
         for letter_id, entries in histories.items():
             self.ledger.set_history(letter_id, entries)
-        known = self.ledger.sent.ends if self.ledger.sent.topic_id == self.target.topic_id else {}
-        self.ledger.sent = Sent(self.target.topic_id, {**known, **self._delivered})
+        sent = self.ledger.sent
+        ends = sent.ends if sent.topic_id == self.target.topic_id else {}
+        self.ledger.sent = Sent(self.target.topic_id, {**ends, **self._delivered})
 
     def write_totals(self, open_since: int) -> None:
         """Store that all open dead letters first failed at `open_since` (µs) or later, and the end
@@ -264,23 +260,8 @@ class LedgerWriter:
             self._delivered[message.partition() or 0] = (message.offset() or 0) + 1
 
     def _failed(self, failure: Failure) -> WriterConflictError | DeliveryError:
-        if failure.is_fenced:
-            return WriterConflictError(
-                ErrorCode.LEDGER_IN_USE,
-                f"Another process acts on the dead letters of {self.source.topic}",
-                failure.cause,
-                "Wait until it has ended, then run this again. It continues with what is left,"
-                " and nothing is done twice",
-                topic=self.source.topic,
-            )
-        return DeliveryError(
-            ErrorCode.LEDGER_WRITE_UNKNOWN,
-            f"A transaction for dead letters of {self.source.topic} failed, or its outcome is"
-            " unknown",
-            failure.cause,
-            "Run this again. It reads the ledger, and continues with what is left",
-            topic=self.source.topic,
-        )
+        error = ledger_in_use if failure.is_fenced else ledger_write_unknown
+        return error(self.source.topic, failure.cause)
 
 
 def in_transactions(
@@ -288,22 +269,3 @@ def in_transactions(
 ) -> Iterator[list[LedgerWrite]]:
     """Group the actions into lists. Each list fits into one transaction."""
     return in_batches(writes, lambda write: write.size, at_most=at_most, at_most_bytes=MAX_BYTES)
-
-
-def check(facts: topics.TopicFacts) -> None:
-    """Raises `TopicError` if the ledger could lose entries or their order."""
-    if (
-        "compact" not in facts.cleanup_policy
-        or "delete" in facts.cleanup_policy
-        or facts.kafka_partitions != 1
-    ):
-        raise TopicError(
-            ErrorCode.LEDGER_TOPIC_UNSUITABLE,
-            f"The ledger topic {facts.topic} has {facts.kafka_partitions} Kafka partitions and"
-            f" cleanup.policy={facts.cleanup_policy}",
-            "It must have one Kafka partition and cleanup.policy=compact. Otherwise actions on"
-            " dead letters are lost or out of order",
-            f"Set cleanup.policy=compact on {facts.topic}. If it has more than one Kafka"
-            " partition, delete the topic and create it again",
-            topic=facts.topic,
-        )

@@ -7,29 +7,31 @@ from __future__ import annotations
 import time
 import weakref
 from collections import Counter
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Self
-
-from confluent_kafka import KafkaError, KafkaException, Message
 
 from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_record, to_headers
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.errors import BrokerError, DeliveryError, ErrorCode, TopicError
+from connector.errors import BrokerError, DeliveryError, TopicError
+from connector.errors.dead_letters import dead_letters_undelivered
 from connector.kafka import client, topics
-from connector.kafka.arguments import headers_of
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
+from connector.kafka.sending import SendError, SendQueue, text_of
+from connector.kafka.transactions import headers_of
 from connector.kafka.unclosed import watch
 from connector.records.rejection import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from confluent_kafka import Producer
+    from confluent_kafka import Message
 
     from connector.config.settings import KafkaConfig
 
 PUBLISH_TIMEOUT_S: Final = 130.0
-_POLL_EVERY: Final = 100
+PARTITION_UA: Final = -1
+"""The client chooses the Kafka partition by the key."""
+
 MAX_LETTER_BYTES: Final = 1_000_000_000
 _ROOM: Final = {"queue.buffering.max.kbytes": str(2 * MAX_LETTER_BYTES // 1024)}
 
@@ -49,14 +51,10 @@ class DeadLetterPublisher:
             topic: The name of the change topic.
             group: The group of readers whose dead letters these are (SUB-4). Its topics must exist.
         """
-        self._kafka = kafka
-        self._source = topic
-        self._group = group
+        self._kafka, self._source, self._group = kafka, topic, group
         self._topic = dead_letter_topic(topic, group)
-        self._errors = client.LastError()
-        self._client: Producer | None = None
+        self._queue: SendQueue[int] | None = None
         self._failures: Counter[str] = Counter()
-        self._under_way = 0
         self._unwatch: Callable[[], object] = lambda: None
 
     def publish(self, letters: Iterable[DeadLetter]) -> int:
@@ -81,15 +79,17 @@ class DeadLetterPublisher:
         for letter in letters:
             self._send(letter)
             sent += 1
-        if not sent:
-            return 0
-        self._wait(PUBLISH_TIMEOUT_S)
+        if sent:
+            self._wait(PUBLISH_TIMEOUT_S)
         return sent
 
     def close(self) -> None:
         """Close the client. All published dead letters are already delivered."""
-        if self._client is not None:
-            self._drop()
+        self._unwatch()
+        queue, self._queue = self._queue, None
+        if queue is not None:
+            queue.close(1, "the publisher was closed")
+        self._failures.clear()
 
     def __enter__(self) -> Self:
         return self
@@ -97,98 +97,56 @@ class DeadLetterPublisher:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _wait(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        while (
-            self._under_way and not self._failures and (left_s := deadline - time.monotonic()) > 0
-        ):
-            self._serve(min(left_s, 0.5))
-        if self._under_way or self._failures:
-            raise self._not_delivered("not acknowledged in time")
-
     def _send(self, letter: DeadLetter) -> None:
-        producer = self._client or self._connect()
-        headers = headers_of(to_headers(letter))
-        deadline = time.monotonic() + PUBLISH_TIMEOUT_S
-        while True:
-            try:
-                producer.produce(
-                    self._topic,
-                    letter.value,
-                    letter.key,
-                    headers=headers,
-                    on_delivery=self._on_delivery,
-                )
-                break
-            except BufferError:
-                if time.monotonic() > deadline or self._failures:
-                    raise self._not_delivered("the queue stayed full") from None
-                self._serve(0.05)
-            except KafkaException as error:
-                raise self._not_delivered(error.args[0].str()) from error
-        self._under_way += 1
-        if self._under_way % _POLL_EVERY == 0:
-            self._serve(0)
+        queue, headers = self._queue or self._connect(), headers_of(to_headers(letter))
+        try:
+            queue.put(1, letter.key, letter.value, PARTITION_UA, headers)
+        except DeliveryError as error:
+            raise self._not_delivered() from error
 
-    def _connect(self) -> Producer:
+    def _wait(self, timeout_s: float) -> None:
+        assert self._queue is not None
+        deadline = time.monotonic() + timeout_s
+        while self._queue.backlog and not self._failures:
+            if (left_s := deadline - time.monotonic()) <= 0:
+                break
+            self._queue.poll(min(left_s, 0.5), push=True)
+        if self._queue.backlog or self._failures:
+            raise self._not_delivered()
+
+    def _connect(self) -> SendQueue[int]:
         source = topics.describe(self._kafka, self._source)
-        if self._group is None:
-            try:
-                facts = topics.describe(self._kafka, self._topic)
-            except TopicError:
-                topics.create_dead_letter_topics(self._kafka, source)
-                facts = topics.describe(self._kafka, self._topic)
-        else:
-            facts = topics.describe_of_group(self._kafka, self._source, self._topic, self._group)
+        try:
+            facts = topics.describe(self._kafka, self._topic)
+        except TopicError:
+            if self._group is not None:
+                raise
+            topics.create_dead_letter_topics(self._kafka, source)
+            facts = topics.describe(self._kafka, self._topic)
         topics.check_dead_letters(source, facts)
         # The topic's limit is for compressed bytes. A record from Kafka fits, even if it is larger
         # when it is not compressed.
-        self._client = client.producer(
-            self._kafka, self._errors, {**client.sizes(MAX_LETTER_BYTES), **_ROOM}
-        )
+        facts = replace(facts, max_message_bytes=MAX_LETTER_BYTES)
+        kafka = replace(self._kafka, settings={**_ROOM, **self._kafka.settings})
+        self._queue = SendQueue(kafka, facts, self._answered)
         self._unwatch = watch(self, _UnderWay(self))
-        return self._client
+        return self._queue
 
-    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        self._under_way -= 1
+    def _answered(self, letters: int, error: SendError | None) -> None:
         if error is not None:
-            self._failures[error.str()] += 1
+            self._failures[text_of(error)] += letters
 
-    def _serve(self, timeout_s: float) -> None:
-        assert self._client is not None
-        try:
-            self._client.flush(timeout_s)
-        except (KafkaException, SystemError) as error:
-            # Reports may be lost here. Then the result is unknown, and all dead letters are
-            # published again.
-            self._failures[str(self._errors.fatal or error)] += 1
-        if self._errors.fatal is not None:
-            self._failures[self._errors.fatal.str()] += 1
-
-    def _not_delivered(self, otherwise: str) -> DeliveryError:
-        undelivered = max(self._under_way + sum(self._failures.values()), 1)
+    def _not_delivered(self) -> DeliveryError:
+        """Return the error, and drop all messages. The next call opens another client."""
+        assert self._queue is not None
+        last_error = self._queue.last_error
+        undelivered = max(self._queue.backlog + sum(self._failures.values()), 1)
         cause = (
-            "; ".join(f"{count} times: {why}" for why, count in self._failures.most_common(3))
-            or f"{otherwise}. {self._errors.text}".strip()
+            "; ".join(f"{count} times: {reason}" for reason, count in self._failures.most_common(3))
+            or f"not acknowledged in time. {last_error}".strip()
         )
-        self._drop()
-        return DeliveryError(
-            ErrorCode.DEAD_LETTERS_UNDELIVERED,
-            f"{undelivered} dead letters were not delivered to {self._topic}",
-            cause,
-            "Remove the cause, then publish all of them again. Readers count each dead letter once",
-            undelivered=undelivered,
-        )
-
-    def _drop(self) -> None:
-        """Close this client and drop its messages. The next call creates a new client."""
-        self._unwatch()
-        given_up, self._client = self._client, None
-        if given_up is not None:
-            with suppress(KafkaException, SystemError):
-                given_up.purge()
-                given_up.flush(1)
-        self._errors, self._failures, self._under_way = client.LastError(), Counter(), 0
+        self.close()
+        return dead_letters_undelivered(self._topic, undelivered, cause)
 
 
 class _UnderWay:
@@ -244,27 +202,28 @@ def read_letters(
         position.kafka_partition: max(position.offset + 1, begin[position.kafka_partition])
         for position in after
     }
-    seen: set[str] = set()
+    ids: set[str] = set()
     for letter, position in _letters(kafka, facts, begin, ends):
         letter_id = letter.id
-        if letter_id not in seen:
-            seen.add(letter_id)
+        if letter_id not in ids:
+            ids.add(letter_id)
             yield letter, position
 
 
 def external_dead_letters(
-    kafka: KafkaConfig, topic: str, known: ExternalDeadLetters, published: int = 0
+    kafka: KafkaConfig, topic: str, counted: ExternalDeadLetters, published: int = 0
 ) -> ExternalDeadLetters:
-    """Count the external dead letters up to the current end of the dead-letter topic: `known`, and
-    later ones (DLQ-7).
+    """Count the external dead letters up to the current end of the dead-letter topic: those of
+    `counted`, and later ones (DLQ-7).
 
     If the topic has only the `published` new records of the caller, they are not read. If there is
-    no such topic, or Kafka does not answer, return `known`. A failed count must not stop the
+    no such topic, or Kafka does not answer, return `counted`. A failed count must not stop the
     stream. The next count includes the missing ones.
     """
     try:
         facts = topics.describe(kafka, dead_letter_topic(topic))
-        before = known if known.topic_id == facts.topic_id else ExternalDeadLetters(facts.topic_id)
+        is_same = counted.topic_id == facts.topic_id
+        before = counted if is_same else ExternalDeadLetters(facts.topic_id)
         ends = topics.end_offsets(kafka, facts)
         if sum(ends.values()) == sum(before.read_to.values()) + published:
             return before.after((), ends, "")
@@ -275,7 +234,7 @@ def external_dead_letters(
         letters = (letter for letter, _ in _letters(kafka, facts, begin, ends))
         return before.after(letters, ends, topics.describe(kafka, topic).topic_id)
     except (BrokerError, TopicError):
-        return known
+        return counted
 
 
 def _letters(
@@ -297,9 +256,7 @@ def _letters(
 
 
 def _letter(message: Message, facts: topics.TopicFacts) -> tuple[DeadLetter, Position]:
-    number, offset = message.partition(), message.offset()
-    assert number is not None
-    assert offset is not None
+    number, offset = client.coordinates(message)
     position = Position(facts.topic, facts.topic_id, number, offset)
     key, value, headers, arrived = client.contents(message)
     return from_record(key, value, headers, at=position, record_timestamp=arrived), position

@@ -28,17 +28,20 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from connector.errors import BrokerError, ErrorCode
+from connector.errors.local_broker import (
+    broker_folder_in_use,
+    broker_not_started,
+    broker_not_stopping,
+)
 from connector.jars import JarStore, fetch, find_java
 from connector.kafka.local.folder import (
     HOST,
-    START_REMEDY,
     START_TIMEOUT_S,
     choose_port,
     format_data,
     free_port,
     is_broker,
-    only_one,
+    locked,
     prepare,
     read_state,
     tail,
@@ -49,7 +52,9 @@ from connector.kafka.local.folder import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-Say = Callable[[str], None]
+    from connector.errors import BrokerError
+
+OnProgress = Callable[[str], None]
 
 STOP_TIMEOUT_S: Final = 15.0
 _JAVA_OPTIONS: Final = (
@@ -98,7 +103,7 @@ class LocalBroker:
         port: int = 0,
         daemon: bool = False,
         settings: dict[str, str] | None = None,
-        say: Say = lambda _: None,
+        on_progress: OnProgress = lambda _: None,
     ) -> LocalBroker:
         """Start a broker in `folder`. Returns when it accepts topics, after about two seconds.
 
@@ -109,7 +114,7 @@ class LocalBroker:
             daemon: The broker continues when this process ends, and ignores Ctrl-C in its terminal.
                 Other brokers stop when this process ends for any reason.
             settings: Additional server properties.
-            say: Called with progress messages.
+            on_progress: Called with progress messages.
 
         Returns:
             The running broker.
@@ -121,19 +126,13 @@ class LocalBroker:
             ConnectorError: Java or a jar is missing.
         """
         folder = folder.absolute()
-        jars = fetch("broker", store, say)
+        jars = fetch("broker", store, on_progress)
         java = find_java(store.environment)
         prepare(folder)
-        with only_one(folder):
+        with locked(folder):
             running = cls.find(folder, store)
             if running is not None:
-                raise BrokerError(
-                    ErrorCode.BROKER_FOLDER_IN_USE,
-                    f"A running broker uses the folder {folder}",
-                    f"Process {running.pid} serves {running.bootstrap_servers}",
-                    "Use this broker, stop it first, or choose another folder",
-                    folder=folder,
-                )
+                raise running._in_use()
             before = read_state(folder)
             chosen = choose_port(port, before.get("port", 0))
             controller = free_port(chosen)
@@ -150,7 +149,7 @@ class LocalBroker:
             except BaseException:
                 broker.kill()
                 raise
-        say(
+        on_progress(
             f"Kafka is running at {broker.bootstrap_servers}, process {broker.pid}, data in"
             f" {folder}"
         )
@@ -164,7 +163,7 @@ class LocalBroker:
         *,
         port: int = 0,
         daemon: bool = True,
-        say: Say = lambda _: None,
+        on_progress: OnProgress = lambda _: None,
     ) -> LocalBroker:
         """Return the running broker of `folder`, or start one.
 
@@ -176,16 +175,9 @@ class LocalBroker:
         """
         running = cls.find(folder, store)
         if running is None:
-            return cls.start(folder, store, port=port, daemon=daemon, say=say)
+            return cls.start(folder, store, port=port, daemon=daemon, on_progress=on_progress)
         if port not in (0, running.port):
-            raise BrokerError(
-                ErrorCode.BROKER_ON_ANOTHER_PORT,
-                f"The broker of {running.folder} uses port {running.port}, not {port}",
-                f"It already runs as process {running.pid}",
-                "Leave out the port, or stop the broker first",
-                folder=running.folder,
-                port=port,
-            )
+            raise running._in_use()
         running._wait_until_ready()
         return running
 
@@ -219,14 +211,17 @@ class LocalBroker:
 
     def is_alive(self) -> bool:
         """Return whether the broker's process runs."""
-        gone = self._process is not None and self._process.poll() is not None
-        return not gone and self.pid > 0 and is_broker(self.pid, self.folder)
+        has_ended = self._process is not None and self._process.poll() is not None
+        return not has_ended and self.pid > 0 and is_broker(self.pid, self.folder)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _in_use(self) -> BrokerError:
+        return broker_folder_in_use(self.folder, self.bootstrap_servers, str(self.pid))
 
     def _end(self, how: signal.Signals) -> None:
         if self._guard is not None:
@@ -239,13 +234,7 @@ class LocalBroker:
                     os.kill(self.pid, signal_number)
                 self._gone_within(STOP_TIMEOUT_S)
         if self.is_alive():
-            raise BrokerError(
-                ErrorCode.BROKER_NOT_STOPPING,
-                f"The broker of {self.folder} does not stop",
-                f"Process {self.pid} still runs after SIGKILL",
-                "Look at the state of the process, for example with ps",
-                folder=self.folder,
-            )
+            raise broker_not_stopping(self.folder, str(self.pid))
         if self._process is not None:
             self._process.wait(STOP_TIMEOUT_S)
 
@@ -315,21 +304,11 @@ class LocalBroker:
         probe = f"lowmark.probe.{os.getpid()}.{time.monotonic_ns()}"
         while not self._answers(admin, probe):
             if not self.is_alive():
-                raise BrokerError(
-                    ErrorCode.BROKER_NOT_STARTED,
-                    "The broker ended during its start",
-                    f"The end of {self.folder}/broker.log: {tail(self.folder)}",
-                    START_REMEDY,
-                    folder=self.folder,
-                )
+                problem = "ended during its start"
+                raise broker_not_started(self.folder, problem, tail(self.folder))
             if time.monotonic() > deadline:
-                raise BrokerError(
-                    ErrorCode.BROKER_NOT_STARTED,
-                    f"The broker did not answer within {START_TIMEOUT_S:.0f} s",
-                    f"The end of {self.folder}/broker.log: {tail(self.folder)}",
-                    START_REMEDY,
-                    folder=self.folder,
-                )
+                problem = f"did not answer within {START_TIMEOUT_S:.0f} s"
+                raise broker_not_started(self.folder, problem, tail(self.folder))
             time.sleep(0.05)
 
     def _answers(self, admin: AdminClient, probe: str) -> bool:

@@ -13,7 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import BrokerError, ErrorCode
+from connector.errors.local_broker import (
+    broker_folder_damaged,
+    broker_folder_locked,
+    broker_folder_unusable,
+    broker_not_started,
+    no_free_port,
+    port_in_use,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,12 +30,11 @@ HOST: Final = "127.0.0.1"
 # option.
 CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qg"
 START_TIMEOUT_S: Final = 60.0
-START_REMEDY: Final = (
-    "Read the log. If an interrupted start damaged the folder, delete it, with all topics in it"
-)
 # Below the ephemeral ports. Otherwise, a client that connects to a stopped broker could get its
 # port as a local port.
 PORTS: Final = range(20_000, 32_000)
+
+PORT_TRIES: Final = 200
 
 SERVER_SETTINGS: Final = {
     "process.roles": "broker,controller",
@@ -76,72 +82,42 @@ def prepare(folder: Path) -> None:
     folders.
     """
     if "," in str(folder):
-        raise BrokerError(
-            ErrorCode.BROKER_FOLDER_UNUSABLE,
-            f"The broker folder {folder} cannot be used",
-            "Its name has a comma, and Kafka separates folders with commas",
-            "Choose another folder",
-        )
+        raise broker_folder_unusable(folder, "Kafka separates folders with commas")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        there = {path.name for path in folder.iterdir()}
-        if there and not there & {"server.properties", ".lock"}:
-            raise BrokerError(
-                ErrorCode.BROKER_FOLDER_FOREIGN,
-                f"The folder {folder} is not the folder of a broker",
-                f"It contains {min(there)!r}, but no server.properties",
-                "Choose a new or an empty folder",
-            )
+        names = {path.name for path in folder.iterdir()}
+        if names and not names & {"server.properties", ".lock"}:
+            cause = f"It is not one: it contains {min(names)!r}, but no server.properties"
+            raise broker_folder_unusable(folder, cause)
         (folder / ".lock").touch()
     except OSError as error:
-        raise BrokerError(
-            ErrorCode.BROKER_FOLDER_UNUSABLE,
-            f"The broker folder {folder} cannot be used",
-            str(error),
-            "Choose a folder that you can write to",
-        ) from error
+        raise broker_folder_unusable(folder, str(error)) from error
 
 
 @contextmanager
-def only_one(folder: Path) -> Iterator[None]:
-    with (folder / ".lock").open("a") as held:
+def locked(folder: Path) -> Iterator[None]:
+    with (folder / ".lock").open("a") as lock:
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise BrokerError(
-                ErrorCode.BROKER_FOLDER_IN_USE,
-                f"Another process is starting a broker in {folder}",
-                "It has the lock of the folder",
-                "Wait until the broker runs, or choose another folder",
-            ) from error
+            raise broker_folder_locked(folder) from error
         yield
 
 
-def choose_port(asked: int, last: int) -> int:
-    if asked:
-        if not _is_free(asked):
-            raise BrokerError(
-                ErrorCode.PORT_IN_USE,
-                f"Port {asked} of {HOST} is in use",
-                "Another process listens on it",
-                "Stop that process, choose another port, or leave out the port",
-                port=asked,
-            )
-        return asked
+def choose_port(port: int, last: int) -> int:
+    if port:
+        if not _is_free(port):
+            raise port_in_use(str(port), HOST)
+        return port
     return last if last and _is_free(last) else free_port()
 
 
 def free_port(*taken: int) -> int:
-    for _ in range(200):
+    for _ in range(PORT_TRIES):
         port = random.choice(PORTS)
         if port not in taken and _is_free(port):
             return port
-    raise BrokerError(
-        ErrorCode.PORT_UNAVAILABLE,
-        "No free port was found",
-        f"lowmark tried 200 ports from {PORTS.start} to {PORTS.stop - 1}",
-        "Choose a port that is free",
-    )
+    raise no_free_port(str(PORT_TRIES), str(PORTS.start), str(PORTS.stop - 1))
 
 
 def _is_free(port: int) -> bool:
@@ -186,20 +162,10 @@ def format_data(folder: Path, java: list[str]) -> None:
     meta = folder / "data" / "meta.properties"
     if meta.exists():
         if f"cluster.id={CLUSTER_ID}" not in meta.read_text("utf-8", "replace").splitlines():
-            raise BrokerError(
-                ErrorCode.BROKER_FOLDER_DAMAGED,
-                f"The broker folder {folder} is damaged",
-                f"{meta} is not as lowmark wrote it",
-                "Delete the folder, with all topics in it",
-            )
+            raise broker_folder_damaged(folder, f"{meta} is not as lowmark wrote it")
         return
     if (folder / "data").is_dir() and any((folder / "data").iterdir()):
-        raise BrokerError(
-            ErrorCode.BROKER_FOLDER_DAMAGED,
-            f"The broker folder {folder} is damaged",
-            f"It has data, but no {meta}",
-            "Delete the folder, with all topics in it",
-        )
+        raise broker_folder_damaged(folder, f"It has data, but no {meta}")
     command = [
         *java,
         "kafka.tools.StorageTool",
@@ -220,12 +186,8 @@ def format_data(folder: Path, java: list[str]) -> None:
     if answer.returncode != 0 or not meta.exists():
         # At the next start, a partly formatted folder would count as damaged.
         shutil.rmtree(folder / "data", ignore_errors=True)
-        raise BrokerError(
-            ErrorCode.BROKER_FOLDER_UNUSABLE,
-            f"The broker folder {folder} cannot be formatted",
-            _telling((answer.stderr + answer.stdout).splitlines()),
-            START_REMEDY,
-        )
+        output = _errors_in((answer.stderr + answer.stdout).splitlines())
+        raise broker_not_started(folder, "cannot be formatted", output)
 
 
 def read_state(folder: Path) -> dict[str, int]:
@@ -267,24 +229,22 @@ def is_broker(pid: int, folder: Path) -> bool:
 
 
 def tail(folder: Path) -> str:
-    """Return the lines of the log and the JVM output that show the error. Without such lines,
-    return the last lines.
-    """
+    """Return the lines of the log and the JVM output that show the error, or the last lines."""
     lines: list[str] = []
     for name in ("broker.out", "broker.log"):
         try:
             lines += (folder / name).read_text("utf-8", "replace").splitlines()
         except OSError:
             continue
-    return _telling(lines)
+    return _errors_in(lines)
 
 
-def _telling(lines: list[str]) -> str:
-    telling = [
+def _errors_in(lines: list[str]) -> str:
+    errors = [
         line.strip()
         for line in lines
         if " ERROR " in line
         or " FATAL " in line
         or ("Exception" in line and not line.startswith("\tat "))
     ]
-    return " | ".join((telling or lines)[-6:])[-1500:]
+    return " | ".join((errors or lines)[-6:])[-1500:]

@@ -56,15 +56,15 @@ class ChangeRecords:
     ) -> None:
         """Check all changes, and queue them. Raises as `ChangeProducer.send_many` does."""
         checked = self._all_checked(changes, headers)
-        taken = 0
+        queued = 0
         try:
             with self._queue.together():
-                for change, its in zip(changes, checked, strict=True):
+                for change, checked_change in zip(changes, checked, strict=True):
                     self._control.announce(change)
-                    taken += 1  # also if it is refused: then its result is already reported
-                    self._put(change, its, headers, on_delivery)
+                    queued += 1  # also if it is refused: then its result is already reported
+                    self._put(change, checked_change, headers, on_delivery)
         except ConnectorError as error:
-            for change in changes[taken:]:
+            for change in changes[queued:]:
                 delivery = self._results.delivery(change.stream_partition)
                 self._results.failed += delivery.sent(change)
                 self._results.answer(
@@ -101,7 +101,7 @@ class ChangeRecords:
         # A failed change may be sent again, also after a later heartbeat: it may have been
         # delivered.
         if (
-            change.commit_timestamp <= delivery.promised
+            change.commit_timestamp <= delivery.heartbeat_at
             or change.commit_timestamp <= delivery.reached
         ) and change not in delivery.failed:
             raise _too_early(change, delivery)
@@ -136,26 +136,26 @@ class ChangeRecords:
         position (PUB-1). It is lowered to the changes that are not acknowledged (REC-18). 0: no
         claim can be made (WMK-5).
         """
-        given = change.estimated_low_watermark
-        if not self._queue.may_claim or not (given or delivery.reached):
+        claim = change.estimated_low_watermark
+        if not self._queue.may_claim or not (claim or delivery.reached):
             return 0
-        if given and not is_claim(given, now_us(), self._max_clock_skew_us):
+        if claim and not is_claim(claim, now_us(), self._max_clock_skew_us):
             self.ignored_claims += 1
             return 0
         times = (change.commit_timestamp, delivery.oldest_open(), before)
-        return min([given or delivery.reached + 1, *(time for time in times if time is not None)])
+        return min([claim or delivery.reached + 1, *(time for time in times if time is not None)])
 
 
 def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:
     closed_by = (
         "the last heartbeat"
-        if delivery.promised >= delivery.reached
+        if delivery.heartbeat_at >= delivery.reached
         else "the position reported with reached"
     )
     return InvalidChangeError(
         Rule.COMMIT_TIMESTAMP,
         "commit_timestamp",
-        f"after {max(delivery.promised, delivery.reached)}, {closed_by} of stream partition"
+        f"after {max(delivery.heartbeat_at, delivery.reached)}, {closed_by} of stream partition"
         f" {change.stream_partition}",
         change.commit_timestamp,
         "Send all changes up to a time before you report it, or send a heartbeat at it",

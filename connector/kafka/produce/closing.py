@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from connector.errors import ConnectorError, DeliveryError
+from connector.kafka.unclosed import try_after
 
 if TYPE_CHECKING:
     from connector.kafka.produce.heartbeats import AutomaticHeartbeats
@@ -35,7 +36,7 @@ class Closing:
         while True:
             before = self._queue.backlog
             left_s = max(0.0, deadline - time.monotonic())
-            self._queue.serve(0.0 if self._results.due else min(left_s, STEP_S))
+            self._queue.poll(0.0 if self._results.due else min(left_s, STEP_S))
             self._heartbeats.send_due()
             calls = self._results.call()
             if calls or left_s <= STEP_S or self._queue.backlog < before:
@@ -53,10 +54,7 @@ class Closing:
             if self._is_open() or self._results.failed or self._results.refused:
                 raise self._results.not_delivered()
         except DeliveryError as error:
-            try:
-                self._send_last(deadline)
-            except ConnectorError as further:
-                error.add_note(f"in addition: {further}")
+            try_after(error, lambda: self._send_last(deadline))
             raise
         self._send_last(deadline)
 
@@ -88,7 +86,7 @@ class Closing:
 
     def is_finished(self) -> bool:
         with suppress(ConnectorError):
-            self._queue.serve(0)
+            self._queue.poll(0)
             return not self._queue.items and not self._results.failed
         return False
 
@@ -100,7 +98,7 @@ class Closing:
             is_open = self._is_open() and self._results.refused is None
             if left_s <= 0 or not (is_open or self._results.due):
                 return
-            self._queue.serve(min(left_s, STEP_S), push=True)
+            self._queue.poll(min(left_s, STEP_S), push=True)
             self._heartbeats.send_due()
             self._results.call()
 
@@ -117,7 +115,7 @@ class Closing:
         while self._queue.backlog and (left_s := deadline - time.monotonic()) > 0:
             if self._results.refused is not None:
                 break
-            self._queue.serve(min(left_s, STEP_S), push=True)
+            self._queue.poll(min(left_s, STEP_S), push=True)
         self._heartbeats.check()
         if self._queue.stores and self._queue.backlog:
             raise self._results.not_delivered()

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from confluent_kafka import KafkaException
 
 from connector.clock import now_us
-from connector.errors import DeliveryError, ErrorCode, InvalidChangeError, WriteStreamError
-from connector.kafka import client, sending, topics
+from connector.errors import DeliveryError, InvalidChangeError
+from connector.errors.producers import claim_not_true
+from connector.errors.write_streams import producer_without_partition
+from connector.kafka import client, topics
 from connector.kafka.produce.outbox_file import EVERYWHERE
 from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Record, Rule
@@ -65,9 +67,9 @@ class ControlRecords:
         self._queue, self._results = queue, results
         self._bytes, self._watch = record_bytes, watch
         self._names_are_given = False  # the application has announced stream partitions
-        self._holding = threading.Lock()  # a release may be held in another thread
+        self._release_lock = threading.Lock()  # a release may be held in another thread
         self.announced = 0
-        self.announcements = Announcements(_retention_us(facts))
+        self.announcements = Announcements(topics.retention_us(facts))
         self.epoch = ProducerEpoch(now_us())
 
     def send(
@@ -77,7 +79,7 @@ class ControlRecords:
         on_delivery: OnDelivery | None,
     ) -> None:
         """Wait until the record is true, and send it. Raises as `ChangeProducer.send` does."""
-        self.look()
+        self.refresh()
         delivery = self._results.delivery(record.stream_partition)
         headers = self.epoch.on(headers)
         value = self._bytes.checked(record, CONTROL_KEY, headers)
@@ -104,17 +106,9 @@ class ControlRecords:
         if not self._announces:
             return
         for announcement in self.announcements.due(record, now_us()):
-            headers = self.epoch.on([])
-            value = self._bytes.checked(announcement, CONTROL_KEY, headers)
-            self.announced += 1
             # The failure is in `undelivered`, and the record itself may still be queued.
             with suppress(DeliveryError):
-                delivery = self._results.delivery(announcement.stream_partition)
-                self._send_everywhere(
-                    Sent(announcement, delivery, self._bytes.kafka_partitions, is_ours=True),
-                    value,
-                    headers,
-                )
+                self._send_announcement(announcement, blocks=True)
 
     def send_automatic(self, heartbeat: Heartbeat, on_settled: Callable[[str], None]) -> bool:
         """Send a heartbeat that is true. Do not wait.
@@ -134,7 +128,7 @@ class ControlRecords:
         if not self._claim(heartbeat, delivery, set()):
             return False
         sent = Sent(heartbeat, delivery, self._bytes.kafka_partitions, None, True, on_settled)
-        return self._send_everywhere_now(sent, value)
+        return self._send_everywhere(sent, value, self.epoch.on([]), blocks=False)
 
     def repeat_announcements(self) -> bool:
         """Announce all roots again. Do not wait. Returns False if the queue is full."""
@@ -169,11 +163,11 @@ class ControlRecords:
                 "Check the name, or send child partitions that announce it first",
             )
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Use the newest answer about the topic, because control records must go to new Kafka
         partitions, too. Raises `TopicError` if the topic was deleted and created again.
         """
-        self._watch.look()
+        self._watch.poll()
         if self._watch.kafka_partitions > self._bytes.kafka_partitions:
             # The client refuses Kafka partitions that it does not know. The new ones have no
             # announcements.
@@ -188,30 +182,24 @@ class ControlRecords:
 
         Raises `WriteStreamError` if there is no such live stream partition.
         """
-        with self._holding:
+        with self._release_lock:
             live = self.announcements.live()
             name = stream_partition if stream_partition is not None else next(iter(live), "")
             if name not in live:
-                raise WriteStreamError(
-                    ErrorCode.PRODUCER_WITHOUT_PARTITION,
-                    f"The producer has no live stream partition {name}".rstrip(),
-                    "A release gets its commit timestamp from a stream partition that the producer"
-                    " has announced",
-                    "Send a change or a heartbeat with the producer first",
-                )
+                raise producer_without_partition(name)
             delivery = self._results.delivery(name)
             time = release_timestamp(
-                now_us(), max(delivery.promised, delivery.reached), delivery.last_release
+                now_us(), max(delivery.heartbeat_at, delivery.reached), delivery.last_release
             )
             delivery.last_release = time
             delivery.held |= {time}
         return HeldRelease(name, time, self.epoch.on([]))
 
-    def release(self, held: HeldRelease) -> None:
+    def release(self, release: HeldRelease) -> None:
         """Let the heartbeats go on."""
-        delivery = self._results.delivery(held.stream_partition)
-        with self._holding:
-            delivery.held -= {held.commit_timestamp}
+        delivery = self._results.delivery(release.stream_partition)
+        with self._release_lock:
+            delivery.held -= {release.commit_timestamp}
 
     def _claim(
         self, record: Heartbeat | ChildPartitions, delivery: Delivery, ended: set[str]
@@ -219,47 +207,59 @@ class ControlRecords:
         """Register what a record claims. Returns False if another thread holds a release that the
         record would pass.
         """
-        with self._holding:
+        with self._release_lock:
             if isinstance(record, Heartbeat):
                 if any(time <= record.timestamp for time in delivery.held):
                     return False
                 delivery.watch.claimed()
-                if record.timestamp > delivery.promised:
-                    if self._results.transaction is not None:
-                        self._results.transaction.promised.append((delivery, delivery.promised))
-                    delivery.promised = record.timestamp
+                if record.timestamp > delivery.heartbeat_at:
+                    if (transaction := self._results.transaction) is not None:
+                        transaction.heartbeats.append((delivery, delivery.heartbeat_at))
+                    delivery.heartbeat_at = record.timestamp
                 return True
             deliveries = [self._results.delivery(name) for name in ended]
-            if any(one.held for one in (delivery, *deliveries)):
+            if any(other.held for other in (delivery, *deliveries)):
                 return False
             self.announcements.sent(record, now_us())
             self._names_are_given = self._names_are_given or bool(record.children)
-            for one in deliveries:
-                one.watch.claimed()
+            for other in deliveries:
+                other.watch.claimed()
         return True
 
     def _repeat(self, announcements: list[ChildPartitions]) -> bool:
         for announcement in announcements:
-            value = self._bytes.checked(announcement, CONTROL_KEY, self.epoch.on([]))
-            self.announced += 1
-            delivery = self._results.delivery(announcement.stream_partition)
-            copies = self._bytes.kafka_partitions
-            sent = Sent(announcement, delivery, copies, None, True, self._announced)
-            if not self._send_everywhere_now(sent, value):
+            if not self._send_announcement(announcement, blocks=False):
                 self.announcements.again_soon()
                 return False
         return True
+
+    def _send_announcement(self, announcement: ChildPartitions, *, blocks: bool) -> bool:
+        headers = self.epoch.on([])
+        value = self._bytes.checked(announcement, CONTROL_KEY, headers)
+        self.announced += 1
+        sent = Sent(
+            announcement,
+            self._results.delivery(announcement.stream_partition),
+            self._bytes.kafka_partitions,
+            is_ours=True,
+            on_settled=None if blocks else self._announced,
+        )
+        return self._send_everywhere(sent, value, headers, blocks=blocks)
 
     def _announced(self, error: str) -> None:
         if error:
             self.announcements.again_soon()
 
-    def _send_everywhere_now(self, sent: Sent, value: bytes) -> bool:
-        """Send without waiting. Returns False if the queue is full."""
-        kafka_partitions, headers = self._targets(sent), self.epoch.on([])
+    def _send_everywhere(
+        self, sent: Sent, value: bytes, headers: HeaderList, *, blocks: bool = True
+    ) -> bool:
+        """Queue a message for each Kafka partition. Without `blocks`, return False if the queue is
+        full, and leave an error to `on_settled`.
+        """
+        kafka_partitions = self._targets(sent)
         for index, kafka_partition in enumerate(kafka_partitions):
             try:
-                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, waits=False)
+                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers, blocks=blocks)
             except BufferError:
                 # What was queued is true, and its result does not matter.
                 sent.copies -= len(kafka_partitions) - index
@@ -268,18 +268,10 @@ class ControlRecords:
             except DeliveryError as error:
                 for _ in kafka_partitions[index + 1 :]:
                     self._results.answer(sent, error.cause)
-                return True  # `on_settled` has the error
+                if blocks:
+                    raise
+                break
         return True
-
-    def _send_everywhere(self, sent: Sent, value: bytes, headers: HeaderList) -> None:
-        kafka_partitions = self._targets(sent)
-        for index, kafka_partition in enumerate(kafka_partitions):
-            try:
-                self._queue.put(sent, CONTROL_KEY, value, kafka_partition, headers)
-            except DeliveryError as error:
-                for _ in kafka_partitions[index + 1 :]:
-                    self._results.answer(sent, error.cause)
-                raise
 
     def _targets(self, sent: Sent) -> Sequence[int]:
         return (EVERYWHERE,) if self._queue.stores else range(sent.copies)
@@ -292,20 +284,18 @@ class ControlRecords:
         These are the changes up to `upto`. None: all changes.
         """
         what = f"A heartbeat at {upto}" if upto else "Child partitions"
-        deadline = time.monotonic() + sending.QUEUE_TIMEOUT_S
+        deadline = time.monotonic() + client.QUEUE_TIMEOUT_S
         while True:
             failed, oldest = delivery.oldest_failed(), delivery.oldest_open()
             # A record in flight may be the failed one, sent again.
             waits = self._results.transaction is None and delivery.under_way
             if failed is not None and (upto is None or failed <= upto) and not waits:
-                raise DeliveryError(
-                    ErrorCode.CLAIM_ABOVE_DELIVERED,
-                    f"{what} of stream partition {record.stream_partition} would claim more"
-                    " than was delivered",
-                    f"A change with commit timestamp {failed} was not delivered:"
-                    f" {next(iter(delivery.failed.values()))}",
-                    "Send the changes of undelivered() again, then this record",
-                    undelivered=len(delivery.failed),
+                reason = next(iter(delivery.failed.values()))
+                raise claim_not_true(
+                    what,
+                    record.stream_partition,
+                    len(delivery.failed),
+                    f"A change with commit timestamp {failed} was not delivered: {reason}",
                 )
             # In a transaction, it is delivered together with the changes that it covers. But a
             # release is sent by another client (WRS-15).
@@ -319,24 +309,16 @@ class ControlRecords:
             ):
                 return
             if time.monotonic() > deadline:
-                waited = f"after {sending.QUEUE_TIMEOUT_S:g} s. {self._queue.last_error}".strip()
-                raise DeliveryError(
-                    ErrorCode.CLAIM_NOT_YET_TRUE,
-                    f"{what} of stream partition {record.stream_partition} cannot be sent yet",
+                waited = f"after {client.QUEUE_TIMEOUT_S:g} s. {self._queue.last_error}".strip()
+                raise claim_not_true(
+                    what,
+                    record.stream_partition,
+                    delivery.under_way,
                     f"{delivery.under_way} changes and {len(delivery.held)} releases are not"
                     f" acknowledged {waited}",
-                    "Check the brokers, then send it again",
-                    undelivered=delivery.under_way,
                 )
-            self._queue.serve(0.05, push=True)
+            self._queue.poll(0.05, push=True)
 
 
 def _ignore(_error: str) -> None:
     pass
-
-
-def _retention_us(facts: TopicFacts) -> int:
-    """Return the topic's retention (µs). For unlimited retention, return the maximum of a change
-    topic.
-    """
-    return (facts.retention_ms if facts.retention_ms >= 0 else topics.MAX_RETENTION_S * 1000) * 1000

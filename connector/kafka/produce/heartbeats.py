@@ -16,14 +16,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.errors import (
-    BrokerError,
-    ConnectorError,
-    DeliveryError,
-    ErrorCode,
-    InvalidChangeError,
-)
-from connector.kafka.arguments import check, check_type
+from connector.errors import BrokerError, ConnectorError, DeliveryError, InvalidChangeError
+from connector.errors.producers import heartbeat_undelivered
 from connector.kafka.produce.outbox import OutboxQueue
 from connector.records.model import CONTROL_KEY, Heartbeat, Rule
 from connector.watermarks.lineage import COMPLETE_AFTER
@@ -64,7 +58,6 @@ class AutomaticHeartbeats:
         self._bytes, self._transactions = record_bytes, transactions
         self._failures: dict[str, tuple[int, ConnectorError]] = {}
         self._largest_token = self.count = 0
-        self._has_positions = False
 
     @property
     def has_failed(self) -> bool:
@@ -78,7 +71,7 @@ class AutomaticHeartbeats:
         self._bytes.check_age(heartbeat)
         self._control.check_is_live(name)
         delivery = self._results.delivery(name)
-        last = max(delivery.reached, delivery.promised)
+        last = max(delivery.reached, delivery.heartbeat_at)
         if heartbeat.timestamp < last:
             raise InvalidChangeError(
                 Rule.HEARTBEAT_TIMESTAMP,
@@ -94,24 +87,21 @@ class AutomaticHeartbeats:
         delivery.reached = heartbeat.timestamp
         self._control.complete(COMPLETE_AFTER)
         self._schedule.reached(heartbeat, clock())
-        self._has_positions = True
         if isinstance(self._queue, OutboxQueue):
-            self._queue.keep_position(heartbeat)
+            self._queue.store_position(heartbeat)
 
     def send_due(self) -> None:
         """Send the heartbeats and announcements that are due. Do not wait, except for the commit of
         a transaction. `check` raises what went wrong.
         """
-        if not self._has_positions:
-            return
         now = clock()
         if now < self._schedule.next_at:
             return
         if self._results.transaction is not None or self._results.is_calling:
             return
         try:
-            self._control.look()
-            self._queue.serve(0)
+            self._control.refresh()
+            self._queue.poll(0)
             self._schedule.keep(self._is_live)
             announces = self._schedule.announces(now)
             due = self._schedule.due(now, self._oldest_open)
@@ -180,15 +170,8 @@ class AutomaticHeartbeats:
             del self._failures[name]
 
     def _undelivered(self, heartbeat: Heartbeat, cause: str) -> DeliveryError:
-        return DeliveryError(
-            ErrorCode.HEARTBEAT_UNDELIVERED,
-            f"The heartbeat of stream partition {heartbeat.stream_partition} at"
-            f" {heartbeat.timestamp} was not delivered to {self._topic}",
-            cause.removesuffix("."),
-            "Check the brokers. The producer sends the heartbeat again by itself. If `send` raised"
-            " this error, it has queued its record",
-            stream_partition=heartbeat.stream_partition,
-        )
+        name, cause = heartbeat.stream_partition, cause.removesuffix(".")
+        return heartbeat_undelivered(self._topic, name, str(heartbeat.timestamp), cause)
 
     def _is_live(self, stream_partition: str) -> bool:
         return not self._control.announcements.has_ended(stream_partition)
@@ -205,9 +188,6 @@ def _position_of(
     """Return the heartbeat of a position. Readers reject a heartbeat that is too far in the future,
     and `send` refuses all changes up to it.
     """
-    check_type("stream_partition", stream_partition, str, "the name of a stream partition")
-    check("timestamp", timestamp, type(timestamp) is int, "a whole number of microseconds")
-    check_type("resume_token", resume_token, bytes, "bytes")
     heartbeat = Heartbeat(stream_partition, timestamp, resume_token)
     if timestamp > now_us() + max_clock_skew_us:
         raise InvalidChangeError(

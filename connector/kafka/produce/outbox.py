@@ -1,7 +1,7 @@
 """The outbox of a producer: each record is on disk before it is sent (PUB-3).
 
     put      writes the record to the file, and gives it to the client if it is the next one
-    serve    reads the results of the client, deletes what is acknowledged, and goes on sending
+    poll     reads the results of the client, deletes what is acknowledged, and goes on sending
 
 Records are sent in the order of their numbers. After an error, sending goes back to the first
 record that is not acknowledged, once the client has a result for each message. So a record is never
@@ -21,16 +21,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    DeliveryError,
-    ErrorCode,
-    OutboxFullError,
-    RegistryError,
-    argument_invalid,
-)
-from connector.kafka import sending, topics
+from connector.errors import BrokerError, DeliveryError, QueueFullError, argument_invalid
+from connector.errors.producers import outbox_full
+from connector.kafka import client, topics
 from connector.kafka.produce.outbox_file import (
     EVERYWHERE,
     Kind,
@@ -42,22 +35,15 @@ from connector.kafka.produce.outbox_file import (
 )
 from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch
 from connector.kafka.produce.results import OnDelivery, Results, Sent
-from connector.kafka.sending import (
-    REFUSALS,
-    SendError,
-    SendQueue,
-    is_unknown,
-    text_of,
-)
+from connector.kafka.sending import SendError, SendQueue, is_unknown, text_of
 from connector.records.codec import ChangeRecord, Schemas, body_of, decode, frame
 from connector.records.model import DataChange, Heartbeat, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from confluent_kafka import Producer
-
     from connector.config.settings import KafkaConfig, RegistryConfig
+    from connector.kafka.client import SafeProducer
     from connector.kafka.topics import TopicFacts
     from connector.kafka.transactions import HeaderList
     from connector.validation import Limits
@@ -91,24 +77,12 @@ class Outbox:
     sync: Sync = "normal"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.path, str | os.PathLike) or "\0" in os.fspath(self.path):
+        if "\0" in os.fspath(self.path):
             raise argument_invalid("outbox", self.path, "the path of a file")
-        for name, value, is_allowed, allowed in (
-            (
-                "max_bytes",
-                self.max_bytes,
-                type(self.max_bytes) is int and self.max_bytes >= LEAST_MAX_BYTES,
-                f"at least {LEAST_MAX_BYTES:,}",
-            ),
-            ("sync", self.sync, self.sync in ("normal", "full"), "normal or full"),
-        ):
-            if not is_allowed:
-                raise ConfigError(
-                    ErrorCode.SETTING_INVALID,
-                    f"{name} of the outbox is {value!r}",
-                    f"allowed: {allowed}",
-                    "Choose another value, or leave it out",
-                )
+        if self.max_bytes < LEAST_MAX_BYTES:
+            raise argument_invalid("max_bytes", self.max_bytes, f"at least {LEAST_MAX_BYTES:,}")
+        if self.sync not in ("normal", "full"):
+            raise argument_invalid("sync", self.sync, "normal or full")
 
 
 class OpenedOutbox:
@@ -137,17 +111,17 @@ class OpenedOutbox:
 
     def record_bytes(self, registry: RegistryConfig | None, limits: Limits) -> RecordBytes:
         """Look up the schema. While the registry does not answer, the id in the file counts. Raises
-        `RegistryError`.
+        `BrokerError`.
         """
         assert self.file.content is not None
         schema_id = self.file.content.schema_id
         try:
             record_bytes = RecordBytes(self.facts, registry, limits)
-        except RegistryError as error:
-            if error.code != ErrorCode.REGISTRY_UNREACHABLE or schema_id is None:
+        except BrokerError as error:
+            if error.code != "REGISTRY_UNREACHABLE" or schema_id is None:
                 raise
             return RecordBytes(self.facts, registry, limits, schema_id)
-        self.file.keep_schema_id(record_bytes.schema_id)
+        self.file.store_schema_id(record_bytes.schema_id)
         return record_bytes
 
 
@@ -213,7 +187,7 @@ class OutboxQueue:
         self._group: list[tuple[Sent, Row]] | None = None
 
     @property
-    def client(self) -> Producer:
+    def client(self) -> SafeProducer:
         return self._queue.client
 
     @property
@@ -236,11 +210,11 @@ class OutboxQueue:
         """Return the newest resume token that the file has."""
         return self._file.token(stream_partition)
 
-    def keep_position(self, position: Heartbeat) -> None:
+    def store_position(self, position: Heartbeat) -> None:
         """Store a position of the application. All records before it are stored already."""
         failed = self._results.delivery(position.stream_partition).oldest_failed()
         if position.resume_token and (failed is None or failed > position.timestamp):
-            self._file.keep_position(position)
+            self._file.store_position(position)
 
     # ── storing ───────────────────────────────────────────────────────────────────────────────────
 
@@ -253,7 +227,7 @@ class OutboxQueue:
         finally:
             group, self._group = self._group, None
             if group:
-                self._store(group, waits=True)
+                self._store(group, blocks=True)
 
     def put(
         self,
@@ -263,11 +237,11 @@ class OutboxQueue:
         kafka_partition: int,
         headers: HeaderList,
         *,
-        waits: bool = True,
+        blocks: bool = True,
     ) -> None:
         """Store a record, and send it if it is the next one. Blocks while the outbox is full.
 
-        Raises `OutboxFullError` if it stays full. Then the record has failed. Without `waits`, a
+        Raises `QueueFullError` if it stays full. Then the record has failed. Without `blocks`, a
         full outbox raises `BufferError`.
         """
         number = self._file.next + (0 if self._group is None else len(self._group))
@@ -275,20 +249,20 @@ class OutboxQueue:
         if self._group is not None:
             self._group.append((item, row))
         else:
-            self._store([(item, row)], waits=waits)
+            self._store([(item, row)], blocks=blocks)
 
-    def _store(self, group: list[tuple[Sent, Row]], *, waits: bool) -> None:
+    def _store(self, group: list[tuple[Sent, Row]], *, blocks: bool) -> None:
         rows = [row for _, row in group]
         is_next = self._next + len(self._ahead) == rows[0].number
         deadline = 0.0
         while cause := self._file.append(rows):
-            if not waits:
+            if not blocks:
                 raise BufferError
             now = time.monotonic()
-            deadline = deadline or now + sending.QUEUE_TIMEOUT_S
+            deadline = deadline or now + client.QUEUE_TIMEOUT_S
             if now > deadline:
                 raise self._full(group, cause)
-            self.serve(0.05)
+            self.poll(0.05)
             is_next = self._next + len(self._ahead) == rows[0].number
         for item, row in group:
             if row.kind == Kind.CHANGE:
@@ -297,34 +271,27 @@ class OutboxQueue:
             self._callbacks.add(row.number, item.on_delivery)
             if row.kind == Kind.HEARTBEAT:
                 assert isinstance(item.record, Heartbeat)
-                self.keep_position(item.record)
+                self.store_position(item.record)
         if is_next and len(self._ahead) + len(rows) <= MAX_AHEAD:
             self._ahead.extend(rows)
         self._send()
         if self._settled >= REMOVE_EVERY:
             self._remove()
 
-    def _full(self, group: list[tuple[Sent, Row]], cause: str) -> OutboxFullError:
+    def _full(self, group: list[tuple[Sent, Row]], cause: str) -> QueueFullError:
         for item, _ in group:
             self._results.conclude(item, cause)
-        return OutboxFullError(
-            ErrorCode.OUTBOX_FULL,
-            f"The outbox {self._file.path} has no space",
-            f"{cause}. It has {self.backlog:,} records. {self.last_error}".removesuffix(". "),
-            "Wait until Kafka answers, or give the outbox more space. Then send the records of"
-            " undelivered() again",
-            undelivered=len(group),
-            outbox=str(self._file.path),
-        )
+        cause = f"{cause}. It has {self.backlog:,} records. {self.last_error}".removesuffix(". ")
+        return outbox_full(str(self._file.path), len(group), cause)
 
     # ── sending ───────────────────────────────────────────────────────────────────────────────────
 
-    def serve(self, timeout_s: float, *, push: bool = False) -> None:
+    def poll(self, timeout_s: float, *, push: bool = False) -> None:
         """Read the results of the client, delete what is acknowledged, and go on sending. `push`
         sends waiting batches at once. Raises `TopicError` if the topic was created again.
         """
         push, in_flight = push and bool(self._queue.items), len(self._in_flight)
-        self._queue.serve(min(timeout_s, LONGEST_WAIT_S), push=push)
+        self._queue.poll(min(timeout_s, LONGEST_WAIT_S), push=push)
         now = time.monotonic()
         if len(self._in_flight) < in_flight:
             self._acknowledged_at = now
@@ -342,7 +309,7 @@ class OutboxQueue:
             self._go_back()
         if self._retry_at and time.monotonic() < self._retry_at:
             return
-        if not self._watch.look():
+        if not self._watch.poll():
             return
         while self._next < self._file.next and not self._must_go_back:
             is_alone = self._next <= self._alone_upto
@@ -376,7 +343,7 @@ class OutboxQueue:
         headers = headers_of(row)
         for kafka_partition in kafka_partitions:
             try:
-                self._queue.put(number, row.key, row.value, kafka_partition, headers, waits=False)
+                self._queue.put(number, row.key, row.value, kafka_partition, headers, blocks=False)
             except BufferError:
                 if everywhere and kafka_partition:
                     self._must_go_back = True  # it is sent again, to all of them
@@ -398,7 +365,7 @@ class OutboxQueue:
             self._queue.forget_error()
             self._must_verify = False
             self._watch.ask_again()
-        return self._watch.look() and self._remove() and self._file.first > self._last_change
+        return self._watch.poll() and self._remove() and self._file.first > self._last_change
 
     def _go_back(self) -> None:
         """Send again from the first record that is not acknowledged."""
@@ -452,7 +419,7 @@ class OutboxQueue:
             return
         self._failure, self._retry_at = text_of(error), time.monotonic() + RETRY_S
         assert not isinstance(error, str)
-        if error.code() not in REFUSALS:
+        if error.code() not in client.PERMANENT:
             return
         if number == self._alone:
             # Nothing is sent before it: the order stays, and no heartbeat passes it.
@@ -466,7 +433,7 @@ class OutboxQueue:
     def skip_refused(self) -> None:
         """Delete the record that Kafka refuses, and go on behind it."""
         assert self._results.refused is not None
-        self._queue.give_up("it was set aside")
+        self._queue.purge("it was set aside")
         self._go_back()
         self._next += 1
         self._file.remove_below(self._next)
@@ -486,17 +453,17 @@ class OutboxQueue:
         self._settled = 0
         return True
 
-    def close(self, timeout_s: float, why: str) -> None:
+    def close(self, timeout_s: float, reason: str) -> None:
         """Close the client and the file. The records that are not acknowledged stay there."""
         try:
-            self._queue.close(timeout_s, why)
+            self._queue.close(timeout_s, reason)
             self._remove()
         finally:
             self._file.close()
 
 
 def _patient(kafka: KafkaConfig) -> KafkaConfig:
-    """The client never gives up a record, so that its retries keep the order."""
+    """The client retries a record for ever, so that the order stays."""
     others = {
         name: value for name, value in kafka.settings.items() if name != "delivery.timeout.ms"
     }

@@ -15,7 +15,7 @@ import sqlite3
 import struct
 import weakref
 import zlib
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from pathlib import Path
@@ -23,14 +23,21 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 
-from connector.errors import ErrorCode, OutboxError, TopicError
+from connector.errors import OutboxError, TopicError
+from connector.errors.producers import (
+    not_an_outbox,
+    outbox_damaged,
+    outbox_in_use,
+    outbox_of_another_topic,
+    outbox_of_replaced_topic,
+    outbox_unusable,
+)
 from connector.kafka import topics
 from connector.kafka.topics import TopicFacts
 from connector.stored import from_stored, to_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from types import TracebackType
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from connector.kafka.transactions import HeaderList
     from connector.records.model import Heartbeat
@@ -167,29 +174,17 @@ class OutboxFile:
                 try:
                     topics.check_identity(before.topic.topic_id, facts)
                 except TopicError as error:
-                    raise OutboxError(
-                        ErrorCode.OUTBOX_FOREIGN,
-                        f"The outbox {self.path} has records of an earlier topic {facts.topic}",
-                        "The topic was deleted and created again. The new one may lack other"
-                        " changes, too",
-                        "Move the outbox away, and start again with a backfill of the source",
-                        outbox=str(self.path),
-                    ) from error
+                    path = str(self.path)
+                    raise outbox_of_replaced_topic(path, facts.topic) from error
         self._write_content(Content(facts, None if before is None else before.schema_id))
 
     def check_topic(self, topic: str) -> None:
         """Raises `OutboxError` if the outbox belongs to another topic."""
         if self.content is not None and self.content.topic.topic != topic:
-            raise OutboxError(
-                ErrorCode.OUTBOX_FOREIGN,
-                f"The outbox {self.path} belongs to another topic",
-                f"It has records of the topic {self.content.topic.topic}, and the producer writes"
-                f" to {topic}",
-                "Give each topic an outbox of its own",
-                outbox=str(self.path),
-            )
+            stored = self.content.topic.topic
+            raise outbox_of_another_topic(str(self.path), stored, topic)
 
-    def keep_schema_id(self, schema_id: int | None) -> None:
+    def store_schema_id(self, schema_id: int | None) -> None:
         """Store the id of the schema in the registry."""
         assert self.content is not None
         if schema_id != self.content.schema_id:
@@ -247,7 +242,7 @@ class OutboxFile:
         self.first = max(self.first, number)
         return True
 
-    def keep_position(self, position: Heartbeat) -> None:
+    def store_position(self, position: Heartbeat) -> None:
         """Store the newest position that the application has reported. A full disk keeps the one
         before, which is true, too.
         """
@@ -298,16 +293,21 @@ class OutboxFile:
         assert self._database is not None
         return _Transaction(self._database)
 
-    def _usable(self) -> _Usable:
-        return _Usable(self)
+    @contextmanager
+    def _usable(self) -> Iterator[None]:
+        """Raise `OutboxError` if SQLite or the system cannot use the file in this block."""
+        try:
+            yield
+        except (sqlite3.Error, ValueError, OSError, RuntimeError) as error:
+            raise self._error(error) from error
 
     def _check_is_outbox(self) -> None:
         """Raises `OutboxError` if something else is at the path."""
         if not self.path.exists() or (self.path.is_file() and not self.path.stat().st_size):
             return
-        found = "a folder"
+        content = "a folder"
         if self.path.is_file():
-            found = "a database of another program, or of another release"
+            content = "a database of another program, or of another release"
             uri = f"{self.path.as_uri()}?mode=ro"
             with closing(sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S)) as database:
                 try:
@@ -317,26 +317,18 @@ class OutboxFile:
                 except sqlite3.DatabaseError as error:
                     if _code_of(error) != sqlite3.SQLITE_NOTADB:
                         raise
-                    found = f"a file of another program, or its beginning is damaged: {error}"
+                    content = f"a file of another program, or its beginning is damaged: {error}"
                 else:
                     if (application, version) == (APPLICATION_ID, FORMAT) or not tables:
                         return
-        raise OutboxError(
-            ErrorCode.OUTBOX_FOREIGN,
-            f"{self.path} is not an outbox",
-            f"It is {found}",
-            "Give the path of an outbox, or of a file that does not exist yet. If it was an outbox,"
-            " continue your source from `resume_token`, which the new producer reads from the"
-            " topic",
-            outbox=str(self.path),
-        )
+        raise not_an_outbox(str(self.path), content)
 
     def _read_content(self) -> Content | None:
         for content, checksum in self._execute("SELECT content, checksum FROM outbox"):
             if checksum != zlib.crc32(content.encode()):
                 raise ValueError("the checksum of its own description is wrong")
-            found: Content = from_stored(Content, json.loads(content))
-            return found
+            stored: Content = from_stored(Content, json.loads(content))
+            return stored
         return None
 
     def _write_content(self, content: Content) -> None:
@@ -352,35 +344,15 @@ class OutboxFile:
         return {row[0]: row[3] for row in rows if row[4] == _crc_of_position(*row[:4])}
 
     def _error(self, error: Exception) -> OutboxError:
-        code = _code_of(error) if isinstance(error, sqlite3.Error) else None
+        path, code = str(self.path), _code_of(error) if isinstance(error, sqlite3.Error) else None
         if isinstance(error, ValueError) or code in _DAMAGE:
             tokens: dict[str, bytes] = {}
             with suppress(sqlite3.Error, AssertionError, ValueError, TypeError):
                 tokens = self._tokens(is_delivered=True)
-            return OutboxError(
-                ErrorCode.OUTBOX_DAMAGED,
-                f"The outbox {self.path} is damaged",
-                str(error),
-                "Move the file away, and start again with a new one. Continue your source from"
-                f" {_described(tokens)}",
-                outbox=str(self.path),
-                resume_tokens=tokens,
-            )
+            return outbox_damaged(path, str(error), _described(tokens), tokens)
         if code == sqlite3.SQLITE_BUSY:
-            return OutboxError(
-                ErrorCode.OUTBOX_IN_USE,
-                f"Another producer uses the outbox {self.path}",
-                "An outbox belongs to one producer at a time",
-                "Stop the other producer, or give this one an outbox of its own",
-                outbox=str(self.path),
-            )
-        return OutboxError(
-            ErrorCode.OUTBOX_UNUSABLE,
-            f"The outbox {self.path} cannot be used",
-            str(error),
-            "Check the rights and the free space of its folder",
-            outbox=str(self.path),
-        )
+            return outbox_in_use(path)
+        return outbox_unusable(path, str(error))
 
 
 _opened: Final = weakref.WeakSet[OutboxFile]()
@@ -392,24 +364,6 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
-
-
-class _Usable:
-    """Raises `OutboxError` if SQLite or the system cannot use the file in this block."""
-
-    __slots__ = ("_file",)
-
-    def __init__(self, file: OutboxFile) -> None:
-        self._file = file
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self, kind: object, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, sqlite3.Error | ValueError | OSError | RuntimeError):
-            raise self._file._error(error) from error
 
 
 class _Transaction:

@@ -9,17 +9,16 @@ can send a record twice without harm, because readers order changes by their con
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from connector.clock import now_us
-from connector.config.settings import KafkaConfig, RegistryConfig
 from connector.dead_letters.envelope import source_letter
-from connector.errors import ConfigError, ConnectorError, ErrorCode, argument_invalid
+from connector.errors import argument_invalid
+from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
-from connector.kafka.arguments import check, check_optional, check_settings, check_type, headers_of
 from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce import heartbeats, resume
 from connector.kafka.produce.change_records import ChangeRecords
@@ -28,44 +27,40 @@ from connector.kafka.produce.control_records import ControlRecords, HeldRelease
 from connector.kafka.produce.heartbeats import AutomaticHeartbeats
 from connector.kafka.produce.outbox import OpenedOutbox, Outbox, OutboxQueue
 from connector.kafka.produce.producer_transaction import Transactions
-from connector.kafka.produce.record_bytes import Headers, RecordBytes, TopicWatch, outside_session
+from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch, outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
 from connector.kafka.sending import SendQueue
 from connector.kafka.topics import TopicFacts
-from connector.kafka.transactions import HeaderList
-from connector.kafka.unclosed import watch
+from connector.kafka.transactions import HeaderList, Headers, headers_of
+from connector.kafka.unclosed import try_after, watch
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
+    from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.produce.results import Queue
 
 
 class ChangeProducer:
-    """Publishes to one change topic. A stream partition must have only one producer at a time:
-    ingest reports a second one (PUB-4). Not thread-safe, except `hold_release`. Do not use it in a
-    process that was forked after it was made.
+    """Publishes to one change topic. Not thread-safe, except `hold_release`.
 
-    Use it as a context manager. At the end of the block, it flushes and closes. If the program ends
-    without that, it is closed within 10 seconds. If records are lost, standard error says how many,
-    and the exit code is 1 (PUB-8).
+    A stream partition must have only one producer at a time: ingest reports a second one (PUB-4).
+    Use it as a context manager: at the end of the block, it flushes and closes. If the program ends
+    without that, it is closed within 10 seconds (PUB-8). Do not use it in a forked process.
 
     After the first call of `reached`, each call of `reached`, `send`, `send_many`, `poll`, `flush`
-    and `close` sends the heartbeats that are due (PUB-1). There is no thread: a program that stops
-    calling sends no further heartbeat.
+    and `close` sends the heartbeats that are due (PUB-1). There is no thread.
 
-    - `kafka_partitions` is the current number of Kafka partitions, over which keys are distributed.
+    - `kafka_partitions` is the number of Kafka partitions, over which keys are distributed.
     - `delivered` is the number of acknowledged records that were given to `send`.
     - `announced` is the number of announcements that the producer sent, and `heartbeats` that of
       automatic heartbeats. Each is one record in every Kafka partition.
     - `ignored_claims` is the number of changes whose estimated low watermark was not a claim, and
       was sent as 0 (WMK-5).
     - `warnings` are sentences about wrong settings of the topic, and about stream partitions that
-      have sent changes for 60 s without a heartbeat and without an estimated low watermark (PUB-2).
-      Changes that all have the same commit timestamp do not count, because they may be a backfill.
+      send changes with different commit timestamps, but for 60 s no heartbeat and no estimated low
+      watermark (PUB-2).
     """
 
     _announces = True
@@ -99,57 +94,44 @@ class ChangeProducer:
 
         Raises:
             TopicError: There is no such topic, or it is compacted.
-            BrokerError: No broker answers. With an outbox that was used before, this is no error.
-            RegistryError: The registry does not have the schema, or does not answer. With an outbox
-                that was used before, the latter is no error.
-            ConfigError: An argument is not allowed, or both a `transactional_id` and an outbox.
+            BrokerError: No broker or no registry answers: no error with an outbox that was used
+                before. Or the registry does not have the schema.
+            ConfigError: A value is not allowed, or both a `transactional_id` and an outbox.
             OutboxError: Another producer uses the outbox, or it belongs to another topic, or it is
                 damaged or cannot be used.
         """
-        _check_arguments(kafka, topic, registry, limits, settings, transactional_id, outbox)
+        if transactional_id is not None:
+            client.check_id("transactional_id", transactional_id)
+            if outbox is not None:
+                reason = "A commit means that Kafka has the records, not that your disk has them"
+                raise arguments_exclude("transactional_id", "outbox", reason)
         self._max_clock_skew_us = limits.max_clock_skew_s * 1_000_000
         self._kafka = (
             kafka if not settings else replace(kafka, settings={**kafka.settings, **settings})
         )
         self._registry, self._limits = registry, limits
-        schedule = HeartbeatSchedule(heartbeat_s)
-        opened: OpenedOutbox | None = None
-        if outbox is not None:
-            outbox = outbox if isinstance(outbox, Outbox) else Outbox(outbox)
-            opened = OpenedOutbox(outbox, self._kafka, topic)
+        self._schedule = HeartbeatSchedule(heartbeat_s)
+        if outbox is not None and not isinstance(outbox, Outbox):
+            outbox = Outbox(outbox)
+        opened = None if outbox is None else OpenedOutbox(outbox, self._kafka, topic)
         try:
-            if opened is not None:
-                facts = opened.facts
-            else:
-                facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
-            self.topic = facts.topic
-            self._topic_warnings = topics.check(facts)
-            self._connect(facts, opened, transactional_id, asks_again=isinstance(topic, str))
+            self._open(topic, opened, transactional_id)
         except BaseException:
             if opened is not None:
                 opened.file.close()
             raise
-        self._heartbeats = AutomaticHeartbeats(
-            self.topic,
-            schedule,
-            self._queue,
-            self._results,
-            self._control,
-            self._bytes,
-            self._transactions,
-        )
-        self._closing = Closing(self._queue, self._results, self._heartbeats)
         self._unwatch = watch(self, self._closing)
 
-    def _connect(
-        self,
-        facts: TopicFacts,
-        opened: OpenedOutbox | None,
-        transactional_id: str | None,
-        *,
-        asks_again: bool,
+    def _open(
+        self, topic: str | TopicFacts, opened: OpenedOutbox | None, transactional_id: str | None
     ) -> None:
-        topic_watch = TopicWatch(self._kafka, facts, asks_again=asks_again)
+        if opened is not None:
+            facts = opened.facts
+        else:
+            facts = topics.describe(self._kafka, topic) if isinstance(topic, str) else topic
+        self.topic = facts.topic
+        self._topic_warnings = topics.check(facts)
+        topic_watch = TopicWatch(self._kafka, facts, asks_again=isinstance(topic, str))
         self._results = Results(facts.topic)
         self._transactions: Transactions | None = None
         self._queue: Queue
@@ -176,6 +158,16 @@ class ChangeProducer:
             self._transactions = Transactions(
                 self._kafka, transactional_id, self._queue, self._results, self._control
             )
+        self._heartbeats = AutomaticHeartbeats(
+            self.topic,
+            self._schedule,
+            self._queue,
+            self._results,
+            self._control,
+            self._bytes,
+            self._transactions,
+        )
+        self._closing = Closing(self._queue, self._results, self._heartbeats)
 
     @property
     def warnings(self) -> list[str]:
@@ -212,28 +204,23 @@ class ChangeProducer:
     def send(
         self, record: Record, headers: Headers = (), on_delivery: OnDelivery | None = None
     ) -> None:
-        """Queue one record. A change goes to the Kafka partition of its key, a control record to
-        every Kafka partition.
+        """Queue one record: a change for the Kafka partition of its key, a control record for every
+        Kafka partition (REC-3).
 
         It returns before the record is delivered, and blocks while the queue is full. With an
-        outbox, the record is on disk then. A heartbeat blocks until all changes that it covers are
-        acknowledged, and child partitions, until all changes of the stream partitions that they end
-        are; but neither in a transaction nor with an outbox.
-
-        An estimated low watermark is lowered to the acknowledged changes. If it is not a claim (a
-        sentinel, or more than `max_clock_skew_s` after the clock), it is sent as 0. With a
+        outbox, the record is on disk then. Without an outbox and outside a transaction, a control
+        record blocks until the changes that it covers are acknowledged (REC-18). With a
         `transactional_id`, but outside a transaction, the record is a transaction of its own.
 
-        Before a stream partition sends its first record, it is announced as a root, unless earlier
-        child partitions have named it. All roots are announced again, with their live descendants,
-        five times within the topic's retention, as long as records are sent (WMK-6).
+        An estimated low watermark is lowered to the acknowledged changes, or sent as 0 if it is not
+        a claim (WMK-5). A stream partition is announced as a root before its first record, unless
+        child partitions have named it. Announcements are repeated (WMK-6).
 
         Args:
             record: The change, heartbeat or child partitions.
             headers: Kafka headers.
-            on_delivery: Called once as `on_delivery(record, error)` when the result is known
-                (PUB-5): with `None` if Kafka has the record, or with the reason. With an outbox,
-                `record` is as it is in the topic. It is called in your thread, at the start of
+            on_delivery: Called once as `on_delivery(record, error)`: with `None` if Kafka has the
+                record, or with the reason (PUB-5). It is called in your thread, at the start of
                 `send`, `send_many` and `transaction`, and in `poll`, `flush` and `close`. It may
                 send, but must not poll, flush or close. If it raises, so does the calling method,
                 and sends nothing.
@@ -241,15 +228,14 @@ class ChangeProducer:
         Raises:
             InvalidChangeError: The record is too large, or a change is not after the last heartbeat
                 of its stream partition. Nothing is sent.
-            ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
-            DeliveryError: A heartbeat is not true yet, or cannot become true because a change
-                failed. Nothing is sent. Or the queue stayed full, or the outbox
-                (`OutboxFullError`). Then the record is in `undelivered`. Or an automatic heartbeat
-                was not delivered (`HEARTBEAT_UNDELIVERED`). Then the record is queued.
+            ConfigError: The client cannot send a header. Nothing is sent.
+            DeliveryError: A control record is not true yet, or a change that it covers has failed.
+                Nothing is sent. Or the queue stayed full, or the outbox (`QueueFullError`). Then
+                the record is in `undelivered`. Or an automatic heartbeat was not delivered
+                (`HEARTBEAT_UNDELIVERED`). Then the record is queued.
             TopicError: The topic was deleted and created again.
             OutboxError: The outbox is damaged or cannot be used.
-            DeliveryError, WriterConflictError, BrokerError: With a `transactional_id`, as
-                `transaction` does.
+            WriterConflictError, BrokerError: With a `transactional_id`, as `transaction` does.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
         self._send(record, headers, on_delivery)
@@ -267,8 +253,6 @@ class ChangeProducer:
         if self._results.failed > MAX_FAILED:
             self._results.check_is_among_failed(record)
         header_list: HeaderList = headers_of(headers) if headers else []
-        if on_delivery is not None:
-            _check_callback(on_delivery)
         if isinstance(record, DataChange):
             self._changes.send(record, header_list, on_delivery)
         elif isinstance(record, Heartbeat | ChildPartitions):
@@ -299,16 +283,14 @@ class ChangeProducer:
         Raises:
             InvalidChangeError: `send` would refuse a change. Nothing is sent. `index` is the index
                 of the first one.
-            ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`). Nothing is sent.
+            ConfigError: The client cannot send a header. Nothing is sent.
             DeliveryError, TopicError, OutboxError, WriterConflictError, BrokerError: As `send`
                 does. If the queue stayed full, the change and those after it are in `undelivered`.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
         self._results.call()
-        changes = _changes_of(changes)
+        changes = list(changes)
         header_list = headers_of(headers) if headers else []
-        if on_delivery is not None:
-            _check_callback(on_delivery)
         if self._transactions is not None and self._results.transaction is None:
             with self._transaction(self._transactions):
                 self._changes.send_many(changes, header_list, on_delivery)
@@ -319,14 +301,12 @@ class ChangeProducer:
 
     def reached(self, stream_partition: str, timestamp: int, resume_token: bytes = b"") -> None:
         """Report that every change of the stream partition with a commit timestamp at or below
-        `timestamp` was handed to `send` (PUB-1).
+        `timestamp` was handed to `send` (PUB-1). From now on, `send` refuses such a change, unless
+        it failed before.
 
-        The producer then sends a heartbeat for each stream partition and interval, at the newest
-        reported position whose changes are acknowledged. Go on calling `reached` while the source
-        is silent, with the time up to which it was read. It does not wait, except for the commit of
-        a heartbeat with a `transactional_id`. With an outbox, the resume token is on disk when it
-        returns. From now on, `send` refuses a change at or below `timestamp`, unless it failed
-        before.
+        The producer sends a heartbeat in each interval, at the newest reported position whose
+        changes are acknowledged. Go on calling `reached` while the source is silent, with the time
+        up to which it was read. With an outbox, the resume token is on disk when it returns.
 
         Args:
             stream_partition: The name of the stream partition. A new name is announced with its
@@ -338,7 +318,6 @@ class ChangeProducer:
             InvalidChangeError: A value breaks a limit, or `timestamp` is before the last reported
                 position or heartbeat, or more than `max_clock_skew_s` after this machine's clock,
                 or the stream partition has ended or is not announced.
-            ConfigError: An argument has a wrong type (`ARGUMENT_INVALID`).
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
         self._heartbeats.reached(stream_partition, timestamp, resume_token, self._max_clock_skew_us)
@@ -387,21 +366,19 @@ class ChangeProducer:
             WriteStreamError: The producer has no such stream partition. Send a record first.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
-        held = self._control.hold(stream_partition)
+        release = self._control.hold(stream_partition)
         try:
-            yield held
+            yield release
         finally:
-            self._control.release(held)
+            self._control.release(release)
 
     def resume_token(self, stream_partition: str) -> bytes:
-        """Return the position at which the source must continue (REC-19).
+        """Return the position at which the source must continue (REC-19): the newest resume token
+        whose earlier records are all delivered.
 
-        With an outbox that has a position, this is the newest one that `reached` or a heartbeat
-        reported: everything up to it is in Kafka or in the outbox (PUB-3). Otherwise, it is the
-        resume token of the newest heartbeat in the topic. A data change does not count, because
-        earlier changes may be missing. Exception: with a `transactional_id`, the last committed
-        change counts, too. Then all records of the stream partition in the topic must have been
-        sent in transactions. Records without a token do not count.
+        It is that of `reached` or a heartbeat, from the outbox (PUB-3) or from the topic. With a
+        `transactional_id`, the last committed change counts, too. Then all records of the stream
+        partition in the topic must have been sent in transactions.
 
         Args:
             stream_partition: The name of the stream partition.
@@ -448,17 +425,16 @@ class ChangeProducer:
         """Wait until all records are acknowledged, and all calls of `on_delivery` are made. Then
         send a heartbeat at the last position of each stream partition, and wait for it.
 
-        Stream partitions that your last announcement omits end (WMK-6). So send all parts of an
-        announcement before you call it. Call it before your program is about to wait for long.
+        Stream partitions that your last announcement omits end (WMK-6), so send all its parts
+        before.
 
         Args:
             timeout_s: The maximum time to wait.
 
         Raises:
-            DeliveryError: The time has passed, or a record failed, now or earlier: `undelivered`
-                has the records. With `RECORDS_IN_OUTBOX`, they are in the file. Or an automatic
-                heartbeat was not delivered (`HEARTBEAT_UNDELIVERED`). Exceptions of `on_delivery`
-                are raised, too.
+            DeliveryError: The time has passed, or a record failed: `undelivered` has the records.
+                With `RECORDS_IN_OUTBOX`, they are in the file. Or an automatic heartbeat was not
+                delivered (`HEARTBEAT_UNDELIVERED`). Exceptions of `on_delivery` are raised, too.
         """
         self._results.check_may_wait()
         self._closing.flush(timeout_s)
@@ -473,11 +449,11 @@ class ChangeProducer:
         return self._results.undelivered()
 
     def send_to_dead_letters(self, *changes: DataChange, headers: Headers = ()) -> None:
-        """Publish failed changes as dead letters instead of delivering them (DLQ-2).
+        """Publish failed changes as dead letters instead of delivering them (DLQ-2). They are no
+        longer in `undelivered`, and heartbeats do not wait for them.
 
-        They are no longer in `undelivered`, and heartbeats do not wait for them. Therefore a replay
-        of them is late. The reason is REJECTED if the broker refused a change, and otherwise
-        RETRIES_EXHAUSTED: it may have been delivered. Then a replay changes nothing.
+        The reason is REJECTED if the broker refused a change, and otherwise RETRIES_EXHAUSTED: it
+        may have been delivered.
 
         Args:
             changes: Failed changes of `undelivered`.
@@ -488,17 +464,17 @@ class ChangeProducer:
                 whose dead letters were not published stay in `undelivered`.
         """
         assert self._results.transaction is None, "a transaction is delivered as one, or not at all"
-        given = tuple(
+        header_pairs = tuple(
             (name, value.encode() if isinstance(value, str) else value)
             for name, value in headers_of(headers)
         )
-        failed = {change: self._results.why_failed(change) for change in changes}
-        assert None not in failed.values(), "only what has failed is set aside"
+        failed = {change: self._results.failure_of(change) for change in changes}
+        assert None not in failed.values(), "only failed changes become dead letters"
         with DeadLetterPublisher(self._kafka, self.topic) as publisher:
-            for change, why in failed.items():
+            for change, reason in failed.items():
                 value = self._bytes.of(replace(change, estimated_low_watermark=0))
                 letter = source_letter(
-                    self.topic, change.row_key, value, given, why or "", now=now_us()
+                    self.topic, change.row_key, value, header_pairs, reason or "", now=now_us()
                 )
                 # One at a time, so that a failure does not publish the others again: a second dead
                 # letter of a change has another id.
@@ -535,59 +511,14 @@ class ChangeProducer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
-            return
-        try:
-            self.close(timeout_s=5)
-        except ConnectorError as further:
-            error.add_note(f"in addition: {further}")
+        else:
+            try_after(error, lambda: self.close(timeout_s=5))
 
 
 class CopyingProducer(ChangeProducer):
     """Sends records that contain the announcements of another producer, and announces nothing."""
 
     _announces = False
-
-
-def _check_arguments(
-    kafka: object,
-    topic: object,
-    registry: object,
-    limits: object,
-    settings: object,
-    transactional_id: str | None,
-    outbox: object,
-) -> None:
-    check_type("kafka", kafka, KafkaConfig, "a KafkaConfig")
-    check_type("topic", topic, (str, TopicFacts), "the name of a topic, or a TopicFacts")
-    check_optional("registry", registry, RegistryConfig, "a RegistryConfig")
-    check_type("limits", limits, Limits, "a Limits")
-    check_settings("settings", settings)
-    if transactional_id is not None:
-        client.check_id("transactional_id", transactional_id)
-        if outbox is not None:
-            raise ConfigError(
-                ErrorCode.SETTING_INVALID,
-                "A producer with a transactional_id cannot have an outbox",
-                "A commit says that Kafka has the records. With an outbox, they may be on your disk"
-                " only",
-                "Leave out outbox or transactional_id",
-            )
-
-
-def _check_callback(on_delivery: object) -> None:
-    check("on_delivery", on_delivery, callable(on_delivery), "a function, or None")
-
-
-def _changes_of(changes: object) -> Sequence[DataChange]:
-    given = list(changes) if isinstance(changes, Iterable) else None
-    is_allowed = given is not None and all(isinstance(one, DataChange) for one in given)
-    check("changes", changes, is_allowed, "a collection of DataChange")
-    return given or []

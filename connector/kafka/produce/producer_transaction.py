@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException
 
-from connector.errors import DeliveryError, ErrorCode, WriterConflictError
+from connector.errors import WriterConflictError
+from connector.errors.producers import transaction_not_committed
 from connector.kafka import transactions
 from connector.kafka.produce.results import OpenTransaction, Results, Sent
 from connector.records.model import DataChange
@@ -32,7 +33,7 @@ class Transactions:
         results: Results,
         control: ControlRecords,
     ) -> None:
-        """Shut out other producers with the same transactional id. Raises as `transactions.start`
+        """Fence other producers with the same transactional id. Raises as `transactions.start`
         does.
         """
         self._kafka, self._transactional_id = kafka, transactional_id
@@ -68,68 +69,57 @@ class Transactions:
         try:
             self._queue.client.begin_transaction()
         except KafkaException as error:
-            self._queue.renew(error.args[0])
-            raise DeliveryError(
-                ErrorCode.TRANSACTION_NOT_STARTED,
-                f"A transaction on {self._topic} could not start",
-                error.args[0].str(),
-                "Try again",
-            ) from error
+            self._queue.recreate(error.args[0])
+            raise transaction_not_committed(self._topic, 0, error.args[0].str()) from error
         self._results.transaction = OpenTransaction(self._queue.client)
         return self._results.transaction
 
     def _commit(self, transaction: OpenTransaction) -> None:
         """Commit. Raises if the transaction is not committed, or if its outcome is unknown."""
-        while self._queue.items and not transaction.trouble:
-            self._queue.serve(0.5, push=True)
+        while self._queue.items and not transaction.failure:
+            self._queue.poll(0.5, push=True)
         if self._queue.client is not transaction.client:
-            transaction.trouble = transaction.trouble or "the client failed"
-        if left_out := _left_out(transaction):
-            transaction.trouble = transaction.trouble or (
-                f"a change with commit timestamp {min(left_out)}, which was not delivered before,"
+            transaction.failure = transaction.failure or "the client failed"
+        if missing := _left_out(transaction):
+            transaction.failure = transaction.failure or (
+                f"a change with commit timestamp {min(missing)}, which was not delivered before,"
                 " is not in it"
             )
-        if not transaction.trouble:
+        if not transaction.failure:
             transaction.is_unknown = True
             if (error := transactions.commit(transaction.client)) is not None:
-                transaction.trouble = error.str()
+                transaction.failure = error.str()
                 transaction.is_unknown = not error.txn_requires_abort()
                 if transaction.is_unknown:
-                    self._queue.renew(error)
-        if transaction.trouble:
-            raise DeliveryError(
-                ErrorCode.TRANSACTION_NOT_COMMITTED,
-                f"A transaction on {self._topic} was not committed",
-                transaction.trouble,
-                "Send the records of undelivered() again, in another transaction. Sending a"
-                " record twice does no harm",
-                undelivered=len(self._results.undelivered()),
-            )
+                    self._queue.recreate(error)
+        if transaction.failure:
+            undelivered = len(self._results.undelivered())
+            raise transaction_not_committed(self._topic, undelivered, transaction.failure)
         self._results.transaction = None
 
-    def _abort(self, transaction: OpenTransaction, reason: BaseException) -> None:
-        """Register all records as not delivered, because of the exception `reason`. Further errors
-        become notes of it.
+    def _abort(self, transaction: OpenTransaction, error: BaseException) -> None:
+        """Register all records as not delivered, because of an exception. Further errors become
+        notes of it.
         """
-        why = transaction.trouble or f"its transaction was aborted: {reason!r}"
-        if self._queue.client is transaction.client and not isinstance(reason, WriterConflictError):
-            error = transactions.abort(transaction.client)
+        reason = transaction.failure or f"its transaction was aborted: {error!r}"
+        if self._queue.client is transaction.client and not isinstance(error, WriterConflictError):
+            of_abort = transactions.abort(transaction.client)
             self._queue.read_reports()
             try:
                 # Failed messages may leave a gap in the sequence numbers of the client. The next
                 # transaction would fail.
-                if error is not None or transaction.trouble:
-                    self._queue.renew(error or transaction.trouble)
+                if of_abort is not None or transaction.failure:
+                    self._queue.recreate(of_abort or transaction.failure)
             except WriterConflictError as further:
-                reason.add_note(f"in addition: {further}")
-        self._queue.give_up(why)
+                error.add_note(f"in addition: {further}")
+        self._queue.purge(reason)
         self._results.transaction = None
         if not transaction.is_unknown:
-            for delivery, promised in reversed(transaction.promised):
-                delivery.promised = promised
+            for delivery, heartbeat_at in reversed(transaction.heartbeats):
+                delivery.heartbeat_at = heartbeat_at
         for sent in transaction.settled:
             if not sent.is_ours:  # announcements are sent again when they are due
-                self._results.conclude(sent, why)
+                self._results.conclude(sent, reason)
 
     def _start(self) -> None:
         transactions.start(self._queue.client, self._kafka, self._transactional_id)

@@ -5,7 +5,6 @@ still the same topic (REC-4, REC-11, REC-14).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     from connector.records.model import Record
     from connector.validation import Limits
 
-Headers = Iterable[tuple[str, bytes | None]]
-
 RECORD_OVERHEAD_BYTES: Final = 128
 """A batch of one record: 61 bytes of batch header, and at most 40 of lengths, offsets and sequence
 numbers; rounded up.
@@ -39,14 +36,14 @@ numbers; rounded up.
 
 HEADER_OVERHEAD_BYTES: Final = 10
 
-LOOK_EVERY_S: Final = 60.0
+ASK_EVERY_S: Final = 60.0
 RETRY_S: Final = 2.0
 
 
 def outside_session(record: Record) -> InvalidChangeError:
     """Return the error for a record that only a write session sends (WRS-2)."""
     if isinstance(record, Release):
-        streams = [one.stream for one in record.ranges[:3]]
+        streams = [written.stream for written in record.ranges[:3]]
         limit = "none: only a write session sends releases"
         return InvalidChangeError(Rule.RELEASE, "release", limit, streams)
     assert isinstance(record, DataChange), record
@@ -69,7 +66,7 @@ class RecordBytes:
         schema_id: int | None = None,
     ) -> None:
         """Look up the schema if there is a registry, unless `schema_id` is given. Raises
-        `RegistryError`.
+        `BrokerError`.
         """
         self._facts, self._limits = facts, limits
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
@@ -93,7 +90,7 @@ class RecordBytes:
         self.check_age(record)
         if isinstance(record, Release) or (isinstance(record, DataChange) and record.write_stream):
             raise outside_session(record)
-        value = frame(encode(record, self.kafka_partitions), self.schema_id)
+        value = self.of(record)
         self.check_size(key, value, headers)
         return value
 
@@ -131,7 +128,7 @@ class TopicWatch:
         self._kafka, self._facts, self._asks_again = kafka, facts, asks_again
         self._admin: AdminClient | None = None
         self._answer: Future[TopicDescription] | None = None
-        self._ask_at = time.monotonic() + LOOK_EVERY_S
+        self._ask_at = time.monotonic() + ASK_EVERY_S
         self.kafka_partitions, self.is_verified = facts.kafka_partitions, True
 
     def ask_again(self) -> None:
@@ -139,7 +136,7 @@ class TopicWatch:
         if self._asks_again:
             self._answer, self._ask_at, self.is_verified = None, 0.0, False
 
-    def look(self) -> bool:
+    def poll(self) -> bool:
         """Ask if it is time, read the answer if it is there, and return `is_verified`.
 
         Raises `TopicError` if the topic is missing, or was deleted and created again.
@@ -147,7 +144,7 @@ class TopicWatch:
         if self._answer is None:
             now = time.monotonic()
             if now >= self._ask_at:
-                self._ask_at = now + LOOK_EVERY_S
+                self._ask_at = now + ASK_EVERY_S
                 self._admin = client.new_admin(self._kafka)
                 self._answer = topics.ask_identity(self._admin, self._facts.topic)
         elif self._answer.done():
@@ -170,4 +167,4 @@ class TopicWatch:
             self._facts.topic_id, replace(self._facts, topic_id=topic_id, kafka_partitions=count)
         )
         self.is_verified, self.kafka_partitions = True, count
-        self._ask_at = time.monotonic() + LOOK_EVERY_S
+        self._ask_at = time.monotonic() + ASK_EVERY_S

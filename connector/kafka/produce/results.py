@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from connector.errors import DeliveryError, ErrorCode
+from connector.errors.producers import records_in_outbox, records_undelivered
 from connector.kafka.sending import SendError, text_of
 from connector.records.model import DataChange, Record, time_of
 from connector.watermarks.delivery import Delivery
 
 if TYPE_CHECKING:
-    from confluent_kafka import Producer
-
+    from connector.errors import DeliveryError
+    from connector.kafka.client import SafeProducer
     from connector.kafka.produce.outbox import OutboxQueue
     from connector.kafka.sending import SendQueue
 
@@ -55,14 +55,14 @@ class Sent:
 class OpenTransaction:
     """An open transaction and its client. The results in `settled` count when it ends.
 
-    `promised` has the values before the transaction. With `trouble`, it cannot be committed.
-    `is_unknown`: it may have been committed.
+    `heartbeats` has the times of the last heartbeats before the transaction. With a `failure`, it
+    cannot be committed. `is_unknown`: it may have been committed.
     """
 
-    client: Producer
+    client: SafeProducer
     settled: list[Sent] = field(default_factory=list)
-    promised: list[tuple[Delivery, int]] = field(default_factory=list)
-    trouble: str = ""
+    heartbeats: list[tuple[Delivery, int]] = field(default_factory=list)
+    failure: str = ""
     is_unknown: bool = False
 
 
@@ -92,10 +92,10 @@ class Results:
         self._queue = queue
 
     def delivery(self, stream_partition: str) -> Delivery:
-        found = self._deliveries.get(stream_partition)
-        if found is None:
-            found = self._deliveries[stream_partition] = Delivery()
-        return found
+        delivery = self._deliveries.get(stream_partition)
+        if delivery is None:
+            delivery = self._deliveries[stream_partition] = Delivery()
+        return delivery
 
     def answer(self, sent: Sent, error: SendError | None) -> None:
         """Register the result of one message of the record."""
@@ -107,7 +107,7 @@ class Results:
         if self.transaction is None:
             self.conclude(sent, sent.error)
         else:
-            self.transaction.trouble = self.transaction.trouble or sent.error
+            self.transaction.failure = self.transaction.failure or sent.error
             self.transaction.settled.append(sent)
 
     def conclude(self, sent: Sent, error: str) -> None:
@@ -156,19 +156,19 @@ class Results:
 
     def undelivered(self) -> dict[Record, str]:
         """Return the records that are not acknowledged, with the reason. Changes come first."""
-        found = {
-            record: why
+        reasons = {
+            record: reason
             for delivery in self._deliveries.values()
-            for record, why in delivery.failed.items()
+            for record, reason in delivery.failed.items()
         }
         if self.refused is not None:
-            found.setdefault(*self.refused)
+            reasons.setdefault(*self.refused)
         for sent in self._in_flight():
-            found.setdefault(sent.record, "not acknowledged yet")
+            reasons.setdefault(sent.record, "not acknowledged yet")
         for sent in self.transaction.settled if self.transaction is not None else ():
             if sent.on_settled is None:
-                found.setdefault(sent.record, "not committed yet")
-        return {record: found[record] for record in sorted(found, key=_comes_after)}
+                reasons.setdefault(sent.record, "not committed yet")
+        return {record: reasons[record] for record in sorted(reasons, key=_comes_after)}
 
     def is_in_flight(self) -> bool:
         """Return whether a record has no result yet. Automatic heartbeats do not count."""
@@ -197,7 +197,7 @@ class Results:
             )
         return refused == record
 
-    def why_failed(self, record: Record) -> str | None:
+    def failure_of(self, record: Record) -> str | None:
         if self.refused is not None and self.is_refused(record):
             return self.refused[1]
         return self.delivery(record.stream_partition).failed.get(record)
@@ -216,25 +216,12 @@ class Results:
         assert self._queue is not None
         records, last_error = self.undelivered(), self._queue.last_error
         if not records:
-            return DeliveryError(
-                ErrorCode.RECORDS_IN_OUTBOX,
-                f"{self._queue.backlog} records for {self.topic} are in the outbox, and Kafka does"
-                " not have them yet",
-                last_error.removesuffix("."),
-                "Check the brokers. This producer, or the next one with the outbox, sends the"
-                " records",
-                undelivered=self._queue.backlog,
-            )
+            cause = last_error.removesuffix(".")
+            return records_in_outbox(self.topic, self._queue.backlog, cause)
         reasons = Counter(records.values()).most_common(3)
-        cause = "; ".join(f"{count} times: {why}" for why, count in reasons)
-        return DeliveryError(
-            ErrorCode.RECORDS_UNDELIVERED,
-            f"{len(records)} records were not delivered to {self.topic}",
-            f"{cause}. {last_error}".strip().removesuffix("."),
-            "Remove the cause, then send the records of undelivered() again. Sending a record"
-            " twice does no harm",
-            undelivered=len(records),
-        )
+        cause = "; ".join(f"{count} times: {reason}" for reason, count in reasons)
+        cause = f"{cause}. {last_error}".strip().removesuffix(".")
+        return records_undelivered(self.topic, len(records), cause)
 
 
 def _comes_after(record: Record) -> tuple[int, int]:

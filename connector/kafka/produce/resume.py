@@ -1,7 +1,7 @@
 """Finds the position at which a producer continues: the newest resume token in the topic (REC-19).
 
 A heartbeat is sent after all changes that it covers are acknowledged, and to every Kafka partition.
-So it is enough to read the first Kafka partition. A data change says nothing about earlier changes,
+So it is enough to read the first Kafka partition. A data change does not cover earlier changes,
 which may be lost in other Kafka partitions. With transactions, no earlier change is lost. Then the
 newest record of all Kafka partitions counts. Each Kafka partition is read backwards from its end,
 in growing windows.
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from connector.errors import ErrorCode, TopicError
+from connector.errors.producers import resume_token_missing
 from connector.kafka import topics
 from connector.kafka.consume.consumer import ChangeConsumer
 from connector.kafka.consume.decode import ConsumerRecord
 from connector.kafka.consume.options import StreamSettings
 from connector.kafka.consume.start_offsets import ARRIVAL_MARGIN_S, positions_at
-from connector.records.model import ChildPartitions, DataChange, Heartbeat
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, time_of
 from connector.watermarks.producer_epoch import epoch_of
 
 if TYPE_CHECKING:
@@ -29,13 +29,21 @@ GROWTH: Final = 10
 
 
 class Resumed(NamedTuple):
-    """The newest resume token with its time (µs), and the newest epoch of the control records that
-    were read on the way (PUB-4). The epoch is 0 if none had one.
+    """The newest resume token, and the newest epoch of the control records that were read on the
+    way (PUB-4). The epoch is 0 if none had one.
     """
 
-    at: int
     token: bytes
     epoch: int
+
+
+class _Token(NamedTuple):
+    """A resume token. A newer one is greater: a heartbeat comes after the changes of its time."""
+
+    time: int
+    is_heartbeat: bool
+    arrived_at: int
+    value: bytes
 
 
 def newest_token(
@@ -55,7 +63,7 @@ def newest_token(
     """
     facts = topics.describe(kafka, topic)
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
-    found: dict[int, ConsumerRecord] = {}
+    tokens: dict[int, _Token] = {}
     unread = list(ends) if in_transactions else [0]
     window, epoch, in_order = WINDOW, 0, facts.timestamp_type == "LogAppendTime"
     while unread:
@@ -75,55 +83,35 @@ def newest_token(
                 reached.setdefault(received.position.kafka_partition, received.record_timestamp)
                 if isinstance(received.record, Heartbeat | ChildPartitions):
                     epoch = max(epoch, epoch_of(received.source.headers) or 0)
-                if _order(received.record, stream_partition, in_transactions):
-                    found[received.position.kafka_partition] = received
+                token = _token_of(received, stream_partition, in_transactions)
+                if token is not None:
+                    tokens[received.position.kafka_partition] = token
         # A record that arrived before the newest known one cannot be newer. The times of clients
-        # say nothing about the order of arrival (REC-25).
-        arrivals = [received.record_timestamp for received in found.values() if in_order]
+        # do not give the order of arrival (REC-25).
+        arrivals = [token.arrived_at for token in tokens.values() if in_order]
         newest = max(arrivals, default=0) - ARRIVAL_MARGIN_S * 1_000_000
         unread = [
-            n
-            for n in unread
-            if n not in found and starts[n] > first[n] and reached.get(n, newest) >= newest
+            number
+            for number in unread
+            if number not in tokens
+            and starts[number] > first[number]
+            and reached.get(number, newest) >= newest
         ]
         window *= GROWTH
-    if not found:
-        raise TopicError(
-            ErrorCode.RESUME_TOKEN_MISSING,
-            f"{topic} has no resume token of stream partition {stream_partition}",
-            f"No heartbeat{' or change' if in_transactions else ''} of this stream partition"
-            " has a resume token, or retention has deleted them",
-            "Start with a backfill of the source, or at a position before which"
-            " everything was delivered",
-            topic=topic,
-            stream_partition=stream_partition,
-        )
-    last = max(
-        found.values(),
-        key=lambda received: (
-            _order(received.record, stream_partition, in_transactions),
-            received.record_timestamp,
-        ),
-    )
-    assert isinstance(last.record, DataChange | Heartbeat)
-    at = (
-        last.record.timestamp
-        if isinstance(last.record, Heartbeat)
-        else last.record.commit_timestamp
-    )
-    return Resumed(at, last.record.resume_token, epoch)
+    if not tokens:
+        raise resume_token_missing(topic, stream_partition)
+    return Resumed(max(tokens.values()).value, epoch)
 
 
-def _order(record: object, stream_partition: str, in_transactions: bool) -> tuple[int, ...]:
-    """Return how new the resume token of a record is. Empty: the record has no valid token.
-
-    A heartbeat comes after the changes with the same time.
-    """
-    match record:
-        case Heartbeat() if record.stream_partition == stream_partition and record.resume_token:
-            return record.timestamp, True
-        case DataChange() if (
-            in_transactions and record.stream_partition == stream_partition and record.resume_token
-        ):
-            return record.commit_timestamp, False
-    return ()
+def _token_of(
+    received: ConsumerRecord, stream_partition: str, in_transactions: bool
+) -> _Token | None:
+    """Return the resume token of a record of the stream partition. None: it has no valid one."""
+    record = received.record
+    is_heartbeat = isinstance(record, Heartbeat)
+    if not is_heartbeat and not (in_transactions and isinstance(record, DataChange)):
+        return None
+    assert isinstance(record, DataChange | Heartbeat)
+    if record.stream_partition != stream_partition or not record.resume_token:
+        return None
+    return _Token(time_of(record), is_heartbeat, received.record_timestamp, record.resume_token)

@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from connector.errors import BrokerError, ErrorCode, TopicError, WriterConflictError
+from connector.errors import BrokerError, TopicError, WriterConflictError
+from connector.errors.kafka import catalog_of_another_topic, record_unreadable
+from connector.errors.producers import taken_over
 from connector.kafka import client, topics
-from connector.kafka.bounded_read import messages_between
+from connector.kafka.client import messages_between
 from connector.kafka.transactions import TransactionMessage
 from connector.write_streams.model import (
     Catalog,
@@ -37,30 +39,8 @@ def describe(kafka: KafkaConfig, topic: str) -> topics.TopicFacts:
     """Ask for the properties of the catalog. Raises `TopicError` if it does not exist, or cannot be
     one, and `BrokerError`.
     """
-    name = catalog_topic(topic)
-    try:
-        facts = topics.describe(kafka, name)
-    except TopicError as error:
-        if error.code != ErrorCode.TOPIC_MISSING:
-            raise
-        raise TopicError(
-            ErrorCode.CATALOG_MISSING,
-            f"{topic} has no catalog of write streams",
-            f"There is no topic {name}",
-            "Create the topics of the stream. Existing ones are not changed",
-            topic=topic,
-        ) from error
-    if facts.cleanup_policy != "compact" or facts.kafka_partitions != 1:
-        raise TopicError(
-            ErrorCode.CATALOG_UNSUITABLE,
-            f"{name} cannot be a catalog of write streams",
-            f"It has cleanup.policy={facts.cleanup_policy} and {facts.kafka_partitions} Kafka"
-            " partitions, but a catalog has cleanup.policy=compact and one Kafka partition",
-            "If it has never had write streams, delete it and create the topics of the stream."
-            " Otherwise set cleanup.policy=compact on it: without the catalog, rows may be in the"
-            " topic twice",
-            topic=topic,
-        )
+    facts = topics.describe(kafka, catalog_topic(topic))
+    topics.check_compacted(facts)
     return facts
 
 
@@ -73,21 +53,14 @@ def read(
     session: str = "",
     owner: str = "",
 ) -> Catalog:
-    """Read the committed records of the catalog.
+    """Read the committed records of the catalog `facts`.
 
-    Args:
-        kafka: The brokers and client settings.
-        facts: The result of `describe`.
-        is_complete: Read up to the high watermark, and wait for the end of the transactions that
-            are open now. Otherwise, read what can be read at once.
-        topic_id: The id of the change topic. Empty: it is not compared.
-        session: As in `Catalog`.
-        owner: As in `Catalog`.
+    With `is_complete`, it reads up to the high watermark, and waits for the end of the transactions
+    that are open now. Otherwise, it reads what can be read at once. An empty `topic_id` of the
+    change topic is not compared. `session` and `owner` are as in `Catalog`.
 
-    Raises:
-        TopicError: A record is not one of the catalog, or sessions wrote to an earlier change topic
-            with another id.
-        BrokerError: No broker answers, or an open transaction does not end.
+    Raises `TopicError` if a record is not one of the catalog, or if sessions wrote to an earlier
+    change topic. Raises `BrokerError` also if an open transaction does not end.
     """
     catalog = Catalog(session, owner)
     offsets = topics.high_watermarks if is_complete else topics.end_offsets
@@ -104,20 +77,15 @@ def read(
         ):
             key, value, _, _ = client.contents(message)
             try:
-                catalog.keep((key or b"").decode(), value or b"")
+                catalog.add((key or b"").decode(), value or b"")
             except (ValueError, RecursionError) as error:
-                raise TopicError(
-                    ErrorCode.CATALOG_UNREADABLE,
-                    f"Record {message.offset()} of {facts.topic} is not one of a catalog",
-                    str(error),
-                    "If a newer release of lowmark wrote it, upgrade. Otherwise another program"
-                    " writes to this topic: only lowmark may do that",
-                    topic=facts.topic,
-                ) from None
+                offset = str(message.offset())
+                raise record_unreadable(facts.topic, offset, str(error)) from None
     finally:
         consumer.close()
     if topic_id and (other := catalog.other_topic(topic_id)):
-        raise _of_another_topic(facts.topic, other, topic_id)
+        topic = topic_of_catalog(facts.topic)
+        raise catalog_of_another_topic(topic, facts.topic, other, topic_id)
     return catalog
 
 
@@ -184,11 +152,8 @@ class SessionCatalog:
             if owner == self._owner:  # the outcome of the transaction was unknown
                 return catalog
             if earlier is not None and owner != earlier:
-                raise self.conflict(
-                    "Two write sessions {} were opened at the same time",
-                    "The other one was opened later than this one",
-                    "not taken",
-                )
+                cause = "It was opened at the same time as this one, and later"
+                raise self.conflict(cause, "not taken")
             earlier = owner
             entry = replace(
                 catalog.sessions.get(self.session, SessionEntry("")),
@@ -200,14 +165,9 @@ class SessionCatalog:
                 catalog.sessions[self.session] = entry
                 return catalog
             if failure.is_permanent or time.monotonic() > deadline:
-                raise BrokerError(
-                    ErrorCode.SESSION_NOT_OPENED,
-                    f"The write session {self.session} of {self.facts.topic} cannot be opened",
-                    failure.cause,
-                    client.REMEDIES.get(failure.code, client.LOOK_UP),
-                    topic=self.facts.topic,
-                    session=self.session,
-                )
+                what = f"open the write session {self.session} of {self.facts.topic}"
+                assert failure.error is not None, "only reading has no error of Kafka"
+                raise client.explain(failure.error, self.kafka, what)
             time.sleep(0.1)
 
     def recover(self, transactions: TransactionClient) -> Catalog:
@@ -231,37 +191,15 @@ class SessionCatalog:
             facts = topics.describe(self.kafka, self.facts.topic)
             catalog_facts = topics.describe(self.kafka, self._catalog_facts.topic)
         except (BrokerError, TopicError):
-            return None  # the next transaction fails, if it is no small trouble
+            return None  # if the cause stays, the next transaction fails
         topics.check_identity(self.facts.topic_id, facts)
         topics.check_identity(self._catalog_facts.topic_id, catalog_facts)
         return facts
 
-    def conflict(self, problem: str, cause: str, outcome: str) -> WriterConflictError:
-        """Return the error for another session of this name, which `problem` says with {}."""
-        return WriterConflictError(
-            ErrorCode.SESSION_TAKEN_OVER,
-            problem.format(f"{self.session} of {self.facts.topic}"),
-            cause,
-            "Stop one of the two programs. If they shall work in parallel, give each its own"
-            " session",
-            topic=self.facts.topic,
-            session=self.session,
-            outcome=outcome,
-        )
+    def conflict(self, cause: str, outcome: str) -> WriterConflictError:
+        """Return the error for another session of this name."""
+        return taken_over(f"the write session {self.session}", self.facts.topic, cause, outcome)
 
     def _check_owner(self, catalog: Catalog) -> None:
         if catalog.owner_of(self.session) != self._owner:
             raise TakenOverError(catalog)
-
-
-def _of_another_topic(name: str, other: str, topic_id: str) -> TopicError:
-    topic = topic_of_catalog(name)
-    return TopicError(
-        ErrorCode.TOPIC_REPLACED,
-        f"The catalog {name} has write streams of an earlier topic {topic}",
-        f"{topic} was deleted and created again: its id was {other} and is {topic_id}. The rows of"
-        " these write streams are gone",
-        f"Delete {name} and create the topics of the stream. Then send the rows again, from the"
-        " offset 0",
-        topic=topic,
-    )

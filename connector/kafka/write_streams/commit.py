@@ -14,14 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from connector.clock import now_us
-from connector.errors import (
-    BrokerError,
-    ConnectorError,
-    DeliveryError,
-    ErrorCode,
-    WriterConflictError,
-    argument_invalid,
-)
+from connector.errors import BrokerError, ConnectorError, argument_invalid
+from connector.errors.kafka import arguments_exclude
+from connector.errors.write_streams import commit_failed, committer_busy
 from connector.kafka import topics
 from connector.kafka.produce.control_records import HeldRelease
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
@@ -38,13 +33,13 @@ from connector.write_streams.model import (
     check_stream_names,
     commit_id,
 )
-from connector.write_streams.problems import refused
 from connector.write_streams.rules import (
     Fault,
     commit,
     commit_fault,
     discard_fault,
     recorded_commit,
+    refused,
 )
 
 if TYPE_CHECKING:
@@ -85,22 +80,25 @@ def commit_streams(
     encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
     retention, name = staging_retention_s * 1_000_000, f"write-commit/{uuid.uuid4().hex}"
     with ExitStack() as holds:
-        held: HeldRelease | None = None
+        release: HeldRelease | None = None
 
         def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
-            nonlocal held
+            nonlocal release
             recorded = recorded_commit(catalog.streams, names)
             if recorded is not None:
                 return recorded, []
             _check("committed", catalog, names, commit_fault, retention)
             # It stays the same when the transaction is tried again.
-            if held is None and through is not None:
-                held = holds.enter_context(through.hold_release())
-            elif held is None:
-                held = HeldRelease(name, now_us() if as_of is None else as_of, [])
-            entries, ranges = commit(catalog.streams, names, held.commit_timestamp)
-            released = _release(encoding, held, ranges, is_own=through is None)
-            return held.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
+            if release is None and through is not None:
+                release = holds.enter_context(through.hold_release())
+            elif release is None:
+                release = HeldRelease(name, now_us() if as_of is None else as_of, [])
+            entries, ranges = commit(catalog.streams, names, release.commit_timestamp)
+            released = _release(encoding, release, ranges, is_own=through is None)
+            return release.commit_timestamp, [
+                *released,
+                *catalogs.records_of(catalog_topic, entries),
+            ]
 
         return _transact(kafka, topic, prepare)
 
@@ -135,30 +133,20 @@ def release_again(
     *,
     registry: RegistryConfig | None = None,
 ) -> int:
-    """Release rows again, with the present time as their commit timestamp (WRS-20).
+    """Release the ranges of a release again, with the present time as their commit timestamp
+    (WRS-20).
 
-    It is for a release that was too late. If its rows were released meanwhile, this has no effect.
+    It is for a release that was too late. Return the new commit timestamp (µs). If one of the
+    pending write streams has another one than `commit_timestamp` already, it is that one, and
+    nothing is sent.
 
-    Args:
-        kafka: The brokers and client settings.
-        topic: The name of the change topic.
-        ranges: The ranges of the release that was too late.
-        commit_timestamp: The commit timestamp (µs) of that release.
-        registry: The schema registry.
-
-    Returns:
-        The new commit timestamp (µs). If one of the pending write streams has another one than
-        `commit_timestamp` already, it is that one, and nothing is sent.
-
-    Raises:
-        StreamStateError: The catalog does not have one of the write streams.
-        WriterConflictError, DeliveryError, TopicError, BrokerError, RegistryError: As for
-            `commit_streams`.
+    Raises `WriteStreamError` if the catalog does not have one of the write streams, and as
+    `commit_streams` does.
     """
     wanted = tuple(ranges)
-    names = sorted({one.stream for one in wanted})
+    names = sorted({range_.stream for range_ in wanted})
     encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
-    held = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
+    release = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
 
     def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
         if missing := {name: Fault.NOT_FOUND for name in names if name not in catalog.streams}:
@@ -168,15 +156,15 @@ def release_again(
             for name in names
             if catalog.streams[name].kind is StreamKind.PENDING
         }
-        others = {one.commit_timestamp for one in pending.values()} - {commit_timestamp}
+        others = {entry.commit_timestamp for entry in pending.values()} - {commit_timestamp}
         if others:
             return max(others), []
         entries = {
-            name: replace(one, commit_timestamp=held.commit_timestamp)
-            for name, one in pending.items()
+            name: replace(entry, commit_timestamp=release.commit_timestamp)
+            for name, entry in pending.items()
         }
-        released = _release(encoding, held, list(wanted), is_own=True)
-        return held.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
+        released = _release(encoding, release, list(wanted), is_own=True)
+        return release.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
 
     return _transact(kafka, topic, prepare)
 
@@ -185,7 +173,7 @@ def _check_as_of(as_of: int, through: ChangeProducer | None) -> None:
     if not 0 < as_of <= now_us():
         raise argument_invalid("as_of", as_of, "a time in microseconds that is not in the future")
     if through is not None:
-        raise argument_invalid("through", through, "left out with as_of, which is the time")
+        raise arguments_exclude("as_of", "through", "Each of them gives the commit timestamp")
 
 
 def _check(
@@ -197,25 +185,27 @@ def _check(
 ) -> None:
     now = now_us()
     faults = {name: fault_of(catalog.streams.get(name), now, retention) for name in names}
-    if found := {name: fault for name, fault in faults.items() if fault is not None}:
-        raise refused(action, found)  # type: ignore[arg-type]
+    if refusals := {name: fault for name, fault in faults.items() if fault is not None}:
+        raise refused(action, refusals)  # type: ignore[arg-type]
 
 
 def _release(
-    encoding: Encoding, held: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
+    encoding: Encoding, release_time: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
 ) -> list[TransactionMessage]:
     """Return the messages of a release. `is_own`: its stream partition begins and ends with it."""
     if not ranges:
         return []
-    name, time_ = held.stream_partition, held.commit_timestamp
+    name, time_ = release_time.stream_partition, release_time.commit_timestamp
     release = Release(name, time_, tuple(ranges))
     if not is_own:
-        return encoding.everywhere(release, held.headers)
+        return encoding.everywhere(release, release_time.headers)
     headers = ProducerEpoch(now_us()).on([])
     begin = ChildPartitions(name, max(1, time_ - 1), 0, (ChildPartition(name),))
     end = ChildPartitions(name, time_ + 1, 0, ())
     return [
-        message for one in (begin, release, end) for message in encoding.everywhere(one, headers)
+        message
+        for record in (begin, release, end)
+        for message in encoding.everywhere(record, headers)
     ]
 
 
@@ -264,20 +254,5 @@ def _transact(
 
 def _not_committed(topic: str, failure: Failure, *, is_unknown: bool) -> ConnectorError:
     if failure.is_fenced and not is_unknown:
-        return WriterConflictError(
-            ErrorCode.COMMITTER_BUSY,
-            f"Other programs commit write streams of {topic} all the time",
-            failure.cause,
-            "Try again. Nothing was committed",
-            topic=topic,
-        )
-    outcome = "unknown" if is_unknown else "not taken"
-    return DeliveryError(
-        ErrorCode.COMMIT_OUTCOME_UNKNOWN,
-        f"A commit of write streams of {topic} failed. Its outcome: {outcome}",
-        failure.cause,
-        "Commit the same write streams again. If they are committed, the answer is the same commit"
-        " timestamp",
-        topic=topic,
-        outcome=outcome,
-    )
+        return committer_busy(topic, failure.cause)
+    return commit_failed(topic, failure.cause, "unknown" if is_unknown else "not taken")

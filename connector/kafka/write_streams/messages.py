@@ -8,7 +8,6 @@ of the second are at the clock, because nothing but releases is in it.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -52,7 +51,7 @@ class Encoding:
         registry: RegistryConfig | None,
         limits: Limits,
     ) -> None:
-        """Look up the schema if there is a registry. Raises `RegistryError`."""
+        """Look up the schema if there is a registry. Raises `BrokerError`."""
         self._bytes = RecordBytes(facts, registry, limits)
         self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
 
@@ -103,7 +102,6 @@ class SessionPartitions:
         self._announcements = Announcements(retention)
         self._epoch = ProducerEpoch(now_us())
         self._schedule = HeartbeatSchedule(interval_s)
-        self._has_positions = False
         self._reached = self._newest_row = 0
         self._last_release = self._last_heartbeat = 0
 
@@ -114,12 +112,11 @@ class SessionPartitions:
     @property
     def heartbeats_at(self) -> float:
         """The time (monotonic) of the next heartbeats."""
-        return self._schedule.next_at if self._has_positions else math.inf
+        return self._schedule.next_at
 
     def reached(self, timestamp: int, resume_token: bytes, now: float) -> None:
         """Register a position of the application. It is not before the last one."""
         self._reached = timestamp
-        self._has_positions = True
         self._schedule.reached(Heartbeat(self.rows, timestamp, resume_token), now)
 
     def before_rows(self, jobs: Iterable[Job]) -> list[TransactionMessage]:
@@ -134,9 +131,11 @@ class SessionPartitions:
     def release(self, job: Job) -> list[TransactionMessage]:
         """Return the messages of the release of a job."""
         assert job.release is not None
-        if (held := job.held) is not None:
-            release = Release(held.stream_partition, held.commit_timestamp, (job.release,))
-            return self._encoding.everywhere(release, held.headers)
+        if (producer_release := job.held) is not None:
+            release = Release(
+                producer_release.stream_partition, producer_release.commit_timestamp, (job.release,)
+            )
+            return self._encoding.everywhere(release, producer_release.headers)
         time = release_timestamp(now_us(), self._last_heartbeat, self._last_release)
         heartbeat = Heartbeat(self._releases, time)
         release = Release(self._releases, time, (job.release,))
@@ -151,7 +150,7 @@ class SessionPartitions:
 
         `oldest_queued` is the least commit timestamp of the rows that are sent later, or None.
         """
-        if not self._has_positions:
+        if not self._schedule.is_started:
             return []
         if self._last_release and not is_last:
             self._last_heartbeat = max(self._last_heartbeat, now_us())
@@ -192,7 +191,7 @@ class SessionPartitions:
         if name not in self.entry.announced:
             self.entry = replace(self.entry, announced=(*self.entry.announced, name))
         if name == self._releases:
-            self._has_positions = True
+            self._schedule.is_started = True
         return messages
 
     def _everywhere(self, record: Record) -> list[TransactionMessage]:

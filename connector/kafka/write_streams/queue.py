@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from connector.errors import ConnectorError, ErrorCode, QueueFullError
-from connector.kafka.transactions import QUEUE_TIMEOUT_S
+from connector.errors import ConnectorError, argument_invalid
+from connector.errors.write_streams import session_queue_full
+from connector.kafka import client
 
 if TYPE_CHECKING:
     from connector.kafka.produce.control_records import HeldRelease
@@ -46,14 +47,14 @@ class Pending(Generic[_Answer]):
     """An answer that the thread of a session gives once."""
 
     def __init__(self) -> None:
-        self._known = threading.Event()
+        self._answered = threading.Event()
         self._answer: _Answer | None = None
         self._error: ConnectorError | None = None
 
     @property
     def done(self) -> bool:
         """Whether `result` returns or raises at once."""
-        return self._known.is_set()
+        return self._answered.is_set()
 
     def result(self, timeout_s: float | None = None) -> _Answer:
         """Wait for the answer.
@@ -66,13 +67,12 @@ class Pending(Generic[_Answer]):
             The answer.
 
         Raises:
-            NotSentError: It is not in the topic, and will not be. The session has ended.
-            OutcomeUnknownError: It may be in the topic. The session has ended.
-            WriterConflictError: Another session of this name was opened. `outcome` is "not taken"
-                or "unknown".
+            DeliveryError, WriterConflictError: The session has ended, perhaps because another one
+                of this name was opened. With the `outcome` "not taken", it is not in the topic, and
+                will not be. With "unknown", it may be.
             TimeoutError: It is not known yet.
         """
-        if not self._known.wait(timeout_s):
+        if not self._answered.wait(timeout_s):
             raise TimeoutError(f"not known within {timeout_s:g} s")
         if self._error is not None:
             raise self._error
@@ -81,11 +81,11 @@ class Pending(Generic[_Answer]):
 
     def give(self, answer: _Answer) -> None:
         self._answer = answer
-        self._known.set()
+        self._answered.set()
 
     def fail(self, error: ConnectorError) -> None:
         self._error = error
-        self._known.set()
+        self._answered.set()
 
 
 class Append(Pending[AppendResult]):
@@ -120,6 +120,14 @@ class Job:
         return isinstance(self.answer, AppendResult) and self.answer.repeated > 0
 
 
+_LEAST: Final = {
+    "linger_s": 0,
+    "transaction_rows": 1,
+    "max_in_flight_bytes": 1,
+    "max_retry_s": 0,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Batching:
     """How the appends of a session become Kafka transactions.
@@ -129,12 +137,20 @@ class Batching:
     - `max_in_flight_bytes`: the memory of rows without a result. At this limit, `append` blocks. A
       larger append is sent alone.
     - `max_retry_s`: how long a transaction is tried again. Then the session ends.
+
+    Raises `ConfigError` if a value is not in its range.
     """
 
     linger_s: float = 0.05
     transaction_rows: int = 1_000
     max_in_flight_bytes: int = 64 * 1024 * 1024
     max_retry_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not least <= value < math.inf:
+                raise argument_invalid(name, value, f"a number from {least} on")
 
 
 class JobQueue:
@@ -157,7 +173,8 @@ class JobQueue:
 
         Raises `QueueFullError`.
         """
-        deadline, most = time.monotonic() + QUEUE_TIMEOUT_S, self._batching.max_in_flight_bytes
+        deadline = time.monotonic() + client.QUEUE_TIMEOUT_S
+        most = self._batching.max_in_flight_bytes
         while True:
             check()
             in_flight = _memory(self.rows, self.size)
@@ -165,15 +182,11 @@ class JobQueue:
                 return
             left_s = deadline - time.monotonic()
             if left_s <= 0:
-                raise QueueFullError(
-                    ErrorCode.SESSION_QUEUE_FULL,
-                    f"The write session has {self.rows} rows in flight, which need {in_flight}"
-                    " bytes of memory",
-                    f"With {job.rows} rows more, they would be above max_in_flight_bytes {most},"
-                    f" and there was no space for {QUEUE_TIMEOUT_S:g} s. Nothing was sent",
-                    "Wait for results, then append again. If the limit is small for your rows,"
-                    " increase it",
-                    stream=job.stream,
+                raise session_queue_full(
+                    job.stream,
+                    f"{self.rows} rows, which need {in_flight} bytes of memory",
+                    f"{job.rows} rows more",
+                    str(most),
                 )
             self.changed.wait(left_s)
 

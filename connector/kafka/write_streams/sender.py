@@ -21,12 +21,10 @@ from connector.errors import (
     BrokerError,
     ConnectorError,
     DeliveryError,
-    ErrorCode,
-    NotSentError,
-    OutcomeUnknownError,
     TopicError,
     WriterConflictError,
 )
+from connector.errors.write_streams import append_failed
 from connector.kafka import client
 from connector.kafka.transactions import Failure, TransactionMessage
 from connector.kafka.write_streams.catalog import TakenOverError
@@ -39,11 +37,7 @@ if TYPE_CHECKING:
     from connector.kafka.write_streams.queue import Job, JobQueue
 
 _PAUSES_S: Final = (0.0, 0.1, 0.5, 1.0, 2.0)
-_PERMANENT: Final = (
-    ErrorCode.KAFKA_ACCESS_DENIED,
-    ErrorCode.CATALOG_UNREADABLE,
-    ErrorCode.TOPIC_REPLACED,
-)
+_PERMANENT: Final = ("KAFKA_ACCESS_DENIED", "RECORD_UNREADABLE", "TOPIC_REPLACED")
 NOT_TAKEN: Final = "not taken"
 UNKNOWN: Final = "unknown"
 
@@ -64,8 +58,8 @@ class Batch:
         because it does no harm.
         """
         for name, entry in self.streams.items():
-            found = streams.get(name)
-            return found is not None and found.covers(entry)
+            recorded = streams.get(name)
+            return recorded is not None and recorded.covers(entry)
         return self.session is not None and session == self.session
 
 
@@ -124,16 +118,8 @@ class Sender:
             raise self.unanswered(timeout_s)
 
     def unanswered(self, timeout_s: float) -> DeliveryError:
-        return DeliveryError(
-            ErrorCode.APPENDS_UNANSWERED,
-            f"{self.queue.in_flight} appends of the write session {self._catalog.session} have no"
-            f" result after {timeout_s:g} s",
-            "",
-            "Check the brokers. Open the session again, and continue at the next offset of each"
-            " write stream",
-            session=self._catalog.session,
-            undelivered=self.queue.rows,
-        )
+        cause = f"{self.queue.in_flight} appends have no result after {timeout_s:g} s"
+        return self._failed(UNKNOWN, cause, self.queue.rows)
 
     # ── the end of a program ──────────────────────────────────────────────────────────────────────
 
@@ -166,8 +152,8 @@ class Sender:
             while self.ended is None:
                 batch = None
                 if (facts := self._catalog.refreshed()) is not None:
-                    known = self.encoding.kafka_partitions
-                    self.encoding.kafka_partitions = max(known, facts.kafka_partitions)
+                    count = self.encoding.kafka_partitions
+                    self.encoding.kafka_partitions = max(count, facts.kafka_partitions)
                 with self.queue.changed:
                     self.queue.wait(lambda: self.partitions.heartbeats_at)
                     is_last = self.queue.is_closing
@@ -224,7 +210,7 @@ class Sender:
             is_hopeless = failure.is_permanent and (failure.is_reading or not is_unknown)
             if is_hopeless or time.monotonic() >= deadline:
                 failed = partial(self._failed, cause=failure.cause)
-                self._give_up(failed, batch, UNKNOWN if is_unknown else NOT_TAKEN)
+                self._end(failed, batch, UNKNOWN if is_unknown else NOT_TAKEN)
             time.sleep(_PAUSES_S[min(attempt, len(_PAUSES_S) - 1)])
             attempt += 1
             try:
@@ -253,16 +239,16 @@ class Sender:
             is_unknown = any(
                 catalog.streams.get(name) != before.get(name) for name in batch.streams
             ) or bool(batch.session and not batch.streams)
-        self._give_up(self._conflict, batch, UNKNOWN if is_unknown else NOT_TAKEN)
+        self._end(self._conflict, batch, UNKNOWN if is_unknown else NOT_TAKEN)
 
     def _answer(self, batch: Batch) -> None:
         with self.queue.changed:
-            self.queue.recorded.update((name, one.end) for name, one in batch.streams.items())
+            self.queue.recorded.update((name, entry.end) for name, entry in batch.streams.items())
             for job in batch.jobs:
                 job.result.give(job.answer)
             self.queue.settled(batch.jobs)
 
-    def _give_up(
+    def _end(
         self, error: Callable[[str], ConnectorError], batch: Batch | None, outcome: str
     ) -> NoReturn:
         self._end_with(error, batch, outcome)
@@ -289,28 +275,11 @@ class Sender:
 
     def _conflict(self, outcome: str) -> WriterConflictError:
         cause = f"It has ended this one. The rows of the append are {outcome}"
-        return self._catalog.conflict("Another write session {} was opened", cause, outcome)
+        return self._catalog.conflict(cause, outcome)
 
-    def _failed(self, outcome: str, cause: str) -> ConnectorError:
-        session, topic = self._catalog.session, self._catalog.facts.topic
-        if outcome == UNKNOWN:
-            return OutcomeUnknownError(
-                ErrorCode.APPEND_OUTCOME_UNKNOWN,
-                f"It is unknown whether rows of the write session {session} are in {topic}",
-                cause,
-                "Open the session again. It reads the outcome: continue at the next offset of each"
-                " write stream, or append the same rows at the same offsets",
-                session=session,
-                outcome=outcome,
-            )
-        return NotSentError(
-            ErrorCode.APPEND_NOT_SENT,
-            f"Rows of the write session {session} are not in {topic}",
-            cause,
-            "Remove the cause and open the session again. Then append the rows again",
-            session=session,
-            outcome=outcome,
-        )
+    def _failed(self, outcome: str, cause: str, undelivered: int = 0) -> DeliveryError:
+        topic, session = self._catalog.facts.topic, self._catalog.session
+        return append_failed(topic, session, outcome, cause, undelivered)
 
 
 class _EndedError(Exception):

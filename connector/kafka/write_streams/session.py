@@ -6,10 +6,11 @@ import time
 from typing import TYPE_CHECKING, Self
 
 from connector.clock import now_us
-from connector.errors import ConnectorError, InvalidChangeError, argument_invalid
+from connector.errors import InvalidChangeError, argument_invalid
+from connector.errors.write_streams import write_streams_too_many
 from connector.kafka import topics
 from connector.kafka.transactions import TransactionClient
-from connector.kafka.unclosed import watch
+from connector.kafka.unclosed import try_after, watch
 from connector.kafka.write_streams.catalog import SessionCatalog
 from connector.kafka.write_streams.messages import Encoding, SessionPartitions
 from connector.kafka.write_streams.queue import Batching, JobQueue
@@ -25,12 +26,9 @@ from connector.write_streams.model import (
     StreamState,
     check_name,
 )
-from connector.write_streams.problems import state_error, too_many_streams
-from connector.write_streams.rules import Fault
+from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.topics import TopicFacts
     from connector.records.model import DataChange
@@ -64,17 +62,15 @@ class WriteSession:
         heartbeat_s: float = 1.0,
         staging_retention_s: int = STAGING_RETENTION_S,
     ) -> None:
-        """Open the session: end an earlier one of this name, and read the catalog.
-
-        This may take a transaction time-out (60 s), if a session of the topic died.
+        """Open the session: end an earlier one of this name, and read the catalog. This may take a
+        transaction time-out (60 s), if a session of the topic died.
 
         Args:
             kafka: The brokers and client settings.
             topic: The name of the change topic, or the result of `describe`.
             session: The name of the session: 1 to 64 of the characters - _ . a-z A-Z 0-9.
             batching: How appends become transactions. None: the default values of `Batching`.
-            limits: The limits of the stream. The size of a record and the least commit timestamp
-                are used.
+            limits: The limits of the stream.
             registry: The schema registry, where the schema is looked up.
             heartbeat_s: The interval of heartbeats, 1 to 300 seconds.
             staging_retention_s: After this time without an append, a pending or buffered write
@@ -83,8 +79,7 @@ class WriteSession:
         Raises:
             TopicError: There is no such topic or no catalog, or the topic is compacted, or it was
                 deleted and created again.
-            BrokerError: No broker answers.
-            RegistryError: The registry does not answer, or does not have the schemas.
+            BrokerError: No broker or no registry answers, or it does not have the schema.
             ConfigError: A client setting or another argument is not allowed.
             WriterConflictError: Another session of this name is opened at the same time.
         """
@@ -97,10 +92,8 @@ class WriteSession:
         try:
             self._entries = catalog.take_over(client)
             entry = self._entries.sessions[session]
-            retention_ms = facts.retention_ms if facts.retention_ms >= 0 else 7 * 86_400_000
-            partitions = SessionPartitions(
-                session, entry, encoding, retention_ms * 1000, heartbeat_s
-            )
+            retention = topics.retention_us(facts)
+            partitions = SessionPartitions(session, entry, encoding, retention, heartbeat_s)
         except BaseException:
             client.close()
             raise
@@ -132,11 +125,11 @@ class WriteSession:
             The write stream. Equal names give the same one.
 
         Raises:
-            StreamStateError: The write stream is of another kind, or the topic has 1,000 open
+            WriteStreamError: The write stream is of another kind, or the topic has 1,000 open
                 pending or buffered ones.
             ConfigError: The name or the kind is not allowed.
         """
-        kinds = [str(one) for one in StreamKind]
+        kinds = [str(kind_) for kind_ in StreamKind]
         if kind not in kinds:
             raise argument_invalid("kind", kind, f"one of {', '.join(kinds)}")
         full = f"{self.name}/{check_name('name', name)}"
@@ -154,7 +147,7 @@ class WriteSession:
                 with self._queue.changed:
                     self._queue.recorded.setdefault(full, entry.end)
             if stream.kind != kind:
-                raise state_error(Fault.WRONG_KIND, full)
+                raise fault_error(Fault.WRONG_KIND, full)
             self._streams[full] = stream
             return stream
 
@@ -175,7 +168,7 @@ class WriteSession:
 
         Raises:
             InvalidChangeError: A value breaks a limit, or `timestamp` is before the last one.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         self._encoding.everywhere(Heartbeat(self.stream_partition, timestamp, resume_token), [])
         with self._sender.calls, self._queue.changed:
@@ -193,7 +186,7 @@ class WriteSession:
             timeout_s: How long to wait. None: until all are known.
 
         Raises:
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
             DeliveryError: Results are missing after `timeout_s`.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -216,7 +209,7 @@ class WriteSession:
                 Until then, it delays the low watermark of the stream.
 
         Raises:
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
             DeliveryError: Results are missing after `timeout_s`.
         """
         if self._sender.is_closed:
@@ -227,7 +220,7 @@ class WriteSession:
         self._sender.close(timeout_s, ends_partitions=ends_partition)
 
     def _check_open_streams(self) -> None:
-        """Raises `StreamStateError` if the topic has too many open write streams (WRS-4)."""
+        """Raises `WriteStreamError` if the topic has too many open write streams (WRS-4)."""
         for is_new in (False, True):
             if is_new:  # other sessions may have ended some
                 self._entries.streams.update(self._catalog.read(is_complete=False).streams)
@@ -236,22 +229,14 @@ class WriteSession:
                     self._entries.streams[name] = stream.entry
             if self._entries.open_staging() < MAX_OPEN_STREAMS:
                 return
-        raise too_many_streams(self.topic, MAX_OPEN_STREAMS)
+        raise write_streams_too_many(self.topic, str(MAX_OPEN_STREAMS))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.close()
-            return
-        try:
+        else:
             # The source may not be delivered up to here, so the stream partition goes on.
-            self.close(timeout_s=5, ends_partition=False)
-        except ConnectorError as further:
-            error.add_note(f"in addition: {further}")
+            try_after(error, lambda: self.close(timeout_s=5, ends_partition=False))

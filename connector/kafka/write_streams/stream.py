@@ -9,6 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from connector.clock import now_us
 from connector.errors import InvalidChangeError, argument_invalid
+from connector.errors.write_streams import (
+    offset_out_of_range,
+    offset_overlap,
+    rows_different,
+    rows_invalid,
+)
 from connector.kafka.write_streams.queue import Append, AppendResult, Job, Pending
 from connector.records.model import (
     DataChange,
@@ -17,6 +23,7 @@ from connector.records.model import (
     Rule,
     WriteStreamOffset,
 )
+from connector.text import counted
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,
     MAX_TRANSACTION_BYTES,
@@ -26,8 +33,7 @@ from connector.write_streams.model import (
     StreamState,
     digest_of_rows,
 )
-from connector.write_streams.problems import offset_error, out_of_range, row_errors, state_error
-from connector.write_streams.rules import Fault, Placing, append_fault, place
+from connector.write_streams.rules import Fault, Placing, append_fault, fault_error, place
 
 if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
@@ -117,13 +123,12 @@ class WriteStream:
 
         Raises:
             RowErrors: Rows are not valid. Nothing is sent.
-            OffsetOverlapError: Some of the offsets are taken. Nothing is sent.
-            OffsetOutOfRangeError: The offset is after the end. Nothing is sent.
-            DifferentRowsError: The last append at this offset had other rows. Nothing is sent.
-            StreamStateError: The write stream is finalized, committed, discarded or expired.
+            OffsetError: Some of the offsets are taken, or the offset is after the end, or the last
+                append at this offset had other rows. Nothing is sent.
+            WriteStreamError: The write stream is finalized, committed, discarded or expired.
             QueueFullError: There was no space for a minute. Nothing is sent.
             ConfigError: The number of rows, their size or the offset is not allowed.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         rows = list(changes)
         if not 1 <= len(rows) <= MAX_APPEND_ROWS:
@@ -141,8 +146,7 @@ class WriteStream:
                 answer = AppendResult(start, len(rows), len(rows))
                 self._sender.put(Job(append, answer, self.name))
                 return append
-            if placing is not Placing.TAKEN:
-                raise offset_error(placing, self.name, end, start, len(rows))
+            self._check_placing(placing, start, len(rows))
             after = self.entry.appended(LastAppend(start, len(rows), digest, now))
             times = [row.commit_timestamp for row in rows if row.commit_timestamp]
             self._sender.put(
@@ -173,27 +177,27 @@ class WriteStream:
             The flushed offset. It is more than `upto` if a later one was flushed before.
 
         Raises:
-            OffsetOutOfRangeError: `upto` is after the end.
-            StreamStateError: The write stream is of another kind, finalized, discarded or expired.
+            OffsetError: `upto` is after the end.
+            WriteStreamError: The write stream is of another kind, finalized, discarded or expired.
             WriteStreamError: `through` has no live stream partition.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         if upto < 0:
             raise argument_invalid("upto", upto, "an offset from 0")
-        with nullcontext() if through is None else through.hold_release() as held:
+        with nullcontext() if through is None else through.hold_release() as release:
             with self._sender.calls:
                 if self.kind is not StreamKind.BUFFERED:
-                    raise state_error(Fault.WRONG_KIND, self.name)
+                    raise fault_error(Fault.WRONG_KIND, self.name)
                 self._check_takes_rows()
                 entry = self.entry
                 if upto > entry.end:
-                    raise out_of_range(self.name, entry.end, upto)
+                    raise offset_out_of_range(self.name, entry.end, upto)
                 flushed: Pending[int] = Pending()
                 job = Job(flushed, max(upto, entry.flushed), self.name)
                 if upto > entry.flushed:
                     job.after = replace(entry, flushed=upto)
                     job.release = OffsetRange(self.name, entry.flushed, upto)
-                    job.held = held
+                    job.held = release
                 self._sender.put(job, is_urgent=True)
                 self.entry = job.after or entry
             return flushed.result()
@@ -208,14 +212,14 @@ class WriteStream:
             The number of rows. A repeated call returns it, too.
 
         Raises:
-            StreamStateError: The write stream is discarded or expired.
-            NotSentError, OutcomeUnknownError, WriterConflictError: The session has ended.
+            WriteStreamError: The write stream is discarded or expired.
+            DeliveryError, WriterConflictError: The session has ended.
         """
         with self._sender.calls:
             entry = self.entry
             fault = append_fault(entry, now_us(), self._staging_retention)
             if fault in (Fault.DISCARDED, Fault.EXPIRED):
-                raise state_error(fault, self.name)
+                raise fault_error(fault, self.name)
             finalized: Pending[int] = Pending()
             job = Job(finalized, entry.end, self.name)
             if fault is None:
@@ -225,11 +229,21 @@ class WriteStream:
             self.entry = job.after or entry
         return finalized.result()
 
+    def _check_placing(self, placing: Placing, start: int, rows: int) -> None:
+        """Raises `OffsetError` if the rows are not taken."""
+        match placing:
+            case Placing.OUT_OF_RANGE:
+                raise offset_out_of_range(self.name, self.entry.end, start)
+            case Placing.OVERLAP:
+                raise offset_overlap(self.name, self.entry.end, start, rows)
+            case Placing.DIFFERENT:
+                raise rows_different(self.name, self.entry.end, start, rows)
+
     def _check_takes_rows(self) -> None:
         self._sender.check_open()
         fault = append_fault(self.entry, now_us(), self._staging_retention)
         if fault is not None:
-            raise state_error(fault, self.name)
+            raise fault_error(fault, self.name)
 
     def _encoded(
         self, rows: list[DataChange], start: int, now: int, *, is_new: bool
@@ -242,14 +256,16 @@ class WriteStream:
         for index, row in enumerate(rows):
             try:
                 self._check(row, closed_to if is_new else 0)
-                message, bytes_ = encoding.row(row, start + index, now)
+                message, digest_bytes = encoding.row(row, start + index, now)
             except InvalidChangeError as error:
                 errors[index] = error
                 continue
             messages.append(message)
-            digested.append(bytes_)
+            digested.append(digest_bytes)
         if errors:
-            raise row_errors(self.name, errors)
+            index, first = next(iter(errors.items()))
+            cause = f"Row {index}: {first.problem}"
+            raise rows_invalid(self.name, counted(len(errors), "row"), cause, errors)
         size = sum(message.size for message in messages)
         if size > MAX_TRANSACTION_BYTES:
             raise argument_invalid("changes", size, f"at most {MAX_TRANSACTION_BYTES} bytes")

@@ -21,7 +21,7 @@ from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import (
     InvalidChangeError,
-    OffsetOverlapError,
+    OffsetError,
     RowErrors,
     argument_invalid,
 )
@@ -108,7 +108,7 @@ def load(
         ConnectorError: Rows cannot be published (`ROWS_REJECTED`), a file cannot be read or was
             changed, `as_of` is below the horizon, or the table is not empty. Nothing is committed.
         WriterConflictError: Another session of this name was opened.
-        WriteStreamError, DeliveryError, TopicError, BrokerError, RegistryError, TableError: As for
+        WriteStreamError, DeliveryError, TopicError, BrokerError, TableError: As for
             `WriteSession` and `commit_write_streams`.
     """
     definition, options = find_table(config, table), options or LoadOptions()
@@ -480,7 +480,9 @@ class LoadJob:
                     row = chunk[index]
                     self._reject(row.file, row.row, Misfit("", fault.problem))
                 chunk = [row for index, row in enumerate(chunk) if index not in error.errors]
-            except OffsetOverlapError as error:  # an earlier call had other limits
+            except OffsetError as error:
+                if error.code != "OFFSET_OVERLAP":  # an earlier call had other limits
+                    raise
                 chunk = chunk[error.expected - self.rows :]
                 self.rows = error.expected
             else:

@@ -38,7 +38,7 @@ def check_empty(
     """Raise `ConnectorError` if a table has rows, or if changes of it wait in the changelog or in
     the topic. Rows of `write_stream` do not count.
 
-    Also raises `TableError`, `TopicError`, `BrokerError` and `RegistryError`.
+    Also raises `TableError`, `TopicError` and `BrokerError`.
     """
     from connector.lake.state_reader import progress_of, table_state_of
 
@@ -116,7 +116,7 @@ def _unread(
 
 def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[object]:
     from connector.kafka import client, topics
-    from connector.kafka.bounded_read import messages_between
+    from connector.kafka.client import messages_between
     from connector.kafka.consume.decode import Decoder
     from connector.lake.state_reader import logged_ends
 

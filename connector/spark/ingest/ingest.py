@@ -143,7 +143,7 @@ class Ingest:
 
         `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
         Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
-        `RegistryError`, `DeliveryError`, `StorageError`, `StreamHaltedError`. After all but the
+        `BrokerError`, `DeliveryError`, `StorageError`, `StreamHaltedError`. After all but the
         last, the batch must be run again.
         """
         if same(offsets.start, offsets.end):

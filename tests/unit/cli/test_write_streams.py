@@ -23,7 +23,12 @@ from connector.services.wait import (
 )
 from connector.services.write_streams import lost_ranges
 from connector.state.stream_progress import Progress
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.write_streams.model import StreamEntry, StreamKind, StreamState
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress, ReleaseRows
 from tests.unit.warehouses import log_progress

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from connector.config.settings import KafkaConfig
-from connector.errors import OutboxFullError
-from connector.kafka import sending
+from connector.errors import QueueFullError
+from connector.kafka import client
 from connector.kafka.produce import outbox_file
 from connector.kafka.produce.outbox import OutboxQueue
 from connector.kafka.produce.outbox_file import OutboxFile
@@ -42,8 +42,8 @@ STEPS: dict[str, tuple[Any, str, bool]] = {
     "after an acknowledgement counts": (OutboxQueue, "_answered", True),
     "before records are deleted": (OutboxFile, "remove_below", False),
     "after records are deleted": (OutboxFile, "remove_below", True),
-    "before a position is stored": (OutboxFile, "keep_position", False),
-    "after a position is stored": (OutboxFile, "keep_position", True),
+    "before a position is stored": (OutboxFile, "store_position", False),
+    "after a position is stored": (OutboxFile, "store_position", True),
 }
 """Step -> where it is, and whether the process ends after it."""
 
@@ -94,7 +94,7 @@ def produce(servers: str, outbox: Path, changes: int) -> None:
 
 
 def fill(servers: str, outbox: Path) -> None:
-    sending.QUEUE_TIMEOUT_S = 0.3  # type: ignore[misc]
+    client.QUEUE_TIMEOUT_S = 0.3  # type: ignore[misc]
     with ChangeProducer(KafkaConfig(servers), FACTS, outbox=outbox) as producer:
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
         number = 0
@@ -102,7 +102,7 @@ def fill(servers: str, outbox: Path) -> None:
             while True:
                 producer.send(change(number))
                 number += 1
-        except OutboxFullError as error:
+        except QueueFullError as error:
             print(f"{error.code} {error.cause}", flush=True)
         print(f"undelivered: {[*producer.undelivered()] == [change(number)]}", flush=True)
         sys.stdin.readline()  # the brokers answer again, and the disk has space
@@ -111,7 +111,7 @@ def fill(servers: str, outbox: Path) -> None:
             try:
                 producer.send(change(number))
                 break
-            except OutboxFullError:
+            except QueueFullError:
                 producer.poll(0.1)  # the client has not reached the brokers yet
         producer.flush()
         print(f"sent {number + 1}", flush=True)

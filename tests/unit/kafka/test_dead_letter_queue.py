@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, RegistryConfig, StreamConfig
 from connector.dead_letters.ledger import Action, LedgerEntry, LedgerWrite, Outgoing
-from connector.errors import RegistryError, TopicError
+from connector.errors import BrokerError, TopicError
 from connector.kafka.dead_letters.ledger_topic import (
     MAX_BYTES,
-    check,
     in_transactions,
 )
-from connector.kafka.topics import TopicFacts
+from connector.kafka.topics import TopicFacts, check_compacted
 from connector.records.codec import SCHEMA
 from connector.services import dead_letters
 from tests.unit.registry_stub import running_registry
@@ -61,7 +60,7 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
             None,
         ]
         assert len(registry.requests) == 2
-    with pytest.raises(RegistryError):
+    with pytest.raises(BrokerError):
         letters.schemas.by_id.get(9)
     config = ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), streams={"s": stream})
     assert dead_letters(config, by="ada").schemas.by_id.get(7) is None
@@ -74,6 +73,6 @@ def test_a_ledger_that_would_forget_or_have_no_order_is_refused(
     policy: str, partitions: int
 ) -> None:
     """DLQ-1, DLQ-11."""
-    check(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
-    with pytest.raises(TopicError, match="must have one Kafka partition and cleanup"):
-        check(TopicFacts("l", "T", partitions, 1, policy, "LogAppendTime", -1, 1_000_000))
+    check_compacted(TopicFacts("l", "T", 1, 1, "compact", "LogAppendTime", -1, 1_000_000))
+    with pytest.raises(TopicError, match=r"must have cleanup\.policy=compact and one"):
+        check_compacted(TopicFacts("l", "T", partitions, 1, policy, "LogAppendTime", -1, 1_000_000))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from connector.errors import BrokerError, DeliveryError, InvalidChangeError, WriterConflictError
-from connector.kafka import sending
+from connector.kafka import client
 from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
 from connector.kafka.sending import SendQueue
 from connector.records.model import (
@@ -40,8 +40,8 @@ def change(number: int) -> DataChange:
 
 
 @dataclass
-class Told:
-    """An application that notes what it is told of its records."""
+class Reports:
+    """The calls of `on_delivery`, by record."""
 
     errors: dict[Record, str | None] = field(default_factory=dict)
     calls: Counter[Record] = field(default_factory=Counter)
@@ -51,10 +51,10 @@ class Told:
         self.calls[record] += 1
 
 
-def poll_until(producer: ChangeProducer, told: Told, calls: int) -> None:
+def poll_until(producer: ChangeProducer, reports: Reports, calls: int) -> None:
     deadline = time.monotonic() + 20
-    while told.calls.total() < calls:
-        assert time.monotonic() < deadline, told
+    while reports.calls.total() < calls:
+        assert time.monotonic() < deadline, reports
         producer.poll(0.5)
 
 
@@ -91,7 +91,7 @@ def send_again_what_failed(producer: ChangeProducer) -> None:
             break
 
 
-def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes_on(
+def test_after_a_fatal_error_records_without_a_report_are_undelivered_and_the_producer_goes_on(
     cluster: MockCluster,
 ) -> None:
     with ChangeProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
@@ -112,59 +112,59 @@ def test_after_a_fatal_error_what_has_no_report_is_unknown_and_the_producer_goes
 # ── acknowledgements and batches (PUB-5) ──────────────────────────────────────────────────────────
 
 
-def test_who_polls_is_told_once_of_each_record_and_needs_no_flush(cluster: MockCluster) -> None:
+def test_poll_reports_each_record_once_without_flush(cluster: MockCluster) -> None:
     """PUB-5: a control record is acknowledged once all Kafka partitions have it."""
-    told, records = Told(), [*map(change, range(250)), Heartbeat("p", 250)]
+    reports, records = Reports(), [*map(change, range(250)), Heartbeat("p", 250)]
     with ChangeProducer(cluster.kafka, FACTS) as producer:
         for record in records:
-            producer.send(record, on_delivery=told)
-        poll_until(producer, told, len(records))
-        assert told.errors == dict.fromkeys(records)
+            producer.send(record, on_delivery=reports)
+        poll_until(producer, reports, len(records))
+        assert reports.errors == dict.fromkeys(records)
         assert producer.poll() == 0, "nothing is left to be told"
-    assert set(told.calls.values()) == {1}
+    assert set(reports.calls.values()) == {1}
 
 
-def test_a_refused_record_is_told_with_the_reason_and_stays_undelivered(
+def test_a_refused_record_is_reported_with_the_reason_and_stays_undelivered(
     cluster: MockCluster,
 ) -> None:
     """PUB-5: `flush` raises as it does for who has not asked."""
-    told = Told()
+    reports = Reports()
     with ChangeProducer(cluster.kafka, FACTS) as producer:
-        producer.send(change(0), on_delivery=told)
+        producer.send(change(0), on_delivery=reports)
         producer.flush()
-        assert told.errors == {change(0): None}
+        assert reports.errors == {change(0): None}
         cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
-        producer.send(change(1), on_delivery=told)
+        producer.send(change(1), on_delivery=reports)
         with pytest.raises(DeliveryError, match="1 records were not delivered"):
             producer.flush()
-        assert told.errors[change(1)] == producer.undelivered()[change(1)]
-        assert "too large" in str(told.errors[change(1)])
-        producer.send(change(1), on_delivery=told)
+        assert reports.errors[change(1)] == producer.undelivered()[change(1)]
+        assert "too large" in str(reports.errors[change(1)])
+        producer.send(change(1), on_delivery=reports)
         producer.flush()
-        assert told.errors == {change(0): None, change(1): None}
+        assert reports.errors == {change(0): None, change(1): None}
 
 
-def test_after_a_fatal_error_each_record_is_told_once(cluster: MockCluster) -> None:
+def test_after_a_fatal_error_each_record_is_reported_once(cluster: MockCluster) -> None:
     """PUB-5: what has no report counts as failed, and its answer does not come a second time."""
-    told = Told()
+    reports = Reports()
     with ChangeProducer(cluster.kafka, FACTS, settings={"linger.ms": "100"}) as producer:
         producer.send(change(0))
         producer.flush()
         cluster.answer_with(mock_cluster.PRODUCE, *[mock_cluster.OUT_OF_ORDER_SEQUENCE] * 5)
         for number in range(1, 20):
-            producer.send(change(number), on_delivery=told)
+            producer.send(change(number), on_delivery=reports)
         with pytest.raises(DeliveryError, match="were not delivered"):
             producer.flush(30)
-        assert told.calls == Counter(map(change, range(1, 20)))
-        assert {record for record, error in told.errors.items() if error} == set(
+        assert reports.calls == Counter(map(change, range(1, 20)))
+        assert {record for record, error in reports.errors.items() if error} == set(
             producer.undelivered()
         )
         cluster.answer_with(mock_cluster.PRODUCE)
         send_again_what_failed(producer)
-    assert told.calls.total() == 19
+    assert reports.calls.total() == 19
 
 
-def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster) -> None:
+def test_on_delivery_may_send_and_flush_waits_for_the_record(cluster: MockCluster) -> None:
     with ChangeProducer(cluster.kafka, FACTS) as producer:
         refusals: list[str] = []
 
@@ -184,7 +184,7 @@ def test_who_is_told_may_send_again_and_flush_waits_for_it(cluster: MockCluster)
 
 
 @pytest.mark.parametrize("what", ["poll", "flush", "close"])
-def test_who_is_told_may_not_wait(cluster: MockCluster, what: str) -> None:
+def test_on_delivery_may_not_wait(cluster: MockCluster, what: str) -> None:
     with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send(change(0), on_delivery=lambda _record, _error: getattr(producer, what)())
         with pytest.raises(AssertionError, match="may send, and nothing else"):
@@ -197,18 +197,18 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
     """PUB-5: the answer counts all the same, the others are told later, and a `send` that raises it
     has sent nothing.
     """
-    told = Told()
+    reports = Reports()
 
     def fail(_record: Record, _error: str | None) -> None:
         raise ZeroDivisionError
 
     with ChangeProducer(cluster.kafka, FACTS) as producer:
         producer.send_many([change(0)], on_delivery=fail)
-        producer.send_many([change(1)], on_delivery=told)
+        producer.send_many([change(1)], on_delivery=reports)
         with pytest.raises(ZeroDivisionError):
             producer.flush()
         producer.flush()
-        assert told.errors == {change(1): None}
+        assert reports.errors == {change(1): None}
         assert producer.delivered == 2
 
         producer.send(change(2), on_delivery=fail)
@@ -224,32 +224,32 @@ def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
     producer.close()
 
 
-def test_what_is_open_when_a_producer_closes_is_told_as_failed(
+def test_open_records_are_reported_as_failed_when_a_producer_closes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PUB-5: as that which finds no room."""
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
-    told = Told()
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.1)
+    reports = Reports()
     producer = CopyingProducer(
         DEAD,
         FACTS,
         settings={"queue.buffering.max.messages": "2"},
     )
-    producer.send(change(0), on_delivery=told)
-    producer.send(change(1), on_delivery=told)
+    producer.send(change(0), on_delivery=reports)
+    producer.send(change(1), on_delivery=reports)
     with pytest.raises(DeliveryError, match="was not accepted"):
-        producer.send(change(2), on_delivery=told)
+        producer.send(change(2), on_delivery=reports)
     assert producer.poll() == 1
-    assert "the queue stayed full" in str(told.errors[change(2)])
+    assert "the queue stayed full" in str(reports.errors[change(2)])
     with pytest.raises(DeliveryError, match="3 records were not delivered"):
         producer.close(timeout_s=0.1)
-    assert told.calls == Counter(map(change, range(3)))
-    assert told.errors == producer.undelivered()
+    assert reports.calls == Counter(map(change, range(3)))
+    assert reports.errors == producer.undelivered()
 
 
 def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) -> None:
     """PUB-5: the error names the first bad one."""
-    told = Told()
+    reports = Reports()
     too_late, too_large = (
         change(2),
         DataChange(
@@ -265,77 +265,77 @@ def test_of_a_batch_with_a_bad_change_nothing_is_queued(cluster: MockCluster) ->
         producer.flush()
         for bad, field_name in ((too_late, "commit_timestamp"), (too_large, "record")):
             with pytest.raises(InvalidChangeError, match="change at index 3") as caught:
-                producer.send_many([*map(change, range(5, 8)), bad, too_large], on_delivery=told)
+                producer.send_many([*map(change, range(5, 8)), bad, too_large], on_delivery=reports)
             assert (caught.value.index, caught.value.field) == (3, field_name)
         assert producer.undelivered() == {}
         producer.flush()
-        assert (producer.delivered, producer.announced, told.calls) == (
+        assert (producer.delivered, producer.announced, reports.calls) == (
             1,
             1,
             Counter(),
         ), "q would be waited for"
-        producer.send_many(map(change, range(5, 8)), on_delivery=told)
+        producer.send_many(map(change, range(5, 8)), on_delivery=reports)
         producer.flush()
-        assert told.errors == dict.fromkeys(map(change, range(5, 8)))
+        assert reports.errors == dict.fromkeys(map(change, range(5, 8)))
 
 
-def test_a_batch_that_finds_no_room_is_undelivered_as_a_whole(
+def test_a_batch_without_space_in_the_queue_is_undelivered_as_a_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """PUB-5, nothing_lost: also those after the one that was refused, and a heartbeat waits for
     them.
     """
-    monkeypatch.setattr(sending, "QUEUE_TIMEOUT_S", 0.1)
-    told = Told()
+    monkeypatch.setattr(client, "QUEUE_TIMEOUT_S", 0.1)
+    reports = Reports()
     producer = CopyingProducer(
         DEAD,
         FACTS,
         settings={"queue.buffering.max.messages": "2"},
     )
     with pytest.raises(DeliveryError, match="was not accepted"):
-        producer.send_many(map(change, range(5)), on_delivery=told)
+        producer.send_many(map(change, range(5)), on_delivery=reports)
     assert list(producer.undelivered()) == [change(2), change(3), change(4), change(0), change(1)]
     assert producer.poll() == 3
     assert "not sent, because a record before it was not accepted: the queue stayed full" in str(
-        told.errors[change(4)]
+        reports.errors[change(4)]
     )
-    with pytest.raises(DeliveryError, match=r"cannot be sent yet|would claim more"):
+    with pytest.raises(DeliveryError, match="would claim more"):
         producer.send(Heartbeat("p", 6))
     with pytest.raises(DeliveryError, match="5 records were not delivered"):
         producer.close(timeout_s=0.1)
 
 
-def test_what_is_sent_in_a_transaction_is_told_when_it_has_ended(cluster: MockCluster) -> None:
+def test_records_of_a_transaction_are_reported_when_it_ends(cluster: MockCluster) -> None:
     """PUB-5, REC-17: acknowledged by the brokers is not yet delivered."""
-    told = Told()
+    reports = Reports()
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
-            producer.send(change(0), on_delivery=told)
+            producer.send(change(0), on_delivery=reports)
             while producer._queue.items:  # the brokers have it
                 assert producer.poll(0.1) == 0
-            assert not told.calls
+            assert not reports.calls
             raise ZeroDivisionError
         assert producer.poll() == 1
-        assert "its transaction was aborted: ZeroDivisionError()" in str(told.errors[change(0)])
+        assert "its transaction was aborted: ZeroDivisionError()" in str(reports.errors[change(0)])
         with producer.transaction():
-            producer.send_many([change(0), change(1)], on_delivery=told)
+            producer.send_many([change(0), change(1)], on_delivery=reports)
         assert producer.poll() == 2
-        assert told.errors == {change(0): None, change(1): None}
-        producer.send_many([change(2), change(3)], on_delivery=told)
+        assert reports.errors == {change(0): None, change(1): None}
+        producer.send_many([change(2), change(3)], on_delivery=reports)
         assert producer.delivered == 4, "a batch is a transaction of its own"
         producer.flush()
-        assert told.calls == Counter([change(0), *map(change, range(4))])
+        assert reports.calls == Counter([change(0), *map(change, range(4))])
 
 
-def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
+def test_on_delivery_sends_in_a_transaction_of_its_own(
     cluster: MockCluster,
 ) -> None:
     """PUB-5: and `flush` returns when those who were sent thereby are told, too."""
-    told = Told()
+    reports = Reports()
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
 
         def send_next(record: Record, error: str | None) -> None:
-            told(record, error)
+            reports(record, error)
             assert isinstance(record, DataChange)
             if record.commit_timestamp < 5:
                 producer.send(change(record.commit_timestamp), on_delivery=send_next)
@@ -343,11 +343,11 @@ def test_who_is_told_sends_in_a_transaction_of_its_own_never_in_an_open_one(
         producer.send(change(0), on_delivery=send_next)
         with producer.transaction():
             producer.send(change(9))
-            assert set(told.errors) == {change(0)}, (
+            assert set(reports.errors) == {change(0)}, (
                 "change 1 was sent before this one began, and is told after it"
             )
         producer.flush()
-        assert told.errors == dict.fromkeys(map(change, range(5)))
+        assert reports.errors == dict.fromkeys(map(change, range(5)))
 
 
 def test_what_was_given_up_is_answered_once() -> None:
@@ -355,7 +355,7 @@ def test_what_was_given_up_is_answered_once() -> None:
     answers: list[tuple[str, object]] = []
     queue = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer))
     queue.put("item", b"k", b"v", 0, [])
-    queue.give_up("no answer")
+    queue.purge("no answer")
     assert not queue.items
     queue.close(1, "closed")
     assert answers == [("item", "no answer")]
@@ -367,7 +367,9 @@ def test_what_was_given_up_is_answered_once() -> None:
 @pytest.mark.parametrize(
     "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
 )
-def test_what_passes_is_asked_for_again(cluster: MockCluster, request_kind: int) -> None:
+def test_temporary_errors_of_a_transaction_are_retried(
+    cluster: MockCluster, request_kind: int
+) -> None:
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         cluster.answer_with(request_kind, *[mock_cluster.CONCURRENT_TRANSACTIONS] * 2)
         producer.send(change(0))
@@ -397,7 +399,7 @@ def test_a_transaction_with_a_refused_record_is_aborted_and_can_be_sent_again(
         assert producer.delivered == 4
 
 
-def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
+def test_a_commit_with_an_unknown_outcome_is_sent_again_by_another_client(
     cluster: MockCluster,
 ) -> None:
     """REC-18: its heartbeat may have been read, so nothing new may come before it."""
@@ -417,23 +419,25 @@ def test_a_commit_that_nobody_knows_of_is_sent_again_by_another_client(
 @pytest.mark.parametrize(
     "request_kind", [mock_cluster.ADD_PARTITIONS, mock_cluster.END_TRANSACTION]
 )
-def test_who_is_shut_out_says_so_and_stays_out(cluster: MockCluster, request_kind: int) -> None:
+def test_a_fenced_producer_stays_fenced(cluster: MockCluster, request_kind: int) -> None:
     producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(request_kind, mock_cluster.INVALID_PRODUCER_EPOCH)
     for _ in range(2):
         with pytest.raises(
-            WriterConflictError, match="Another producer uses the transactional id x on t"
+            WriterConflictError, match="Another program uses the transactional id x on t"
         ):
             producer.send(change(1))
     with pytest.raises(DeliveryError, match="1 records were not delivered"):
         producer.close()
 
 
-def test_who_was_shut_out_meanwhile_says_so_at_the_next_record(cluster: MockCluster) -> None:
+def test_a_producer_that_was_fenced_reports_it_at_the_next_record(
+    cluster: MockCluster,
+) -> None:
     producer = ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
     cluster.answer_with(mock_cluster.ADD_PARTITIONS, mock_cluster.INVALID_PRODUCER_EPOCH)
     with (
-        pytest.raises(WriterConflictError, match="Another producer uses the transactional id"),
+        pytest.raises(WriterConflictError, match="Another program uses the transactional id"),
         producer.transaction(),
     ):
         producer.send(change(1))
@@ -450,7 +454,7 @@ def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockClu
         ChangeProducer(cluster.kafka, FACTS, transactional_id="x")
 
 
-def test_what_an_aborted_transaction_said_nobody_has_heard(cluster: MockCluster) -> None:
+def test_an_aborted_transaction_leaves_no_claim_and_no_lineage(cluster: MockCluster) -> None:
     """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():

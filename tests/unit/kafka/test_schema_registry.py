@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from connector.config.settings import RegistryConfig
-from connector.errors import RegistryError
+from connector.errors import BrokerError, ConfigError
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import SCHEMA as RECORD_SCHEMA
 from connector.records.codec import ChangeRecord, Schemas, decode, frame, framed
@@ -29,7 +29,7 @@ def stub() -> Iterator[RegistryStub]:
         yield registry
 
 
-def test_a_known_id_is_asked_for_once(stub: RegistryStub) -> None:
+def test_the_schema_of_an_id_is_requested_once(stub: RegistryStub) -> None:
     stub.add(SCHEMA, 7)
     with RegistryClient(RegistryConfig(stub.url)) as client:
         assert client.schemas([7, 7]) == {7: SCHEMA}
@@ -56,29 +56,29 @@ def test_referenced_schemas_are_read_with(stub: RegistryStub) -> None:
         schemas = Schemas(client.schemas([3, 4]))
     assert "GET /subjects/acme%2Fextra/versions/1?deleted=true" in stub.requests
     assert decode(framed(beat, 4, 3), schemas) == ChangeRecord(beat, 4)
-    found = decode(framed(beat, 4, 4), schemas)
-    assert isinstance(found, Rejection)
-    assert "uses the type lowmark.Heartbeat without its definition" in found.detail
+    schema_text = decode(framed(beat, 4, 4), schemas)
+    assert isinstance(schema_text, Rejection)
+    assert "uses the type lowmark.Heartbeat without its definition" in schema_text.detail
 
 
 @pytest.mark.parametrize("kind", ["PROTOBUF", "JSON"])
-def test_a_schema_of_another_kind_is_told_by_its_kind(stub: RegistryStub, kind: str) -> None:
+def test_a_schema_that_is_not_avro_is_returned_as_its_kind(stub: RegistryStub, kind: str) -> None:
     """REC-11."""
     stub.add('syntax = "proto3";', 7, schemaType=kind)
     with RegistryClient(RegistryConfig(stub.url)) as client:
-        found = decode(frame(b"body", 7), Schemas(client.schemas([7])))
-    assert isinstance(found, Rejection)
-    assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in found.detail
+        schema_text = decode(frame(b"body", 7), Schemas(client.schemas([7])))
+    assert isinstance(schema_text, Rejection)
+    assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in schema_text.detail
 
 
-def test_an_absent_id_is_asked_for_again(stub: RegistryStub) -> None:
+def test_a_missing_id_is_requested_again(stub: RegistryStub) -> None:
     with RegistryClient(RegistryConfig(stub.url)) as client:
         assert client.schema(8) is None
         stub.add(SCHEMA, 8)
         assert client.schema(8) == SCHEMA
 
 
-def test_an_id_that_no_registry_gives_out_is_not_asked_for(stub: RegistryStub) -> None:
+def test_an_id_above_the_range_of_registries_is_not_requested(stub: RegistryStub) -> None:
     """Registries answer it with an error of their web server: a rubbish record must not halt the
     stream.
     """
@@ -92,7 +92,7 @@ def test_a_page_that_is_no_registry_makes_no_dead_letters(stub: RegistryStub) ->
     stub.failures = [(404, "<html>nginx</html>")]
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="an answer that is not valid"),
+        pytest.raises(BrokerError, match="an answer that is not valid"),
     ):
         client.schema(1)
 
@@ -102,7 +102,7 @@ def test_an_answer_of_another_form_is_an_error(stub: RegistryStub, answer: str) 
     stub.failures = [(200, answer)]
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="an answer that is not valid"),
+        pytest.raises(BrokerError, match="an answer that is not valid"),
     ):
         client.schema(1)
 
@@ -118,16 +118,16 @@ def test_a_lasting_failure_is_an_error(stub: RegistryStub) -> None:
     stub.failures = [(500, "broken")] * 3
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="cannot be reached") as caught,
+        pytest.raises(BrokerError, match="cannot be reached") as caught,
     ):
         client.schema(7)
     assert "HTTP 500: broken" in caught.value.cause
 
 
-def test_nobody_there_is_an_error() -> None:
+def test_a_registry_that_does_not_answer_is_an_error() -> None:
     with (
         RegistryClient(RegistryConfig("http://127.0.0.1:1")) as client,
-        pytest.raises(RegistryError, match="cannot be reached"),
+        pytest.raises(BrokerError, match="cannot be reached"),
     ):
         client.schema(7)
 
@@ -140,12 +140,12 @@ def test_the_schema_of_a_topic_is_looked_up_under_its_subject(stub: RegistryStub
     assert stub.requests == ["POST /subjects/my%20topic-value"]
 
 
-def test_a_schema_that_is_not_registered_is_an_error_unless_told_to_register(
+def test_a_schema_that_is_not_registered_is_an_error_without_auto_register(
     stub: RegistryStub,
 ) -> None:
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError, match="does not have the schema of lowmark") as caught,
+        pytest.raises(BrokerError, match="does not have the schema of lowmark") as caught,
     ):
         client.schema_id("t", SCHEMA)
     assert "auto_register" in caught.value.remedy
@@ -158,17 +158,17 @@ def test_the_remedy_names_the_file_of_the_schema(stub: RegistryStub) -> None:
     """REC-11"""
     with (
         RegistryClient(RegistryConfig(stub.url)) as client,
-        pytest.raises(RegistryError) as caught,
+        pytest.raises(BrokerError) as caught,
     ):
         client.schema_id("t", RECORD_SCHEMA)
     assert "Register schemas/change_record.v1.avsc under" in caught.value.remedy
 
 
-def test_an_incompatible_schema_is_said_in_the_registrys_words(stub: RegistryStub) -> None:
+def test_an_incompatible_schema_has_the_text_of_the_registry(stub: RegistryStub) -> None:
     stub.failures = [(409, '{"error_code": 409, "message": "reader is missing field x"}')]
     with (
         RegistryClient(RegistryConfig(stub.url, auto_register=True)) as client,
-        pytest.raises(RegistryError) as caught,
+        pytest.raises(BrokerError) as caught,
     ):
         client.schema_id("t", SCHEMA)
     assert "reader is missing field x" in caught.value.cause
@@ -185,7 +185,7 @@ def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
     stub.require("me", "right")
     with (
         RegistryClient(RegistryConfig(stub.url, user="me", password="hunter2")) as client,
-        pytest.raises(RegistryError) as caught,
+        pytest.raises(BrokerError) as caught,
     ):
         client.schema(1)
     assert "refused the request" in str(caught.value)
@@ -193,12 +193,12 @@ def test_wrong_credentials_are_named_but_not_shown(stub: RegistryStub) -> None:
 
 
 def test_certificates_that_cannot_be_read_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RegistryError, match="ca_location"):
+    with pytest.raises(ConfigError, match="ca_location"):
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )
     (tmp_path / "none.pem").write_text("rubbish")
-    with pytest.raises(RegistryError, match="ca_location"):
+    with pytest.raises(ConfigError, match="ca_location"):
         RegistryClient(
             RegistryConfig("https://127.0.0.1:1", ca_location=str(tmp_path / "none.pem"))
         )
@@ -214,10 +214,10 @@ def test_the_client_understands_what_a_real_registry_answered() -> None:
 
     def answer(request: str, body: str) -> tuple[int, str]:
         asked.append((request, body))
-        found: Exchange = left.pop(0)
-        return found.status, found.answer
+        schema_text: Exchange = left.pop(0)
+        return schema_text.status, schema_text.answer
 
     with serving(answer) as url:
-        said = talk(RegistryConfig(url))
+        error_text = talk(RegistryConfig(url))
     assert asked == [(one.request, one.body) for one in expected]
-    assert said == ["REGISTRY_SCHEMA_DIFFERENT", True, None, True]
+    assert error_text == ["REGISTRY_SCHEMA_DIFFERENT", True, None, True]

@@ -52,29 +52,31 @@ def test_what_was_sent_is_in_the_topic_however_the_program_ends(
     """PUB-8, nothing_lost: without `close`, the records would wait for a full batch or a pause."""
     cluster.create_topic(CATALOG.topic, 1)
     cluster.create_topic(LETTERS.topic, 2)
-    code, said, _ = end(cluster.bootstrap_servers, what, how, tmp_path)
-    assert sum(offsets(cluster.kafka, facts)[1].values()) >= ROWS, said
-    assert "without `close`" not in said
-    assert (code, "LookupError" in said) == ((1, True) if how == "exception" else (0, False)), said
+    code, stderr, _ = end(cluster.bootstrap_servers, what, how, tmp_path)
+    assert sum(offsets(cluster.kafka, facts)[1].values()) >= ROWS, stderr
+    assert "without `close`" not in stderr
+    assert (code, "LookupError" in stderr) == ((1, True) if how == "exception" else (0, False)), (
+        stderr
+    )
 
 
 @pytest.mark.parametrize("how", ["last line", "dropped", "worker", "exception", "sys.exit"])
-def test_a_program_that_loses_records_says_how_many_and_does_not_end_with_0(
+def test_a_program_that_loses_records_reports_their_number_and_exits_with_1(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
     """PUB-8: Kafka refuses them. An exception of the program is still shown."""
     cluster.answer_with(PRODUCE, *[MESSAGE_TOO_LARGE] * 10)
-    code, said, _ = end(cluster.bootstrap_servers, "producer", how, tmp_path)
-    assert f"{ROWS} records were not delivered to t" in said, said
-    assert said.count("without `close`") == 1
-    assert (code, "LookupError" in said) == (1, how == "exception")
+    code, stderr, _ = end(cluster.bootstrap_servers, "producer", how, tmp_path)
+    assert f"{ROWS} records were not delivered to t" in stderr, stderr
+    assert stderr.count("without `close`") == 1
+    assert (code, "LookupError" in stderr) == (1, how == "exception")
 
 
 def test_a_program_that_was_interrupted_ends_as_one(cluster: MockCluster, tmp_path: Path) -> None:
     """PUB-8: its own exit code stays, also if records are lost."""
     cluster.answer_with(PRODUCE, *[MESSAGE_TOO_LARGE] * 10)
-    code, said, _ = end(cluster.bootstrap_servers, "producer", "interrupted", tmp_path)
-    assert f"{ROWS} records were not delivered to t" in said, said
+    code, stderr, _ = end(cluster.bootstrap_servers, "producer", "interrupted", tmp_path)
+    assert f"{ROWS} records were not delivered to t" in stderr, stderr
     assert code in (-signal.SIGINT, 128 + signal.SIGINT)
 
 
@@ -133,26 +135,26 @@ def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
     tmp_path: Path, what: str, how: str, lost: str
 ) -> None:
     """PUB-8, PUB-3: no broker answers. What is in an outbox is not lost."""
-    code, said, duration = end(DEAD, what, how, tmp_path)
-    assert lost in said, said
+    code, stderr, duration = end(DEAD, what, how, tmp_path)
+    assert lost in stderr, stderr
     assert code == 1
     assert EXIT_TIMEOUT_S < duration < EXIT_TIMEOUT_S + 25
 
 
 def test_an_open_transaction_is_lost_and_counted(cluster: MockCluster, tmp_path: Path) -> None:
     """PUB-8, REC-17: it is not committed without the end of its block."""
-    code, said, _ = end(cluster.bootstrap_servers, "transaction", "last line", tmp_path)
-    assert f"{ROWS} records were not delivered to t" in said, said
+    code, stderr, _ = end(cluster.bootstrap_servers, "transaction", "last line", tmp_path)
+    assert f"{ROWS} records were not delivered to t" in stderr, stderr
     assert code == 1
 
 
 @pytest.mark.parametrize("how", ["last line", "dropped", "exception"])
-def test_a_reader_says_how_much_its_group_reads_again(
+def test_a_consumer_reports_how_many_records_its_group_reads_again(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
     """PUB-8: it commits nothing, because it does not know what was handled. Nothing is lost."""
-    code, said, _ = end(cluster.bootstrap_servers, "reader", how, tmp_path)
-    assert "The group g reads up to 7 records of t again" in said, said
+    code, stderr, _ = end(cluster.bootstrap_servers, "reader", how, tmp_path)
+    assert "The group g reads up to 7 records of t again" in stderr, stderr
     assert code == (1 if how == "exception" else 0)
 
 
@@ -165,8 +167,8 @@ def test_a_forked_process_finishes_nothing_of_its_parent(
     cluster: MockCluster, tmp_path: Path
 ) -> None:
     """PUB-8: the parent ends without exit handlers, so that all records would be its child's."""
-    code, said, _ = end(cluster.bootstrap_servers, "producer", "forked", tmp_path)
-    assert (code, said) == (0, "")
+    code, stderr, _ = end(cluster.bootstrap_servers, "producer", "forked", tmp_path)
+    assert (code, stderr) == (0, "")
     assert sum(offsets(cluster.kafka, FACTS)[1].values()) == 0
 
 

@@ -36,6 +36,7 @@ from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from connector.text import summarize_names
+from connector.watermarks.advance import advance
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import (
     UNKNOWN,
@@ -43,7 +44,6 @@ from connector.watermarks.frontier import (
     Ended,
     LineageRecord,
     Stall,
-    advance,
 )
 from connector.watermarks.stream_partition import KeyRange
 

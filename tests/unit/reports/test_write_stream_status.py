@@ -23,7 +23,12 @@ from connector.reports.write_stream_status import (
 )
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.write_streams.model import (
     Catalog,
     LastAppend,

@@ -19,8 +19,13 @@ from connector.state.source_checks import (
     ignored_claims,
 )
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
+from connector.watermarks.advance import advance
 from connector.watermarks.freshness import EndOffsets
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.watermarks.producer_epoch import OlderProducer
 
 S = 1_000_000

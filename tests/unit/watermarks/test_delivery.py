@@ -50,7 +50,7 @@ def test_the_oldest_open_change_is_the_smallest_that_is_under_way_or_failed(
         )
 
 
-def test_sending_a_failed_change_again_mends_it() -> None:
+def test_a_failed_change_that_is_sent_again_is_no_longer_failed() -> None:
     delivery = Delivery()
     delivery.sent(change(5))
     delivery.lost(change(5), "no broker")
@@ -62,7 +62,7 @@ def test_sending_a_failed_change_again_mends_it() -> None:
     assert not delivery.failed
 
 
-def test_one_of_two_copies_mends_the_other() -> None:
+def test_one_delivered_copy_of_a_failed_change_is_enough() -> None:
     delivery = Delivery()
     delivery.sent(change(5))
     delivery.sent(change(5))

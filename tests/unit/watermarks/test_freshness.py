@@ -22,7 +22,7 @@ def test_a_moment_counts_once_all_that_had_arrived_is_read() -> None:
     assert (reached.of(3), reached.of(2), reached.behind) == (200, 100, 1)
 
 
-def test_an_older_state_keeps_its_moment_as_long_as_it_is_remembered() -> None:
+def test_an_older_state_has_its_freshness_as_long_as_it_is_stored() -> None:
     """TBL-16"""
     freshness = NONE_ASKED
     for batch in range(1, MAX_CONTAINED + 3):
@@ -41,9 +41,7 @@ def test_an_empty_kafka_partition_that_a_batch_does_not_name_lacks_nothing() -> 
     assert (filled.of(2), filled.behind, filled.newest) == (100, 1, 200)
 
 
-def test_of_many_moments_that_no_batch_has_reached_the_newest_and_some_older_ones_are_kept() -> (
-    None
-):
+def test_of_many_times_that_no_batch_has_reached_the_newest_and_some_older_ones_stay() -> None:
     """TBL-16: ingest that lags keeps asking; what it asked is bounded, and whatever it reaches says
     some age, never too young a one.
     """
@@ -60,7 +58,7 @@ def test_of_many_moments_that_no_batch_has_reached_the_newest_and_some_older_one
     assert from_stored(FreshnessLog, to_stored(freshness)) == freshness
 
 
-def test_sixteen_moments_are_kept_before_some_are_forgotten() -> None:
+def test_sixteen_times_are_stored_before_some_are_dropped() -> None:
     """TBL-16"""
     freshness = NONE_ASKED
     for asked in range(1, MAX_PENDING + 2):

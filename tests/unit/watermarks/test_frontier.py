@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from connector.records.model import MAX_TIMESTAMP, ChildPartition, ChildPartitions
+from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
     BatchClaims,
     Frontier,
     LineageRecord,
     Stall,
-    advance,
     is_claim,
 )
 from connector.watermarks.stream_partition import KeyRange
@@ -26,7 +26,7 @@ def beats(name: str, *claims: int) -> BatchClaims:
     return BatchClaims(KAFKA_PARTITIONS, {name: dict(enumerate(claims))})
 
 
-def said(
+def lineage(
     *records: ChildPartitions,
     read_in: tuple[int, ...] = (0, 1),
     kafka_partitions: int = KAFKA_PARTITIONS,
@@ -68,7 +68,7 @@ def ends_of(frontier: Frontier) -> dict[str, int]:
 
 def test_low_watermark_is_the_least_over_stream_and_kafka_partitions() -> None:
     """WMK-3."""
-    frontier = after(said(announcement("a", "b")), beats("a", 50, 70), beats("b", 60, 40))
+    frontier = after(lineage(announcement("a", "b")), beats("a", 50, 70), beats("b", 60, 40))
     assert frontier.low_watermark == 40
 
 
@@ -79,9 +79,9 @@ def test_low_watermark_is_unknown_until_announced_in_every_kafka_partition() -> 
     spoken = after(beats("a", 50, 50))
     assert spoken.low_watermark is None
     assert spoken.undeclared == ["a"]
-    half = after(said(announcement("a"), read_in=(0,)), frontier=spoken)
+    half = after(lineage(announcement("a"), read_in=(0,)), frontier=spoken)
     assert half.low_watermark is None
-    assert after(said(announcement("a"), read_in=(1,)), frontier=half).low_watermark == 50
+    assert after(lineage(announcement("a"), read_in=(1,)), frontier=half).low_watermark == 50
 
 
 def test_named_stream_partitions_need_no_announcement() -> None:
@@ -98,7 +98,7 @@ def test_named_stream_partitions_need_no_announcement() -> None:
 
 def test_a_kafka_partition_that_a_record_names_holds_the_low_watermark() -> None:
     """WMK-4: producers may write to a new Kafka partition before a reader has listed it."""
-    frontier = after(said(announcement("a")), beats("a", 50, 50))
+    frontier = after(lineage(announcement("a")), beats("a", 50, 50))
     frontier = after(BatchClaims(3, {"a": {0: 60, 1: 60}}), frontier=frontier)
     assert frontier.low_watermark == 50
     assert after(BatchClaims(3, {"a": {2: 60}}), frontier=frontier).low_watermark == 60
@@ -106,7 +106,7 @@ def test_a_kafka_partition_that_a_record_names_holds_the_low_watermark() -> None
 
 def test_watermarks_only_move_forwards() -> None:
     """WMK-2."""
-    frontier = after(said(announcement("a")), beats("a", 50, 50), beats("a", 30, 90))
+    frontier = after(lineage(announcement("a")), beats("a", 50, 50), beats("a", 30, 90))
     assert frontier.low_watermark == 50
     assert frontier.partitions["a"].claims == {0: 50, 1: 90}
 
@@ -132,35 +132,36 @@ def test_the_example_of_a_split_and_a_merge() -> None:
     have ended.
     """
     frontier = after(
-        said(announcement("1", "2", "3")),
+        lineage(announcement("1", "2", "3")),
         beats("1", 500, 500),
         beats("2", 920, 920),
         beats("3", 925, 925),
     )
     merge = ("2", "3")
-    frontier = after(said(ends("2", 930, "4", parents=merge)), frontier=frontier)
+    frontier = after(lineage(ends("2", 930, "4", parents=merge)), frontier=frontier)
     assert "4" in frontier.waiting
     assert sorted(frontier.live) == ["1", "2", "3"]
     frontier = after(beats("1", 990, 990), frontier=frontier)
     assert frontier.low_watermark == 925, "3 holds it, not 2, which has ended"
-    once = after(said(ends("3", 930, "4", parents=merge)), frontier=frontier)
+    once = after(lineage(ends("3", 930, "4", parents=merge)), frontier=frontier)
     assert sorted(once.live) == ["1", "4"]
     assert once.low_watermark == 930
     assert ends_of(once) == {"2": 930, "3": 930}
     again = after(
-        said(ends("3", 930, "4", parents=merge), ends("2", 930, "4", parents=merge)), frontier=once
+        lineage(ends("3", 930, "4", parents=merge), ends("2", 930, "4", parents=merge)),
+        frontier=once,
     )
     assert again == once
 
 
 def test_a_parent_has_ended_when_its_end_was_read_everywhere() -> None:
     """WMK-7: in every Kafka partition below the number that its end names, and no further."""
-    frontier = after(said(announcement("p")), beats("p", 50, 50))
-    frontier = after(said(ends("p", 100, "x", "y"), read_in=(0,)), frontier=frontier)
+    frontier = after(lineage(announcement("p")), beats("p", 50, 50))
+    frontier = after(lineage(ends("p", 100, "x", "y"), read_in=(0,)), frontier=frontier)
     assert frontier.low_watermark == 50
     assert sorted(frontier.live) == ["p"]
     wider = after(BatchClaims(3), frontier=frontier)
-    done = after(said(ends("p", 100, "x", "y"), read_in=(1,)), frontier=wider)
+    done = after(lineage(ends("p", 100, "x", "y"), read_in=(1,)), frontier=wider)
     assert sorted(done.live) == ["x", "y"]
     assert done.low_watermark == 100, (
         "a child is no older than its start in any Kafka partition, new ones too"
@@ -173,39 +174,39 @@ def test_an_end_that_was_read_everywhere_counts_though_later_announcements_span_
     """
     end, later = ends("p", 100, "x"), announcement("x", start=200)
     frontier = after(
-        said(announcement("p")),
-        said(end, read_in=(0,)),
-        said(later, read_in=(0,), kafka_partitions=3),
+        lineage(announcement("p")),
+        lineage(end, read_in=(0,)),
+        lineage(later, read_in=(0,), kafka_partitions=3),
     )
     assert sorted(frontier.live) == ["p"]
-    assert sorted(after(said(end, read_in=(1,)), frontier=frontier).live) == ["x"]
+    assert sorted(after(lineage(end, read_in=(1,)), frontier=frontier).live) == ["x"]
 
 
 def test_an_end_that_is_read_before_its_announcement_holds_the_low_watermark() -> None:
     """WMK-7: a parent of whom only a child has spoken is waited for."""
     frontier = after(
-        said(ends("p", 100, "x"), read_in=(0,)),
-        said(announcement("x", "q"), read_in=(0,)),
+        lineage(ends("p", 100, "x"), read_in=(0,)),
+        lineage(announcement("x", "q"), read_in=(0,)),
         beats("x", 200, 200),
     )
     assert sorted(frontier.live) == ["p", "q"]
     assert frontier.low_watermark is None
 
 
-def test_whom_later_announcements_leave_out_has_ended() -> None:
+def test_a_stream_partition_that_later_announcements_omit_has_ended() -> None:
     """WMK-6: the first that omits it may have a part that is still to come; the next one shows that
     it has none.
     """
-    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), beats("b", 20, 20))
+    frontier = after(lineage(announcement("a", "b")), beats("a", 50, 50), beats("b", 20, 20))
     assert frontier.low_watermark == 20
-    assert after(said(announcement("a", start=1)), frontier=frontier) == frontier, (
+    assert after(lineage(announcement("a", start=1)), frontier=frontier) == frontier, (
         "a part that is read again says nothing"
     )
-    frontier = after(said(announcement("a", start=60)), frontier=frontier)
+    frontier = after(lineage(announcement("a", start=60)), frontier=frontier)
     assert frontier.low_watermark == 20
-    frontier = after(said(announcement("a", start=70), read_in=(0,)), frontier=frontier)
+    frontier = after(lineage(announcement("a", start=70), read_in=(0,)), frontier=frontier)
     assert frontier.low_watermark == 20
-    frontier = after(said(announcement("a", start=70), read_in=(1,)), frontier=frontier)
+    frontier = after(lineage(announcement("a", start=70), read_in=(1,)), frontier=frontier)
     assert frontier.low_watermark == 50
     assert ends_of(frontier) == {"b": 60}
 
@@ -216,12 +217,12 @@ def test_records_of_one_start_timestamp_are_one_announcement() -> None:
     second = ChildPartitions("root", 900, 390, (ChildPartition("3"),))
     claims = (beats("1", 920, 920), beats("2", 910, 910), beats("3", 930, 930))
     for order in ([first, second], [second, first], [second, first, second, first]):
-        at_once = after(together(*map(said, order)), *claims)
-        for frontier in (at_once, after(*map(said, order), *claims)):
+        at_once = after(together(*map(lineage, order)), *claims)
+        for frontier in (at_once, after(*map(lineage, order), *claims)):
             assert (sorted(frontier.live), frontier.low_watermark) == (["1", "2", "3"], 910)
     later = [replace(one, start_timestamp=940) for one in (second, first)]
     for number in (1, 2):
-        frontier = after(said(*later[:number]), frontier=frontier)
+        frontier = after(lineage(*later[:number]), frontier=frontier)
         assert sorted(frontier.live) == ["1", "2", "3"], "others may be in the next part"
 
 
@@ -229,22 +230,28 @@ def test_records_of_one_end_are_one_end() -> None:
     """WMK-6, WMK-7: a parent may name its children in several records."""
     parts = [ends("p", 100, name) for name in ("x", "y")]
     for order in (parts, parts[::-1]):
-        frontier = after(said(announcement("p")), beats("p", 50, 50), *map(said, order))
+        frontier = after(lineage(announcement("p")), beats("p", 50, 50), *map(lineage, order))
         assert (sorted(frontier.live), frontier.low_watermark) == (["x", "y"], 100)
 
 
 def test_an_announcement_without_children_ends_all_at_once() -> None:
     """WMK-6."""
-    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), said(announcement(start=60)))
+    frontier = after(
+        lineage(announcement("a", "b")),
+        beats("a", 50, 50),
+        lineage(announcement(start=60)),
+    )
     assert (list(frontier.live), ends_of(frontier)) == ([], {"a": 60, "b": 60})
 
 
 @pytest.mark.parametrize("named", [frozenset[str](), frozenset({"q"})])
-def test_who_ended_before_kafka_partitions_were_added_does_not_hold(named: frozenset[str]) -> None:
+def test_a_stream_partition_that_ended_before_kafka_partitions_were_added_delays_nothing(
+    named: frozenset[str],
+) -> None:
     """WMK-7, WMK-6: a commit, a load or a closed session, an omitted stream partition, and a root
     that the configuration names, for a reader that begins after the growth.
     """
-    frontier = after(said(announcement("p", root="p"), read_in=(0, 1, 2), kafka_partitions=3))
+    frontier = after(lineage(announcement("p", root="p"), read_in=(0, 1, 2), kafka_partitions=3))
     over = [
         announcement("commit", start=499, root="commit"),
         announcement(start=501, root="commit"),
@@ -254,7 +261,7 @@ def test_who_ended_before_kafka_partitions_were_added_does_not_hold(named: froze
         announcement(start=430, root="q"),
     ]
     for part in (over[:1], over[1:2], over[2:4], over[4:]):
-        frontier = advance(frontier, said(*part), now=0, roots=named)
+        frontier = advance(frontier, lineage(*part), now=0, roots=named)
     beat = BatchClaims(3, {"p": dict.fromkeys(range(3), 5000)})
     frontier = advance(frontier, beat, now=0, roots=named)
     assert (frontier.low_watermark, list(frontier.live)) == (5000, ["p"])
@@ -265,10 +272,12 @@ def test_an_end_that_was_sent_to_more_kafka_partitions_is_waited_for_there() -> 
     was lost before it, to the added ones, too.
     """
     end = ends("p", 100, "x")
-    frontier = after(said(announcement("p")), beats("p", 50, 50), said(end, read_in=(0,)))
-    frontier = after(said(end, read_in=(1,), kafka_partitions=3), frontier=frontier)
+    frontier = after(lineage(announcement("p")), beats("p", 50, 50), lineage(end, read_in=(0,)))
+    frontier = after(lineage(end, read_in=(1,), kafka_partitions=3), frontier=frontier)
     assert list(frontier.live) == ["p"]
-    assert list(after(said(end, read_in=(2,), kafka_partitions=3), frontier=frontier).live) == ["x"]
+    assert list(after(lineage(end, read_in=(2,), kafka_partitions=3), frontier=frontier).live) == [
+        "x"
+    ]
 
 
 def test_the_earliest_of_different_starts_counts() -> None:
@@ -276,24 +285,24 @@ def test_the_earliest_of_different_starts_counts() -> None:
     merge = ("p", "q")
     reports = [ends(name, at, "x", parents=merge) for name, at in (("p", 100), ("q", 130))]
     for order in (reports, reports[::-1]):
-        frontier = after(said(announcement(*merge)), *map(said, order))
+        frontier = after(lineage(announcement(*merge)), *map(lineage, order))
         assert (list(frontier.live), frontier.low_watermark) == (["x"], 100)
 
 
-def test_an_announcement_speaks_for_its_own_root() -> None:
+def test_an_announcement_counts_for_its_own_root_only() -> None:
     """WMK-6."""
     frontier = after(
-        said(announcement("a")),
-        said(announcement("b", root="other")),
-        said(announcement("c", root="other", start=9)),
-        said(announcement("c", root="other", start=10)),
+        lineage(announcement("a")),
+        lineage(announcement("b", root="other")),
+        lineage(announcement("c", root="other", start=9)),
+        lineage(announcement("c", root="other", start=10)),
     )
     assert sorted(frontier.live) == ["a", "c"]
 
 
 def test_an_undeclared_stream_partition_counts_and_cannot_lower() -> None:
     """WMK-8."""
-    frontier = after(said(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10))
+    frontier = after(lineage(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10))
     assert frontier.undeclared == ["typo"]
     assert frontier.low_watermark == 50
     frontier = after(beats("a", 90, 90), frontier=frontier)
@@ -303,7 +312,10 @@ def test_an_undeclared_stream_partition_counts_and_cannot_lower() -> None:
 def test_the_operator_ends_a_stream_partition() -> None:
     """WMK-8: no mistyped name stops a stream for ever; what it still says counts for nothing."""
     frontier = after(
-        said(announcement("a")), beats("a", 50, 50), beats("typo", 0, 10), beats("a", 90, 90)
+        lineage(announcement("a")),
+        beats("a", 50, 50),
+        beats("typo", 0, 10),
+        beats("a", 90, 90),
     )
     frontier = ended(frontier, "typo")
     assert frontier.low_watermark == 90
@@ -313,8 +325,8 @@ def test_the_operator_ends_a_stream_partition() -> None:
 def test_children_of_an_ended_parent_do_not_wait() -> None:
     """WMK-8."""
     frontier = after(
-        said(announcement("p", "q")),
-        said(ends("p", 100, "x", parents=("p", "q"))),
+        lineage(announcement("p", "q")),
+        lineage(ends("p", 100, "x", parents=("p", "q"))),
         beats("q", 10, 10),
     )
     assert "x" in frontier.waiting
@@ -323,8 +335,8 @@ def test_children_of_an_ended_parent_do_not_wait() -> None:
 
 def test_ended_names_are_forgotten_below_the_horizon() -> None:
     """WMK-9."""
-    split = said(ends("p", 100, "x"))
-    frontier = after(said(announcement("p")), split, beats("x", 900, 900))
+    split = lineage(ends("p", 100, "x"))
+    frontier = after(lineage(announcement("p")), split, beats("x", 900, 900))
     assert ends_of(advance(frontier, BatchClaims(2), now=0, horizon=100)) == {"p": 100}
     frontier = advance(frontier, BatchClaims(2), now=0, horizon=101)
     assert frontier.ended == {}
@@ -339,16 +351,16 @@ def together(*heard: BatchClaims) -> BatchClaims:
     return BatchClaims(
         max(one.kafka_partitions for one in heard),
         claims,
-        tuple(said for one in heard for said in one.lineage),
+        tuple(lineage for one in heard for lineage in one.lineage),
     )
 
 
-def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whatever_the_batches() -> (
+def test_a_forgotten_stream_partition_that_sends_and_ends_again_has_ended_with_any_batches() -> (
     None
 ):
     """WMK-7, WMK-9: whether it speaks and ends in one batch or in two does not matter."""
-    split, forgotten = said(ends("p", 110, "c"), ends("c", 120, "d")), 500
-    frontier = after(said(announcement("p")), beats("p", 100, 100), split, beats("d", 900, 900))
+    split, forgotten = lineage(ends("p", 110, "c"), ends("c", 120, "d")), 500
+    frontier = after(lineage(announcement("p")), beats("p", 100, 100), split, beats("d", 900, 900))
     frontier = advance(frontier, BatchClaims(2), now=0, horizon=forgotten)
     assert (list(frontier.live), frontier.ended) == (["d"], {})
     beat = beats("p", 106, 106)
@@ -359,19 +371,22 @@ def test_a_forgotten_stream_partition_that_speaks_and_ends_again_is_over_whateve
         assert again == frontier
 
 
-def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
+def test_an_end_below_the_horizon_makes_no_unknown_parent_known() -> None:
     """WMK-7, WMK-9: of a merge that is said again, the parent that was forgotten is not waited
     for.
     """
-    frontier = after(said(announcement("a", "slow")), beats("a", 900, 900))
+    frontier = after(lineage(announcement("a", "slow")), beats("a", 900, 900))
     chain = together(
-        beats("slow", 40, 40), said(ends("slow", 50, "child"), ends("child", 60, "grandchild"))
+        beats("slow", 40, 40),
+        lineage(ends("slow", 50, "child"), ends("child", 60, "grandchild")),
     )
     assert sorted(advance(frontier, chain, now=0, horizon=500).live) == ["a", "grandchild"]
-    assert advance(frontier, said(ends("forgotten", 50, "child")), now=0, horizon=500) == frontier
-    merge = said(ends("slow", 50, "child", parents=("slow", "forgotten")))
+    assert (
+        advance(frontier, lineage(ends("forgotten", 50, "child")), now=0, horizon=500) == frontier
+    )
+    merge = lineage(ends("slow", 50, "child", parents=("slow", "forgotten")))
     assert sorted(advance(frontier, merge, now=0, horizon=500).partitions) == ["a", "child"]
-    by_the_other = said(ends("forgotten", 50, "child", parents=("slow", "forgotten")))
+    by_the_other = lineage(ends("forgotten", 50, "child", parents=("slow", "forgotten")))
     waits = advance(frontier, by_the_other, now=0, horizon=500)
     assert (sorted(waits.live), sorted(waits.waiting)) == (
         ["a", "slow"],
@@ -380,15 +395,17 @@ def test_an_end_below_the_horizon_begins_nobody_who_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("is_announced", [True, False])
-def test_who_is_new_and_lags_behind_the_horizon_is_waited_for(is_announced: bool) -> None:
+def test_a_new_stream_partition_behind_the_horizon_delays_the_low_watermark(
+    is_announced: bool,
+) -> None:
     """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of
     somebody who begins late.
     """
-    frontier = after(said(announcement("a")), beats("a", 1000, 1000))
+    frontier = after(lineage(announcement("a")), beats("a", 1000, 1000))
     first = together(
         beats("new", 101, 0),
         beats("a", 1100, 1100),
-        *([said(announcement("new", root="new", start=99))] if is_announced else []),
+        *([lineage(announcement("new", root="new", start=99))] if is_announced else []),
     )
     frontier = advance(frontier, first, now=0, horizon=500)
     assert frontier.undeclared == ([] if is_announced else ["new"])
@@ -402,10 +419,13 @@ def test_a_root_is_over_where_its_newest_announcement_was_read_everywhere() -> N
     ends.
     """
     frontier = after(
-        together(said(announcement("a")), said(announcement(root="r", start=300), read_in=(0,))),
+        together(
+            lineage(announcement("a")),
+            lineage(announcement(root="r", start=300), read_in=(0,)),
+        ),
         beats("a", 1000, 900),
     )
-    older = said(
+    older = lineage(
         announcement("p", root="r", start=150), announcement(root="r", start=300), read_in=(1,)
     )
     assert frontier.past_roots == {}
@@ -419,23 +439,27 @@ def test_a_root_is_over_where_its_newest_announcement_was_read_everywhere() -> N
 
 def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() -> None:
     """WMK-7, WMK-6: they are not undeclared, and an announcement that leaves them out ends them."""
-    frontier = after(said(announcement("p")), beats("p", 50, 50), said(ends("c", 120, "d", "e")))
+    frontier = after(
+        lineage(announcement("p")),
+        beats("p", 50, 50),
+        lineage(ends("c", 120, "d", "e")),
+    )
     assert sorted(frontier.live) == ["d", "e", "p"]
-    frontier = after(said(ends("p", 110, "c")), frontier=frontier)
+    frontier = after(lineage(ends("p", 110, "c")), frontier=frontier)
     assert sorted(frontier.live) == ["d", "e"]
     assert frontier.undeclared == []
     assert frontier.low_watermark == 120
     assert Frontier.from_json(frontier.to_json()) == frontier
-    later = (said(announcement("e", start=at)) for at in (200, 210))
+    later = (lineage(announcement("e", start=at)) for at in (200, 210))
     assert list(after(*later, frontier=frontier).live) == ["e"]
 
 
-def test_the_children_of_whom_the_operator_ended_have_its_root() -> None:
+def test_the_children_of_a_closed_stream_partition_have_its_root() -> None:
     """WMK-8: what was said of the one that is over is not forgotten with it."""
     frontier = ended(
-        after(said(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p"
+        after(lineage(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p"
     )
-    frontier = after(said(ends("p", 60, "c")), frontier=frontier)
+    frontier = after(lineage(ends("p", 60, "c")), frontier=frontier)
     assert (sorted(frontier.live), frontier.undeclared) == (["c", "q"], [])
 
 
@@ -450,7 +474,7 @@ def restarted(number: int, k: tuple[int, ...]) -> BatchClaims:
     return BatchClaims(
         len(k),
         {name: dict.fromkeys(k, at + 50) for name in names},
-        said(*records, read_in=k, kafka_partitions=len(k)).lineage,
+        lineage(*records, read_in=k, kafka_partitions=len(k)).lineage,
     )
 
 
@@ -490,19 +514,22 @@ def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None
 def test_a_root_that_is_over_can_be_announced_again_later() -> None:
     """WMK-6: and one that the configuration names is never taken for over."""
     frontier = after(
-        said(announcement("a"), announcement("b", root="other")),
+        lineage(announcement("a"), announcement("b", root="other")),
         beats("a", 50, 50),
         beats("b", 60, 60),
     )
-    over = after(said(announcement(root="other", start=70)), frontier=frontier)
+    over = after(lineage(announcement(root="other", start=70)), frontier=frontier)
     assert (over.past_roots, list(over.live)) == ({"other": 70}, ["a"])
-    assert after(said(announcement("b2", root="other", start=69)), frontier=over) == over
-    assert list(after(said(announcement("b2", root="other", start=71)), frontier=over).live) == [
+    assert after(lineage(announcement("b2", root="other", start=69)), frontier=over) == over
+    assert list(after(lineage(announcement("b2", root="other", start=71)), frontier=over).live) == [
         "a",
         "b2",
     ]
     named = advance(
-        frontier, said(announcement(root="other", start=70)), now=0, roots=frozenset(["other"])
+        frontier,
+        lineage(announcement(root="other", start=70)),
+        now=0,
+        roots=frozenset(["other"]),
     )
     assert (named.past_roots, {root for root, _ in named.announcements}) == ({}, {"root", "other"})
 
@@ -519,9 +546,9 @@ def test_two_roots_may_each_cover_the_key_space() -> None:
         )
         return ChildPartitions(root, start, start, halves)
 
-    frontier = after(said(covers("r"), covers("s")))
+    frontier = after(lineage(covers("r"), covers("s")))
     assert frontier.uncovered() is None
-    with_hole = after(said(covers("r"), covers("s", end_of_first=b"g")))
+    with_hole = after(lineage(covers("r"), covers("s", end_of_first=b"g")))
     assert with_hole.uncovered() == ("s", KeyRange(b"g", b"m"))
 
 
@@ -547,16 +574,16 @@ def test_key_ranges_cover_the_key_space(
     """
     children = tuple(ChildPartition(f"p{n}", (), *keys) for n, keys in enumerate(ranges))
     frontier = after(
-        said(ChildPartitions("root", 1, 1, children)),
+        lineage(ChildPartitions("root", 1, 1, children)),
         *(beats(child.token, 50, 50) for child in children),
     )
     assert frontier.uncovered() == (wrong and ("root", wrong))
     assert frontier.low_watermark == (None if wrong else 50)
 
 
-def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
+def test_a_stall_has_the_kafka_partition_and_its_start() -> None:
     """WMK-12: by a clock that is handed in."""
-    frontier = after(said(announcement("a", "b")), beats("a", 50, 50), now=100)
+    frontier = after(lineage(announcement("a", "b")), beats("a", 50, 50), now=100)
     frontier = after(beats("a", 60, 60), beats("b", 70), frontier=frontier, now=200)
     assert frontier.stalls(now=399, stall_after=300) == []
     assert frontier.stalls(now=400, stall_after=300) == [Stall("b", 1, 0, 100)]
@@ -568,7 +595,7 @@ def test_who_stalls_is_named_with_its_kafka_partition_and_since_when() -> None:
 
 def test_the_low_watermark_is_stalled_from_when_it_last_moved() -> None:
     """TBL-11, WMK-12: whatever is read meanwhile that does not move it."""
-    frontier = after(said(announcement("a")), beats("a", 50, 50), now=100)
+    frontier = after(lineage(announcement("a")), beats("a", 50, 50), now=100)
     frontier = after(beats("a", 60), frontier=frontier, now=200)
     assert frontier.low_watermark == 50
     assert [frontier.is_stalled(now, stall_after=300) for now in (399, 400)] == [False, True]
@@ -577,7 +604,9 @@ def test_the_low_watermark_is_stalled_from_when_it_last_moved() -> None:
 def test_stalls_of_one_moment_are_in_the_order_of_their_names() -> None:
     """WMK-12."""
     names = ("c", "a", "d", "b")
-    frontier = after(said(announcement(*names)), *(beats(name, 50, 50) for name in names), now=100)
+    frontier = after(
+        lineage(announcement(*names)), *(beats(name, 50, 50) for name in names), now=100
+    )
     assert [stall.stream_partition for stall in frontier.stalls(now=400, stall_after=300)] == [
         "a",
         "b",

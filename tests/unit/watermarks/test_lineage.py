@@ -14,7 +14,12 @@ from connector.records.model import (
     Heartbeat,
     Record,
 )
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, LineageRecord, advance
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    LineageRecord,
+)
 from connector.watermarks.lineage import COMPLETE_AFTER, Announcements
 
 NOW = 1_000_000
@@ -56,7 +61,7 @@ def again(announcements: Announcements, now: int = NOW + RETENTION) -> list[Chil
     return announcements.due(announcement("nobody", 1), now)
 
 
-def test_who_speaks_first_is_announced_as_a_root_of_its_own_once() -> None:
+def test_a_stream_partition_is_announced_as_a_root_before_its_first_record() -> None:
     """WMK-6."""
     announcements = Announcements(RETENTION)
     assert sends(announcements, change("p", 50), change("p", 60), Heartbeat("p", 70)) == [
@@ -108,7 +113,7 @@ def test_at_least_four_times_in_the_retention() -> None:
     assert len(told) < 5 * 6
 
 
-def test_whom_the_caller_announces_is_not_announced_on_first_use() -> None:
+def test_a_stream_partition_that_the_caller_announces_is_not_announced_again() -> None:
     """WMK-6."""
     announcements = Announcements(RETENTION)
     assert (
@@ -121,7 +126,7 @@ def test_whom_the_caller_announces_is_not_announced_on_first_use() -> None:
     assert again(announcements) == [announcement("root", 89, "q")]
 
 
-def test_an_older_announcement_of_the_caller_says_nothing() -> None:
+def test_an_older_announcement_of_the_caller_changes_nothing() -> None:
     announcements = Announcements(RETENTION)
     assert (
         sends(
@@ -155,7 +160,9 @@ def test_records_of_one_start_timestamp_are_one_announcement(is_repeated: bool) 
 
 @pytest.mark.parametrize("is_automatic", [True, False])
 @pytest.mark.parametrize("between", [Heartbeat("p", 75), change("p", 75), Heartbeat("r", 75)])
-def test_a_record_between_two_parts_ends_nobody(between: Record, is_automatic: bool) -> None:
+def test_a_record_between_two_parts_ends_no_stream_partition(
+    between: Record, is_automatic: bool
+) -> None:
     """WMK-6, PUB-1: also a heartbeat of the timer, however long the second part waits for it."""
     announcements = Announcements(RETENTION)
     sends(announcements, announcement("root", 40, "p", "q", "r"))
@@ -172,7 +179,7 @@ def test_a_record_between_two_parts_ends_nobody(between: Record, is_automatic: b
     assert announcements.repeated(now) == [announcement("root", 89, "p", "q", "r")]
 
 
-def test_whom_an_announcement_omits_has_ended_when_all_its_parts_are_sent() -> None:
+def test_an_omitted_stream_partition_ends_when_all_parts_are_sent() -> None:
     """WMK-6: then a later announcement omits it, too, or the caller sends something else a minute
     later.
     """
@@ -191,17 +198,17 @@ def test_whom_an_announcement_omits_has_ended_when_all_its_parts_are_sent() -> N
 
 
 @pytest.mark.parametrize("how", ["sends", "reached", "flush"])
-def test_a_reader_ends_whom_one_announcement_omits(how: str) -> None:
+def test_a_reader_ends_a_stream_partition_that_an_announcement_omits(how: str) -> None:
     """WMK-6: soon, and without a second announcement of the caller."""
-    announcements, found = Announcements(7 * 24 * 3600 * 1_000_000), UNKNOWN
+    announcements, announced_names = Announcements(7 * 24 * 3600 * 1_000_000), UNKNOWN
     names = ("p", "q", "r")
     records = [announcement("root", NOW, *names), announcement("root", NOW + 50, "p", "q")]
     for record in records:
         records = [*announcements.due(record, NOW + 60), record]
         announcements.sent(record, NOW + 60)
-        heard = BatchClaims(1, lineage=tuple(LineageRecord(0, 1, one) for one in records))
-        found = advance(found, heard, now=0)
-    assert sorted(found.live) == [*names]
+        batch = BatchClaims(1, lineage=tuple(LineageRecord(0, 1, one) for one in records))
+        announced_names = advance(announced_names, batch, now=0)
+    assert sorted(announced_names.live) == [*names]
     later = NOW + 60 + COMPLETE_AFTER
     if how == "flush":
         later = NOW + 60
@@ -210,18 +217,18 @@ def test_a_reader_ends_whom_one_announcement_omits(how: str) -> None:
         announcements.complete(later, COMPLETE_AFTER)
     due = announcements.due(Heartbeat("p", NOW + 90), later, is_automatic=how != "sends")
     assert due == [announcement("root", NOW + 51, "p", "q")]
-    heard = BatchClaims(
+    batch = BatchClaims(
         1,
         {name: {0: NOW + 80} for name in ("p", "q")},
         tuple(LineageRecord(0, 1, one) for one in due),
     )
-    found = advance(found, heard, now=0)
-    assert found.low_watermark == NOW + 80
-    assert sorted(found.live) == ["p", "q"]
+    announced_names = advance(announced_names, batch, now=0)
+    assert announced_names.low_watermark == NOW + 80
+    assert sorted(announced_names.live) == ["p", "q"]
     assert announcements.due(Heartbeat("p", NOW + 95), later) == [], "it is said once"
 
 
-def test_who_begins_anew_does_not_speak_for_the_siblings() -> None:
+def test_a_new_producer_does_not_omit_the_siblings() -> None:
     """WMK-6: a process that knows of a child only, split off before its time."""
     announcements = Announcements(RETENTION)
     assert sends(announcements, change("a", 80)) == [announcement("a", 79, "a")]
@@ -229,7 +236,7 @@ def test_who_begins_anew_does_not_speak_for_the_siblings() -> None:
     assert again(announcements) == [announcement("a", 90, "c", "d")]
 
 
-def test_an_end_announces_those_whom_it_ends_not_who_reports_it() -> None:
+def test_an_end_announces_the_ended_stream_partitions_and_not_the_reporter() -> None:
     """WMK-7: the reporter of an end need not be a stream partition, and an announced one that is
     none would be waited for.
     """
@@ -241,7 +248,7 @@ def test_an_end_announces_those_whom_it_ends_not_who_reports_it() -> None:
     assert again(announcements) == [announcement("a", 90, "c"), announcement("b", 90, "c")]
 
 
-def test_a_merge_ends_who_has_reported_it() -> None:
+def test_a_merge_ends_the_parent_that_reports_it() -> None:
     """WMK-7."""
     announcements = Announcements(RETENTION)
     sends(announcements, change("a", 50), change("b", 50), ends("a", 60, "c", parents=("a", "b")))
@@ -253,7 +260,7 @@ def test_a_merge_ends_who_has_reported_it() -> None:
     ]
 
 
-def test_a_parent_whose_end_is_told_after_that_of_its_child_descends_as_it_should() -> None:
+def test_a_parent_whose_end_comes_after_that_of_its_child_has_its_descendants() -> None:
     """A source that is read again from several places tells of ends in another order."""
     announcements = Announcements(RETENTION)
     sends(
@@ -267,7 +274,7 @@ def test_a_parent_whose_end_is_told_after_that_of_its_child_descends_as_it_shoul
     ]
 
 
-def test_an_announcement_names_those_who_lived_at_its_time() -> None:
+def test_an_announcement_names_the_stream_partitions_that_were_live_at_its_time() -> None:
     """`watermark_is_honest`: a child that is named before it began would be ended by another
     process that speaks of the time between.
     """
@@ -305,7 +312,7 @@ def test_what_is_not_current_is_said_again_soon() -> None:
     assert again(announcements, NOW + retention + 3000) == []
 
 
-def test_through_whom_others_descend_is_not_forgotten() -> None:
+def test_a_stream_partition_with_live_descendants_is_not_forgotten() -> None:
     """WMK-6: a silent sibling keeps the announcement's time back, and with it those who are over
     since.
     """
@@ -319,7 +326,7 @@ def test_through_whom_others_descend_is_not_forgotten() -> None:
     assert again(announcements, NOW + 6 * RETENTION) == [announcement("root", 30, "a", "d")]
 
 
-def test_keys_are_announced_where_they_are_known() -> None:
+def test_known_key_ranges_are_announced() -> None:
     """WMK-9."""
     announcements = Announcements(RETENTION)
     children = (ChildPartition("a", ("p",), None, b"m"), ChildPartition("b", ("p",), b"m"))
@@ -342,7 +349,7 @@ def test_open_key_ranges_are_announced_as_they_came() -> None:
     assert again(announcements)[0].children == (ChildPartition("a", (), b"", b""),)
 
 
-def test_who_is_over_is_forgotten_after_the_retention() -> None:
+def test_an_ended_stream_partition_is_forgotten_after_the_retention() -> None:
     """WMK-6: until then somebody may have read the beginning in one Kafka partition, and not the
     end in another.
     """

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier, advance, join
+from connector.watermarks.advance import advance
+from connector.watermarks.frontier import (
+    UNKNOWN,
+    BatchClaims,
+    Frontier,
+    join,
+)
 from connector.watermarks.producer_epoch import (
     EPOCH_HEADER,
     EpochRun,

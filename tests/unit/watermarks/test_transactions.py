@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.errors import BufferFullError, ConfigError
+from connector.errors import ConfigError, ConnectorError
 from connector.records.model import (
     ChildPartition,
     ChildPartitions,
@@ -21,14 +21,16 @@ from connector.records.model import (
 )
 from connector.records.rejection import Position, Reason, Rejection
 from connector.watermarks.reader_state import ReaderState
-from connector.watermarks.released import Released, Staged, released_of
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
     Item,
     Late,
     Rejected,
+    Released,
+    Staged,
     TransactionAssembler,
     WholeTransaction,
+    released_of,
 )
 from tests.changes import part as change
 
@@ -46,17 +48,17 @@ class Reader:
     def __init__(
         self, kafka_partitions: int = 1, *, state: bytes | None = None, most: int = 10**9
     ) -> None:
-        known = None if state is None else ReaderState.from_bytes(state)
+        stored = None if state is None else ReaderState.from_bytes(state)
         self.kafka_partitions = kafka_partitions
         self.tracker = (
-            WatermarkTracker() if known is None else WatermarkTracker(frontier=known.frontier)
+            WatermarkTracker() if stored is None else WatermarkTracker(frontier=stored.frontier)
         )
         self.assembler = TransactionAssembler(
-            self.tracker, "t", "id", state=known, max_buffered_bytes=most
+            self.tracker, "t", "id", state=stored, max_buffered_bytes=most
         )
         self.at = dict.fromkeys(range(kafka_partitions), 0)
-        if known is not None:
-            self.at |= {k: at[0] for k, at in known.offsets.items()}
+        if stored is not None:
+            self.at |= {k: at[0] for k, at in stored.offsets.items()}
 
 
 def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]:
@@ -65,7 +67,7 @@ def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]
         if isinstance(record, Rejection):
             reader.assembler.reject(record, position)
         else:
-            reader.tracker.hear(record, k, reader.kafka_partitions, ARRIVAL)
+            reader.tracker.add(record, k, reader.kafka_partitions, ARRIVAL)
             if isinstance(record, DataChange) and record.is_staged:
                 reader.assembler.add_staged(record, position)
             elif isinstance(record, DataChange) or (isinstance(record, Release) and k == 0):
@@ -79,10 +81,10 @@ def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]
 
 
 def taken(reader: Reader) -> list[Item]:
-    found = []
+    released = []
     while (item := reader.assembler.pop()) is not None:
-        found.append(item)
-    return found
+        released.append(item)
+    return released
 
 
 def announced(
@@ -136,9 +138,9 @@ def test_what_is_missing_is_counted_and_comes_late() -> None:
     """SUB-3: a transaction whose records are not all there says how many are missing."""
     reader = announced()
     parts = [change(5, b"%d" % n, id_="a", sequence=n, of=3) for n in range(3)]
-    (rejected, found) = read(reader, parts[0], BAD, Heartbeat("p", 5))
+    (rejected, released) = read(reader, parts[0], BAD, Heartbeat("p", 5))
     assert rejected == Rejected(BAD, place(0, 2))
-    assert found == whole(parts[0], missing=2, at=[(0, 1)])
+    assert released == whole(parts[0], missing=2, at=[(0, 1)])
     assert read(reader, parts[1]) == [Late(parts[1], place(0, 4))]
 
 
@@ -160,7 +162,7 @@ def test_a_full_buffer_names_the_stream_partition_that_lags() -> None:
     reader = announced(2, most=2500)
     read(reader, Heartbeat("p", 2))
     read(reader, change(3), change(4))
-    with pytest.raises(BufferFullError, match=r"Stream partition p .* Kafka partition 1") as caught:
+    with pytest.raises(ConnectorError, match=r"Stream partition p .* Kafka partition 1") as caught:
         read(reader, Heartbeat("p", 2), k=1)
         read(reader, Heartbeat("p", 9))
         read(reader, change(10))
@@ -169,18 +171,18 @@ def test_a_full_buffer_names_the_stream_partition_that_lags() -> None:
     assert read(reader, change(10), Heartbeat("p", 10)) == []
 
 
-def test_a_buffer_without_a_low_watermark_says_so() -> None:
+def test_a_full_buffer_names_the_missing_low_watermark() -> None:
     reader = Reader(most=1100)
     read(reader, change(3))
-    with pytest.raises(BufferFullError, match="not all stream partitions were announced"):
+    with pytest.raises(ConnectorError, match="not all stream partitions were announced"):
         read(reader, change(4))
 
 
-def test_a_program_that_never_acknowledges_is_told() -> None:
+def test_a_program_that_never_acknowledges_gets_an_error() -> None:
     reader = announced(most=2000)
     for number in range(1, 4):
         read(reader, change(number), Heartbeat("p", number))
-    with pytest.raises(BufferFullError, match="Call acknowledge") as caught:
+    with pytest.raises(ConnectorError, match="Call acknowledge") as caught:
         for number in range(4, 6):
             read(reader, change(number), Heartbeat("p", number))
     assert caught.value.code == "TRANSACTIONS_UNACKNOWLEDGED"
@@ -190,17 +192,17 @@ def test_a_state_continues_after_what_was_acknowledged() -> None:
     """SUB-3: nothing that was acknowledged comes twice, and nothing is left out."""
     reader = announced()
     first, second, open_ = change(3), change(4), change(9)
-    found = read(reader, open_, second, first, first, Heartbeat("p", 5))
-    late, one, other = found
+    released = read(reader, open_, second, first, first, Heartbeat("p", 5))
+    late, one, other = released
     assert isinstance(late, Late)
     assert read(reader, change(1)) == [Late(change(1), place(0, 6))]
     reader.assembler.acknowledge(one)
     reader.assembler.acknowledge(late)  # a second time
     state = reader.assembler.state()
-    known = ReaderState.from_bytes(state)
-    assert known.offsets == {0: (1, 7)}
-    assert known.acknowledged[:2] == (3, "")
-    assert known.frontier.low_watermark == 6
+    stored = ReaderState.from_bytes(state)
+    assert stored.offsets == {0: (1, 7)}
+    assert stored.acknowledged[:2] == (3, "")
+    assert stored.frontier.low_watermark == 6
 
     again = announced(state=state)
     log: list[Record] = [second, first, first, Heartbeat("p", 5)]
@@ -213,40 +215,40 @@ def test_a_state_without_anything_open_reads_nothing_again() -> None:
     reader = announced()
     (one,) = read(reader, change(3), Heartbeat("p", 5))
     reader.assembler.acknowledge(one)
-    known = ReaderState.from_bytes(reader.assembler.state())
-    assert known.offsets == {0: (3, 3)}
-    assert ReaderState.from_bytes(known.to_bytes()) == known
+    stored = ReaderState.from_bytes(reader.assembler.state())
+    assert stored.offsets == {0: (3, 3)}
+    assert ReaderState.from_bytes(stored.to_bytes()) == stored
 
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b"null", b"\xff", b'{"frontier": {}}'])
 def test_bytes_that_are_no_state_are_refused(text: bytes) -> None:
-    with pytest.raises(ConfigError, match="is not a state of a reader"):
+    with pytest.raises(ConfigError, match="are not a state of a reader"):
         ReaderState.from_bytes(text)
 
 
 # ── watermarks (SUB-2) ────────────────────────────────────────────────────────────────────────────
 
 
-def hear(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4) -> None:
+def add_claims(tracker: WatermarkTracker, record: Record, *places: int, named: int = 4) -> None:
     for k in places:
-        tracker.hear(record, k, named, ARRIVAL)
+        tracker.add(record, k, named, ARRIVAL)
 
 
 def test_a_reader_of_some_kafka_partitions_has_the_watermark_of_these() -> None:
     """SUB-2: the others need not speak, and the lagging Kafka partition has its own number."""
     tracker = WatermarkTracker(only=frozenset([1, 3]))
-    hear(tracker, ChildPartitions("root", 1, 0, (ChildPartition("p"),)), 1, 3)
-    hear(tracker, Heartbeat("p", 5), 1)
+    add_claims(tracker, ChildPartitions("root", 1, 0, (ChildPartition("p"),)), 1, 3)
+    add_claims(tracker, Heartbeat("p", 5), 1)
     assert tracker.advance(0, 4) is None
     assert tracker.lagging_partition is not None
     assert tracker.lagging_partition.kafka_partition == 3
-    hear(tracker, Heartbeat("p", 4), 3)
-    found = tracker.advance(0, 4)
-    assert found is not None
-    assert (found.low_watermark, found.lagging_partition) == (5, tracker.lagging_partition)
+    add_claims(tracker, Heartbeat("p", 4), 3)
+    released = tracker.advance(0, 4)
+    assert released is not None
+    assert (released.low_watermark, released.lagging_partition) == (5, tracker.lagging_partition)
     end = ChildPartitions("p", 9, 0, (ChildPartition("c", ("p",)),))
-    hear(tracker, end, 1, named=2)  # before there was a Kafka partition 3
-    hear(tracker, Heartbeat("c", 20), 1, 3)
+    add_claims(tracker, end, 1, named=2)  # before there was a Kafka partition 3
+    add_claims(tracker, Heartbeat("c", 20), 1, 3)
     assert tracker.advance(0, 4) == Watermark(21, tracker.lagging_partition)
 
 
@@ -254,27 +256,27 @@ def test_a_watermark_comes_only_when_it_advances() -> None:
     """SUB-2."""
     tracker = WatermarkTracker(roots=frozenset("p"))
     assert tracker.advance(0, 1) is None
-    hear(tracker, Heartbeat("p", 5), 0, named=1)
+    add_claims(tracker, Heartbeat("p", 5), 0, named=1)
     assert tracker.has_news
-    found = tracker.advance(0, 1)
-    assert found is not None
-    assert found.low_watermark == 6
-    hear(tracker, Heartbeat("p", 3), 0, named=1)
+    released = tracker.advance(0, 1)
+    assert released is not None
+    assert released.low_watermark == 6
+    add_claims(tracker, Heartbeat("p", 3), 0, named=1)
     assert tracker.advance(0, 1) is None
     # An estimate that is after the arrival by more than the clocks may differ claims nothing.
     far = replace(change(6), estimated_low_watermark=ARRIVAL + 300_000_001)
-    hear(tracker, far, 0, named=1)
+    add_claims(tracker, far, 0, named=1)
     assert tracker.advance(0, 1) is None
 
 
 def test_an_added_kafka_partition_holds_the_watermark_until_it_is_read() -> None:
     """SUB-2, WMK-4."""
     tracker = WatermarkTracker(roots=frozenset("p"))
-    hear(tracker, Heartbeat("p", 5), 0, named=1)
+    add_claims(tracker, Heartbeat("p", 5), 0, named=1)
     assert tracker.advance(0, 1) is not None
-    hear(tracker, Heartbeat("p", 8), 0, named=2)
+    add_claims(tracker, Heartbeat("p", 8), 0, named=2)
     assert tracker.advance(0, 1) is None
-    hear(tracker, Heartbeat("p", 8), 1, named=2)
+    add_claims(tracker, Heartbeat("p", 8), 1, named=2)
     assert tracker.advance(0, 1) is not None
 
 
@@ -296,11 +298,11 @@ def test_each_row_of_a_committed_write_stream_is_one_transaction(
         for offset, (at, key) in enumerate(rows)
     ]
     again = [sent[n] for n in copies if n < len(sent)]
-    found = read(announced(), *sent, *again, Heartbeat("p", 9))
-    whole_ones = [one.changes for one in found if isinstance(one, WholeTransaction)]
+    released = read(announced(), *sent, *again, Heartbeat("p", 9))
+    whole_ones = [one.changes for one in released if isinstance(one, WholeTransaction)]
     assert sorted(whole_ones, key=sent_at) == [(one,) for one in sent]
-    assert [one.change for one in found if isinstance(one, Late)] == again
-    assert all(one.is_duplicate for one in found if isinstance(one, Late))
+    assert [one.change for one in released if isinstance(one, Late)] == again
+    assert all(one.is_duplicate for one in released if isinstance(one, Late))
 
 
 def sent_at(changes: tuple[DataChange, ...]) -> int:
@@ -316,7 +318,7 @@ def release(at: int, upto: int = 2) -> Release:
     return Release("p", at, (OffsetRange("s/w", 0, upto),))
 
 
-def test_rows_come_at_once_and_their_release_at_its_place() -> None:
+def test_rows_come_at_once_and_their_release_in_order() -> None:
     """WRS-22: a release is one transaction in the order of commit timestamp and position."""
     reader = announced()
     assert read(reader, row(0), change(5), row(1)) == [
@@ -375,7 +377,7 @@ def test_rows_are_not_kept_in_memory() -> None:
     for number in range(50):
         (one,) = read(reader, row(number))
         reader.assembler.acknowledge(one)
-    with pytest.raises(BufferFullError, match="Call acknowledge"):
+    with pytest.raises(ConnectorError, match="Call acknowledge"):
         for number in range(50, 60):
             read(reader, row(number))
 

@@ -45,13 +45,13 @@ def logged(
 
 def after(
     logged: ReleaseProgress,
-    found: Mapping[int, int] | None,
+    completed_progress: Mapping[int, int] | None,
     *,
     batch: int = 1,
     end: Mapping[int, int] = END,
     horizon: int | None = None,
 ) -> tuple[ReleaseProgress, list[ReleasedRange]]:
-    return logged.completed(batch, found, end, horizon)
+    return logged.completed(batch, completed_progress, end, horizon)
 
 
 def waiting_for_a_row() -> ReleaseProgress:
@@ -144,8 +144,8 @@ def test_it_is_withheld_once_the_end_offsets_were_read() -> None:
     known = waiting_for_a_row()
     assert withheld(after(known, {0: 9}, batch=2, end=PART)[0]) == [Withheld.NO]
     assert withheld(after(known, NO_NEWS, batch=2, end=PART)[0]) == [Withheld.NO]
-    for found in ({0: 9}, NO_NEWS):
-        rejected, ranges = after(known, found, batch=2)
+    for completed_progress in ({0: 9}, NO_NEWS):
+        rejected, ranges = after(known, completed_progress, batch=2)
         assert (withheld(rejected), ranges) == ([Withheld.ROWS], [])
         assert not rejected.is_waiting
         replayed, ranges = after(logged(rejected, batch=3, staged=("w/a",)), {0: 10}, batch=3)

@@ -17,9 +17,11 @@ from connector.write_streams.rules import (
     commit,
     commit_fault,
     discard_fault,
+    fault_error,
     is_expired,
     place,
     recorded_commit,
+    refused,
     release_timestamp,
 )
 
@@ -90,7 +92,7 @@ def test_a_write_stream_refuses_an_append_a_commit_or_a_discard_for_one_reason(
     assert tuple(found) == faults
 
 
-def test_a_write_stream_that_is_not_there_is_not_found() -> None:
+def test_a_missing_write_stream_has_the_fault_not_found() -> None:
     """WRS-14."""
     assert commit_fault(None, 1, 1) is discard_fault(None, 1, 1) is Fault.NOT_FOUND
 
@@ -114,3 +116,19 @@ def test_a_release_is_after_the_last_heartbeat_and_the_last_release() -> None:
     assert release_timestamp(50, 60, 0) == 61
     assert release_timestamp(50, 0, 60) == 61
     assert release_timestamp(62, 60, 60) == 62
+
+
+@pytest.mark.parametrize("fault", list(Fault))
+def test_the_error_of_a_write_stream_has_its_fault(fault: Fault) -> None:
+    """WRS-12 to WRS-14."""
+    error = fault_error(fault, "w1/p")
+    assert (error.stream, error.fault) == ("w1/p", fault)
+    assert "w1/p" in error.problem
+    assert error.remedy
+
+
+def test_a_refused_commit_names_each_write_stream() -> None:
+    """WRS-14: `faults` has all of them, and the text the first five."""
+    error = refused("committed", {f"w{n}/p": Fault.NOT_FINALIZED for n in range(7)})
+    assert error.faults == tuple((f"w{n}/p", "NOT_FINALIZED") for n in range(7))
+    assert "w4/p: NOT_FINALIZED, and 2 more" in error.cause

@@ -11,7 +11,7 @@ from connector.kafka.consume.decode import ConsumerRecord, ReleaseCopies
 from connector.records.model import Heartbeat, OffsetRange, Record, Release, WriteStreamOffset
 from connector.records.rejection import Position
 from connector.validation import KafkaRecord
-from connector.watermarks.released import Staged, released_of
+from connector.watermarks.transactions import Staged, released_of
 from tests.changes import part
 
 RELEASE = Release("p", 5, (OffsetRange("s/w", 0, 2),))
