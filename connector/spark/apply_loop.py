@@ -43,7 +43,7 @@ CHECK_EVERY_S: Final = 1.0
 _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
-Say = Callable[[str], None]
+OnLine = Callable[[str], None]
 Stood = tuple[int, TableState]
 """A version of a table, and its table state."""
 
@@ -72,12 +72,12 @@ class JobLog:
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Functions that are called while tables are applied: `record` when a round ends, with the
-    version of each table at its cut; `say` with a line about each apply; `on_step` after each step
+    version of each table at its cut; `on_line` with a line about each apply; `on_step` after each step
     of an apply.
     """
 
     record: Callable[[str, Cut, Mapping[str, Stood]], None]
-    say: Say
+    on_line: OnLine
     on_step: Callable[[str], None]
 
 
@@ -96,7 +96,8 @@ class _Round:
 
 
 class Applies:
-    """The applies of all tables of a configuration. Use it from one thread only, except `heard`,
+    """The applies of all tables of a configuration. Use it from one thread only, except
+    `batch_logged`,
     `between` and `add_job`.
     """
 
@@ -106,15 +107,15 @@ class Applies:
         config: ConnectorConfig,
         tables: Mapping[str, Table],
         changelogs: Mapping[str, Changelog],
-        worlds: Mapping[str, IngestPorts],
-        journal: JobLog,
+        ports: Mapping[str, IngestPorts],
+        job_log: JobLog,
         merge_few: MergeFew | None,
         listener: Listener,
     ) -> None:
         self._spark, self._config, self._tables = spark, config, tables
-        self._changelogs, self._worlds = changelogs, worlds
-        self._journal, self._record = journal, listener.record
-        self._say, self._on_step = listener.say, listener.on_step
+        self._changelogs, self._ports = changelogs, ports
+        self._job_log, self._record = job_log, listener.record
+        self._on_line, self._on_step = listener.on_line, listener.on_step
         self._merge_few = merge_few
         self._names = {
             stream: [name for name, one in config.tables.items() if one.stream == stream]
@@ -126,7 +127,7 @@ class Applies:
         self._alone = {name: threading.Lock() for name in tables}
         most = config.spark.max_parallel_applies
         self._entry = _Entry(lambda: most or applies_at_once(spark))
-        self._journalling = threading.Lock()
+        self._adding = threading.Lock()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
         self._begin_anew()
@@ -140,7 +141,7 @@ class Applies:
         self._asked = float("-inf")
         self._under_way: dict[Future[tuple[bool, Stood]], tuple[_Round, str]] = {}
 
-    def heard(self, stream: str) -> None:
+    def batch_logged(self, stream: str) -> None:
         """Note that a batch of the stream was logged. Any thread may call it."""
         self._news[stream] = True
         self._wake.set()
@@ -152,8 +153,8 @@ class Applies:
 
     def add_job(self, job: Job) -> None:
         """Add the job to the history. Any thread may call it."""
-        with self._journalling:
-            self._journal.add_job(job)
+        with self._adding:
+            self._job_log.add_job(job)
 
     def all(self, stop: threading.Event | None = None) -> None:
         """Bring all tables of a stream to one cut (TBL-10).
@@ -201,7 +202,7 @@ class Applies:
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()
         if now >= self._asked + self._look_every_s:
-            bounds, set_paces, self._asked = self._journal.bounds(), self._journal.paces(), now
+            bounds, set_paces, self._asked = self._job_log.bounds(), self._job_log.paces(), now
             self._paces = {
                 stream: {
                     name: pace_in_force(self._config.tables[name], bounds, set_paces)
@@ -236,8 +237,8 @@ class Applies:
 
     def _cut(self, stream: str) -> Cut:
         of = self._config.streams[stream]
-        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._say)
-        return progress.cut(self._worlds[stream].now(), of.stall_after_s, of.wait_s)
+        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._on_line)
+        return progress.cut(self._ports[stream].now(), of.stall_after_s, of.wait_s)
 
     def _begin(
         self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None
@@ -299,8 +300,8 @@ class Applies:
 
     def _apply(self, name: str, cut: Cut) -> bool:
         table, definition = self._tables[name], self._config.tables[name]
-        world, changelog = self._worlds[definition.stream], self._changelogs[definition.stream]
-        started_at, before = world.now(), table.table_state()
+        ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
+        started_at, before = ports.now(), table.table_state()
         job = Job(
             JobKind.APPLY,
             name,
@@ -319,16 +320,16 @@ class Applies:
             with applying(name):
                 return apply(
                     *(table, changelog, definition.source, cut),
-                    publish=world.publish,
+                    publish=ports.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
-                    discarded=partial(_discarded, world),
+                    discarded=partial(_discarded, ports),
                     merge_few=self._merge_few,
                 )
 
         try:
-            applied = repeating(once, f"table {name}", self._say)
+            applied = repeating(once, f"table {name}", self._on_line)
         except ConnectorError as error:
-            self.add_job(replace(job, ended_at=world.now(), error=error.problem))
+            self.add_job(replace(job, ended_at=ports.now(), error=error.problem))
             raise
         if applied is None and tries > 1 and (after := table.table_state()) != before:
             # The try that lost executors had committed. How many changes it had is not known.
@@ -341,11 +342,11 @@ class Applies:
             letters=applied.letters,
             watermark_after=applied.table_state.apply_watermark,
         )
-        self.add_job(replace(done, ended_at=world.now()))
+        self.add_job(replace(done, ended_at=ports.now()))
         self._on_step(f"table {name}: job recorded")
         became = "became a table letter" if applied.letters == 1 else "became table letters"
         letters = f"; {counted(applied.letters, 'change')} {became}" if applied.letters else ""
-        self._say(
+        self._on_line(
             f"table {name}: {counted(applied.changes, 'change')} applied, up to batch"
             f" {applied.table_state.to_batch}{letters}"
         )
@@ -437,13 +438,13 @@ class _Upkeep:
             self._maintain(stream)
 
 
-def _discarded(world: IngestPorts) -> frozenset[str]:
+def _discarded(ports: IngestPorts) -> frozenset[str]:
     """The ids of discarded dead letters.
 
     The set is empty while the ledger cannot be read. The blocked rows then wait a little longer.
     """
     try:
-        return world.discarded()
+        return ports.discarded()
     except (BrokerError, TopicError):
         return frozenset()
 

@@ -57,7 +57,7 @@ class Losses:
 def repeating(
     act: Callable[[], Done],
     what: str,
-    say: Callable[[str], None] = lambda line: None,
+    on_line: Callable[[str], None] = lambda line: None,
     stop: threading.Event | None = None,
 ) -> Done:
     """Call `act`, and again if executors were lost meanwhile, up to `REPEATS` times (SCL-4).
@@ -73,7 +73,7 @@ def repeating(
             pause = losses.pause_after(error)
             if pause is None:
                 raise
-            say(repeated(what, error, pause))
+            on_line(repeated(what, error, pause))
             if (stop or threading.Event()).wait(pause):
                 raise
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig
-from connector.spark.apply_loop import Applies, JobLog, Listener, Say, Stood
+from connector.spark.apply_loop import Applies, JobLog, Listener, OnLine, Stood
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
@@ -32,7 +32,7 @@ from connector.state.stream_progress import Cut
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `worlds` has an entry for every stream.
+    """All streams and tables of a configuration. `ports` has an entry for every stream.
     `merge_few` merges few changes without Spark (TBL-13).
 
     `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
@@ -43,22 +43,22 @@ class Pipeline:
         self,
         spark: SparkSession,
         config: ConnectorConfig,
-        worlds: Mapping[str, IngestPorts],
-        journal: JobLog,
+        ports: Mapping[str, IngestPorts],
+        job_log: JobLog,
         merge_few: MergeFew | None = None,
-        say: Say = lambda line: None,
+        on_line: OnLine = lambda line: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
-        self._worlds = worlds
-        self._journal = journal
+        self._ports = ports
+        self._job_log = job_log
         self._on_step = on_step
-        self._cuts = {name: journal.newest_cut(name) for name in config.streams}
-        self._say = say
+        self._cuts = {name: job_log.newest_cut(name) for name in config.streams}
+        self._on_line = on_line
         self._streams = {
             name: StreamIngest(
-                *(spark, config, stream, worlds[name], say, journal.bounds),
+                *(spark, config, stream, ports[name], on_line, job_log.bounds),
                 on_step=partial(self._step, f"stream {name}"),
-                heard=partial(self._heard, name),
+                on_batch_done=partial(self._batch_logged, name),
             )
             for name, stream in config.streams.items()
         }
@@ -75,8 +75,8 @@ class Pipeline:
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
-            *(spark, config, self._tables, changelogs, worlds, journal, merge_few),
-            Listener(self._record, lambda line: self._say(line), on_step),
+            *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
+            Listener(self._record, lambda line: self._on_line(line), on_step),
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
@@ -87,7 +87,7 @@ class Pipeline:
         for name, ingest in self._streams.items():
             if not stop.is_set():
                 once = partial(self._ingest_once, ingest, stop)
-                repeating(once, f"stream {name}", self._say, stop)
+                repeating(once, f"stream {name}", self._on_line, stop)
         self._applies.all(stop)
         for stream in self._streams:
             self._maintain(upkeep, stop, stream)
@@ -98,7 +98,7 @@ class Pipeline:
             ingest.wait(stop)
         ingest.take_requests()
         ingest.check_transactions(is_last=True)
-        ingest.renew()
+        ingest.refresh()
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set. Then finish the work in flight, and apply
@@ -108,7 +108,7 @@ class Pipeline:
         try:
             for name, ingest in self._streams.items():
                 start = partial(ingest.start, once=False)
-                repeating(start, f"stream {name}", self._say, stop)
+                repeating(start, f"stream {name}", self._on_line, stop)
             self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
         finally:
             for ingest in self._streams.values():
@@ -120,8 +120,8 @@ class Pipeline:
         for ingest in self._streams.values():
             ingest.check(again=again)
 
-    def _heard(self, stream: str) -> None:
-        self._applies.heard(stream)
+    def _batch_logged(self, stream: str) -> None:
+        self._applies.batch_logged(stream)
 
     def _upkeep(self) -> dict[str, list[Maintenance]]:
         """The maintenance of each stream: first that of its tables, then that of its changelog."""
@@ -136,8 +136,8 @@ class Pipeline:
     def _upkeep_of_table(self, stream: str, name: str) -> Maintenance:
         table = self._tables[name]
         maintained = Maintained(
-            passed=table.passed,
-            begun_at=table.begun_at,
+            new_commits=table.new_commits,
+            oldest_commit_at=table.oldest_commit_at,
             compact=lambda: table.compact(partial(self._applies.between, name)),
             clean=partial(self._clean_table, stream, name),
             clean_log=partial(self._clean_table_log, stream, name),
@@ -147,17 +147,17 @@ class Pipeline:
         return Maintenance(
             *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), maintained),
             retention_s=self._config.streams[stream].retention.table_file_s,
-            last_clean=partial(self._journal.last_clean_up, name, ""),
+            last_clean=partial(self._job_log.last_clean_up, name, ""),
             add_job=self._applies.add_job,
-            say=self._say,
+            on_line=self._on_line,
             is_late=self._is_late,
         )
 
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
         maintained = Maintained(
-            passed=ingest.changelog.passed,
-            begun_at=ingest.changelog.begun_at,
+            new_commits=ingest.changelog.new_commits,
+            oldest_commit_at=ingest.changelog.oldest_commit_at,
             compact=ingest.compact,
             clean=partial(self._clean_changelog, stream),
             clean_log=partial(self._clean_changelog_log, stream),
@@ -165,15 +165,15 @@ class Pipeline:
         return Maintenance(
             *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), maintained),
             retention_s=self._config.streams[stream].retention.file_s,
-            last_clean=partial(self._journal.last_clean_up, "", stream),
+            last_clean=partial(self._job_log.last_clean_up, "", stream),
             add_job=self._applies.add_job,
-            say=self._say,
+            on_line=self._on_line,
             is_late=self._is_late,
         )
 
     def _is_late(self, now: int) -> bool:
         """Whether a batch has waited too long for an apply of one of the tables."""
-        bounds, paces = self._journal.bounds(), self._journal.paces()
+        bounds, paces = self._job_log.bounds(), self._job_log.paces()
         for stream, ingest in self._streams.items():
             progress = ingest.changelog.progress(with_frontier=False)
             for name in self._tables_of(stream):
@@ -191,7 +191,7 @@ class Pipeline:
         """
         for each in upkeep[stream]:
             if not stop.is_set():
-                each.after_round(self._worlds[stream].now())
+                each.after_round(self._ports[stream].now())
 
     def _clean_table(self, stream: str, name: str, now: int) -> Work:
         """Delete old versions of a table.
@@ -203,7 +203,7 @@ class Pipeline:
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
         known = {of: self._tables[of].version_at(before) for of in self._tables_of(stream)}
         oldest = {of: version for of, version in known.items() if version is not None}
-        self._journal.forget_cuts(
+        self._job_log.forget_cuts(
             stream, oldest, self._cuts[stream] if self._keeps_newest_cut(stream, now) else None
         )
         kept = self._kept_versions(stream, name, now)
@@ -285,12 +285,12 @@ class Pipeline:
             # The newest record is the one with the latest time.
             record = CutRecord(
                 *(stream, cut.low_watermark, cut.batch, 0, merged),
-                recorded_at=self._worlds[stream].now(),
+                recorded_at=self._ports[stream].now(),
                 versions=versions,
             )
             follows = record.follows(self._cuts[stream])
             if follows is not None:
-                self._journal.add_cut(follows)
+                self._job_log.add_cut(follows)
                 self._cuts[stream] = follows
 
     def _record_again(self, stream: str) -> None:
@@ -314,6 +314,6 @@ class Pipeline:
             with self._recording:
                 if self._cuts[stream] is not recorded:
                     return  # a round has ended meanwhile, and snapshots must not go back
-                again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
-                self._journal.add_cut(again)
+                again = replace(recorded, recorded_at=self._ports[stream].now(), versions=versions)
+                self._job_log.add_cut(again)
                 self._cuts[stream] = again

@@ -38,7 +38,7 @@ bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
 
-Say = Callable[[str], None]
+OnLine = Callable[[str], None]
 
 
 class _StoppedError(Exception):
@@ -46,23 +46,23 @@ class _StoppedError(Exception):
 
 
 class StreamIngest:
-    """The streaming query of one stream. `heard` is called after each batch."""
+    """The streaming query of one stream. `on_batch_done` is called after each batch."""
 
     def __init__(
         self,
         spark: SparkSession,
         config: ConnectorConfig,
         stream: StreamConfig,
-        world: IngestPorts,
-        say: Say,
+        ports: IngestPorts,
+        on_line: OnLine,
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
-        heard: Callable[[], None] = lambda: None,
+        on_batch_done: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark, self._config, self._stream = spark, config, stream
-        self._earliest = world.earliest
-        self._say = say
-        self._bounds, self._heard = bounds, heard
+        self._earliest = ports.earliest
+        self._on_line = on_line
+        self._bounds, self._on_batch_done = bounds, on_batch_done
         self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
@@ -77,7 +77,7 @@ class StreamIngest:
         self._ingest = Ingest(
             stream,
             self.changelog,
-            world,
+            ports,
             known_tables=frozenset(table.source for table in tables),
             known_families=frozenset(column.family for table in tables for column in table.columns),
             reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
@@ -151,11 +151,11 @@ class StreamIngest:
             .start()
         )
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Update the freshness of the stream's states, if every record was read (TBL-16)."""
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping:
-                self._ingest.renew()
+                self._ingest.refresh()
 
     def take_requests(self) -> None:
         """Close the stream partitions that operators asked to close, and release the rows that they
@@ -163,7 +163,7 @@ class StreamIngest:
         """
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping and self._ingest.take_requests():
-                self._heard()
+                self._on_batch_done()
 
     def check_transactions(self, *, is_last: bool = False) -> None:
         """Look for transactions that lack records, if a check is due (ING-2). Batches may run
@@ -175,7 +175,7 @@ class StreamIngest:
                 return
             with self._in_flight:
                 if not self._stopping and self._ingest.keep_check(check):
-                    self._heard()
+                    self._on_batch_done()
 
     def compact(self) -> Work | None:
         """Merge small files of the changelog (TBL-15). None: it is not worth it.
@@ -188,7 +188,7 @@ class StreamIngest:
         with self._in_flight:
             if self._stopping:
                 return None
-            self.changelog.put_together(rewritten)
+            self.changelog.commit_rewritten(rewritten)
         return rewritten.work
 
     def expire(self, now: int) -> None:
@@ -246,7 +246,7 @@ class StreamIngest:
                 raise
             if not again:
                 return
-            self._say(repeated(f"stream {self._stream.name}", error, pause))
+            self._on_line(repeated(f"stream {self._stream.name}", error, pause))
             self.stop()
             self._begin_at = time.monotonic() + pause
 
@@ -281,7 +281,7 @@ class StreamIngest:
                 self.check_transactions()
                 every_s = self._ask_every_s()
                 if waited_s >= every_s:
-                    self.renew()
+                    self.refresh()
                     waited_s = 0.0
                 # Operators may change the bound during the pause.
                 pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
@@ -312,8 +312,8 @@ class StreamIngest:
                 self._failure = error
                 raise
         self._losses.over()
-        self._heard()
-        self._say(_batch_line(self._stream.name, progress, offsets))
+        self._on_batch_done()
+        self._on_line(_batch_line(self._stream.name, progress, offsets))
         self._on_step("batch ended")
 
 

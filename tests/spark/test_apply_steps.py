@@ -482,7 +482,7 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
         )
         stream.ingest()
     changelog = stream.changelog()
-    changelog.renew(changelog.progress())
+    changelog.update_progress(changelog.progress())
     for after, to in ((0, 3), (1, 2), (2, 3), (3, 3)):
         recent = changelog.recent_changes("t", after=after, to=to)
         assert recent is not None
@@ -492,7 +492,7 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
         )
     rewritten = changelog.rewrite()
     assert rewritten is not None
-    changelog.put_together(rewritten)
+    changelog.commit_rewritten(rewritten)
     assert changelog.recent_changes("t", after=2, to=3) is None
     stream.topic.send(account("late", 100))
     stream.ingest()

@@ -349,7 +349,7 @@ def test_a_streaming_query_survives_trimming_and_compaction(
     send("d")
     rewritten = changelog.rewrite()
     assert rewritten is not None
-    changelog.put_together(rewritten)
+    changelog.commit_rewritten(rewritten)
     send("e")
     send("f")
     assert changelog.trim(3, before=stream.clock + 10**9) == 3

@@ -140,9 +140,9 @@ def pipeline(
     config = ConnectorConfig(
         str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name
     )
-    journal = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
+    job_log = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
     return Pipeline(
-        *(stream.spark, config, {"s": stream.process()._world}, journal),
+        *(stream.spark, config, {"s": stream.process()._ports}, job_log),
         merge_every_other,
         on_step=on_step,
     )

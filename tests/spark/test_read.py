@@ -91,13 +91,13 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     stream.table(definition(max_staleness_s=600))
 
     stream.clock = at_20_00 + 15 * MINUTE
-    stream.process().renew()
+    stream.process().refresh()
     again = read(15)
     assert (rows_by_key(again.rows), again.as_of) == (stream.truth(), at_20_00 + 15 * MINUTE)
 
     stream.clock = at_20_00 + 30 * MINUTE
     stream.topic.send(account("c", 3, amount="3"))
-    stream.process().renew()
+    stream.process().refresh()
     with pytest.raises(StaleTableError):
         read(30)
 

@@ -113,7 +113,7 @@ class Ingest:
         self,
         stream: StreamConfig,
         changelog: Changelog,
-        world: IngestPorts,
+        ports: IngestPorts,
         *,
         known_tables: frozenset[str],
         known_families: frozenset[str] = frozenset(),
@@ -122,7 +122,7 @@ class Ingest:
     ) -> None:
         self._stream = stream
         self._changelog = changelog
-        self._world = world
+        self._ports = ports
         self._known_tables = known_tables
         self._known_families = known_families
         self._only_tables = known_tables if reject_unknown_tables else None
@@ -143,16 +143,16 @@ class Ingest:
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()
-        topic = self._world.topic()
+        topic = self._ports.topic()
         batch = self._changelog.find(offsets, topic.topic_id)
         if batch is None:
             self.recover()
             try:
                 batch = self._log(rows, offsets, topic)
             except (PySparkException, Py4JError) as error:
-                if self._world.read is None or not is_time_overflow(error):
+                if self._ports.read is None or not is_time_overflow(error):
                     raise
-                return self._read_again(offsets, topic, self._world.read)
+                return self._read_again(offsets, topic, self._ports.read)
         self._on_step("logged")
         return self._follow_up(batch)
 
@@ -187,7 +187,7 @@ class Ingest:
         """Raise `TopicError` if the topic cannot be read on from where the changelog ends. Call it
         before reading.
         """
-        topic = self._world.topic()
+        topic = self._ports.topic()
         self._changelog.check_topic(topic.topic_id, topic.kafka_partitions)
 
     def is_at_end(self) -> bool:
@@ -195,11 +195,11 @@ class Ingest:
         another topic.
         """
         newest = self._changelog.newest()
-        if newest is None or self._world.topic().topic_id != newest.topic_id:
+        if newest is None or self._ports.topic().topic_id != newest.topic_id:
             return False
-        return same(newest.offsets.end, self._world.high_watermarks())
+        return same(newest.offsets.end, self._ports.high_watermarks())
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
         are as fresh as now (TBL-16).
 
@@ -213,20 +213,20 @@ class Ingest:
         )
         if newest is None or progress.ingest_batch != newest.ingest_batch:
             return
-        if self._world.topic().topic_id != newest.topic_id:
+        if self._ports.topic().topic_id != newest.topic_id:
             return
         ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
         if is_at_end:
-            self._changelog.refresh(asked)
+            self._changelog.write_freshness(asked)
         if asked.at - self._counted_at < COUNT_EVERY_US:
             return
         self._counted_at = asked.at
-        hiding = () if is_at_end else not_passed(self._world.open_transactions(), ends)
+        hiding = () if is_at_end else not_passed(self._ports.open_transactions(), ends)
         if is_at_end or hiding:
             counted = self._with_outside(progress.renewed(ends, asked, hiding), 0)
             known = (progress.external_dead_letters, progress.open_transactions)
             if (counted.external_dead_letters, counted.open_transactions) != known:
-                self._changelog.renew(counted)
+                self._changelog.update_progress(counted)
 
     def take_requests(self) -> bool:
         """Close the stream partitions that operators want closed, and release the rows that they
@@ -241,7 +241,7 @@ class Ingest:
         ends, row_releases = self._requests(progress)
         if not ends and not row_releases:
             return False
-        topic = self._world.topic()
+        topic = self._ports.topic()
         if topic.topic_id != newest.topic_id:
             return False
         batch = replace(
@@ -265,8 +265,8 @@ class Ingest:
         a process that continues after a crash uses the same ones.
         """
         releases = progress.releases
-        row_releases = self._world.row_releases(releases.requests_to) if releases.open else ()
-        return tuple(self._world.ends(progress.closed_to)), tuple(row_releases)
+        row_releases = self._ports.row_releases(releases.requests_to) if releases.open else ()
+        return tuple(self._ports.ends(progress.closed_to)), tuple(row_releases)
 
     def check_transactions(self, *, is_last: bool = False) -> TransactionCheck | None:
         """Look for transactions that lack records, if a check is due, and take releases (ING-2).
@@ -274,7 +274,7 @@ class Ingest:
         It changes nothing: `keep_check` stores the result. Batches may be ingested meanwhile.
         `is_last`: no other check follows soon. None: there is no news.
         """
-        progress, now = self._changelog.progress(with_frontier=False), self._world.now()
+        progress, now = self._changelog.progress(with_frontier=False), self._ports.now()
         known, low = progress.transactions, progress.low_watermark
         before = known if self._checked is None else self._checked
         before = replace(
@@ -283,7 +283,7 @@ class Ingest:
             waits=known.waits,
             checked_to=max(before.checked_to, known.checked_to, progress.horizon or 0),
         )
-        releases = self._world.releases(before.released_to) if before.incomplete else ()
+        releases = self._ports.releases(before.released_to) if before.incomplete else ()
         found, ready = before.released(releases), replace(before, checked_at=0)
         if low is not None and (before.is_due(low, now) or (is_last and ready.is_due(low, now))):
             lacking, checked_to = incomplete_transactions(self._changelog, before, low)
@@ -312,18 +312,18 @@ class Ingest:
         known = progress.transactions
         # A batch, or a trim, may have been committed since the check.
         check = replace(check, declared=known.declared, waits=known.waits)
-        self._changelog.renew(replace(progress, transactions=check.trimmed(known.checked_to)))
+        self._changelog.update_progress(replace(progress, transactions=check.trimmed(known.checked_to)))
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
         return replace(
             progress,
-            external_dead_letters=self._world.outside(progress.external_dead_letters, published),
+            external_dead_letters=self._ports.outside(progress.external_dead_letters, published),
         )
 
     def _asked(self) -> EndOffsets:
-        at = self._world.now()
-        return EndOffsets(at, self._world.high_watermarks())
+        at = self._ports.now()
+        return EndOffsets(at, self._ports.high_watermarks())
 
     def _follow_up(self, batch: LoggedBatch) -> Progress:
         before = self._changelog.progress_before(batch)
@@ -339,7 +339,7 @@ class Ingest:
             # A process that did not log the batch does not know its schemas yet. Dead letters must
             # not depend on the process that writes them.
             self._learn_schemas(rejected)
-            published = self._world.publish(
+            published = self._ports.publish(
                 rejected_letters(
                     rejected, lambda record: self._explain(record, batch, before.horizon)
                 )
@@ -397,9 +397,9 @@ class Ingest:
         record of the batch has a schema with unknown fields. The time of the sample is that of the
         batch, so that a batch that runs again takes the same one.
         """
-        placement, partition_of = before.checks.placement, self._world.partition_of
+        placement, partition_of = before.checks.placement, self._ports.partition_of
         is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)
-        rows = self._world.count_rows(
+        rows = self._ports.count_rows(
             BatchRows(
                 changelog=self._changelog.path,
                 files=files,
@@ -488,23 +488,23 @@ class Ingest:
 
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Read the schema ids in `rows` from the registry that were not read yet."""
-        if self._world.schema_by_id is not None:
+        if self._ports.schema_by_id is not None:
             self._learn([row["id"] for row in schema_ids(rows).collect()])
 
     def _learn(self, ids: Iterable[int]) -> None:
-        if self._world.schema_by_id is None:
+        if self._ports.schema_by_id is None:
             return
         known = self._schemas.by_id
         unseen = [id_ for id_ in ids if id_ not in known]
         self._schemas = codec.Schemas(
-            {**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}}
+            {**known, **{id_: self._ports.schema_by_id(id_) for id_ in unseen}}
         )
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
         verdicts = validated(
             with_arrivals(rows, batch.asked.at),
             schemas=self._schemas,
-            ask_registry=self._world.schema_by_id is not None,
+            ask_registry=self._ports.schema_by_id is not None,
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
@@ -518,7 +518,7 @@ class Ingest:
         self._changelog.append(
             few,
             batch,
-            ingest_time=self._world.now(),
+            ingest_time=self._ports.now(),
             settle=partial(self._settled, batch=batch, before=before),
         )
 

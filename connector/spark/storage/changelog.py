@@ -281,7 +281,7 @@ class Changelog(ChangelogReader):
     def _app_id(self, kind: str) -> str:
         return f"lowmark/{self._stream}/{kind}"
 
-    def refresh(self, asked: EndOffsets) -> None:
+    def write_freshness(self, asked: EndOffsets) -> None:
         """Store in the file beside the changelog that Kafka had these end offsets, and that all
         below them is read (TBL-24). It is no commit. There must be a batch.
         """
@@ -292,7 +292,7 @@ class Changelog(ChangelogReader):
             write_text(self._spark, self._freshness_path, text)
         self._freshness_file = text
 
-    def renew(self, progress: Progress) -> None:
+    def update_progress(self, progress: Progress) -> None:
         """Commit the progress of the newest batch again, for example with a check of its
         transactions, and no rows.
 
@@ -330,18 +330,18 @@ class Changelog(ChangelogReader):
                 self._spark, self._path, retention_properties(self._retention_s), metadata
             )
 
-    def passed(self) -> list[CommitCount]:
+    def new_commits(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the changelog since the last
         call.
         """
-        return self._log.passed()
+        return self._log.new_commits()
 
-    def begun_at(self) -> int:
+    def oldest_commit_at(self) -> int:
         """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_at()
+        return self._log.oldest_commit_at()
 
     def rewrite(self) -> Rewritten | None:
-        """Write the rows of small files into larger ones, for `put_together`, if it is worth it. No
+        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth it. No
         row changes (TBL-15). Ingest may run meanwhile.
         """
         if self._stored_in() is None:
@@ -349,7 +349,7 @@ class Changelog(ChangelogReader):
         with explained(f"stream {self._stream}"):
             return rewrite(self._spark, self._path, is_log=True)
 
-    def put_together(self, rewritten: Rewritten) -> None:
+    def commit_rewritten(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit with the metadata of the newest one. Call it
         while there is no ingest.
         """
@@ -446,7 +446,7 @@ class Changelog(ChangelogReader):
         }
         with explained(f"stream {self._stream}"):
             if not count:
-                self.renew(replace(progress, releases=releases))
+                self.update_progress(replace(progress, releases=releases))
                 return 0
             session = metadata_session(self._spark, user_metadata(stored))
             payload = dict.fromkeys(PAYLOAD, F.lit(None))
@@ -555,7 +555,7 @@ def _unreleased(name: str, stream: StagedStream) -> str:
 
 
 def _to_check(progress: Progress) -> str:
-    """Whether the next check of transactions needs a row: the low watermark has passed it since the
+    """Whether the next check of transactions needs a row: the low watermark has new_commits it since the
     last check, or its transaction is incomplete and was not released (ING-2).
     """
     check, low = progress.transactions, progress.low_watermark

@@ -89,7 +89,7 @@ class Work:
 class Maintained:
     """A table or a changelog, as functions for its maintenance.
 
-    `passed` returns the file counts of commits since its last call. `begun_at` returns when the
+    `new_commits` returns the file counts of commits since its last call. `oldest_commit_at` returns when the
     oldest known commit was made. `compact` merges small files if it is worth it. `clean` and
     `clean_log` remove old files, and get the time in microseconds.
 
@@ -97,8 +97,8 @@ class Maintained:
     returns the size of the newest version of a table. None: it is a changelog.
     """
 
-    passed: Callable[[], list[CommitCount]]
-    begun_at: Callable[[], int]
+    new_commits: Callable[[], list[CommitCount]]
+    oldest_commit_at: Callable[[], int]
     compact: Callable[[], Work | None]
     clean: Callable[[int], Work]
     clean_log: Callable[[int], None]
@@ -124,19 +124,19 @@ class Maintenance:
         retention_s: int,
         last_clean: Callable[[], int | None],
         add_job: Callable[[Job], None],
-        say: Callable[[str], None],
+        on_line: Callable[[str], None],
         is_late: Callable[[int], bool] = lambda now: False,
     ) -> None:
         self._what, self._job, self._of, self._retention_s = what, job, maintained, retention_s
         self._last_clean, self._is_late = last_clean, is_late
-        self._add_job, self._say = add_job, say
+        self._add_job, self._on_line = add_job, on_line
         self._compactions = Compactions(is_log=maintained.live_bytes is None)
         self._cleaning = Postponed()
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
         self._removed: list[CommitCount] = []
         self._commits, self._newest_at = 0, 0
-        maintained.passed()
+        maintained.new_commits()
 
     def after_round(self, now: int) -> None:
         """Do the maintenance that is due. Call it between applies. It only raises errors that an
@@ -145,21 +145,21 @@ class Maintenance:
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
-            self._say(f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}")
+            self._on_line(f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}")
 
     def _look(self, now: int) -> None:
-        passed = self._of.passed()
-        self._removed += (commit for commit in passed if commit.removed)
-        self._compactions.passed(passed)
-        self._commits += len(passed)
-        self._newest_at = max([self._newest_at, *(commit.at for commit in passed)])
+        new_commits = self._of.new_commits()
+        self._removed += (commit for commit in new_commits if commit.removed)
+        self._compactions.passed(new_commits)
+        self._commits += len(new_commits)
+        self._newest_at = max([self._newest_at, *(commit.at for commit in new_commits)])
         is_late = partial(self._is_late, now)
-        is_wanted = bool(passed) and self._of.is_wanted()
+        is_wanted = bool(new_commits) and self._of.is_wanted()
         if self._compactions.begins(now, is_late, is_wanted=is_wanted):
             self._look_at_files(now)
         if self._cleaned_at is None:
             known = self._last_clean()
-            self._cleaned_at = self._of.begun_at() if known is None else known
+            self._cleaned_at = self._of.oldest_commit_at() if known is None else known
             self._newest_at = max(self._newest_at, self._cleaned_at)
         if cleans(
             self._removed,
@@ -173,7 +173,7 @@ class Maintenance:
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
             done = self._timed(JobKind.CLEAN_UP, now, lambda: self._of.clean(now))
             if done is not None and done.files:
-                self._say(f"{self._what}: {done.files:,} files of old versions were deleted")
+                self._on_line(f"{self._what}: {done.files:,} files of old versions were deleted")
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
@@ -185,7 +185,7 @@ class Maintenance:
         try:
             done = self._timed(JobKind.COMPACTION, now, self._of.compact)
             if done is not None:
-                self._say(f"{self._what}: compaction reduced the number of files by {done.files:,}")
+                self._on_line(f"{self._what}: compaction reduced the number of files by {done.files:,}")
         finally:
             took = (time.monotonic_ns() - began) // 1000
             size = 0 if self._of.live_bytes is None else self._of.live_bytes()

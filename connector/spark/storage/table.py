@@ -370,15 +370,15 @@ class Table:
         self._check_committed(after)
         return done
 
-    def passed(self) -> list[CommitCount]:
+    def new_commits(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the table and its tombstone
         table since the last call.
         """
-        return [*self._log.passed(), *self.tombstones.log.passed()]
+        return [*self._log.new_commits(), *self.tombstones.log.new_commits()]
 
-    def begun_at(self) -> int:
+    def oldest_commit_at(self) -> int:
         """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_at()
+        return self._log.oldest_commit_at()
 
     def version_at(self, at: int) -> int | None:
         """The version that was the newest one at a time (microseconds). None: not known."""
