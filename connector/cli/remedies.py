@@ -60,7 +60,7 @@ _STOP_BROKER: Final = (
 
 TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.AS_OF_TOO_OLD: _STATUS,
-    ErrorCode.BLOCKED_ROWS_TOO_MANY: _LIST_LETTERS,
+    ErrorCode.ROWS_BLOCKED: _LIST_LETTERS,
     ErrorCode.BROKER_FOLDER_IN_USE: _STOP_BROKER,
     ErrorCode.BROKER_ON_ANOTHER_PORT: _STOP_BROKER,
     ErrorCode.BROKER_UNREACHABLE: (
@@ -68,13 +68,11 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ),
     ErrorCode.CATALOG_MISSING: (Template("topic create", ("topic",)),),
     ErrorCode.CONFIG_MISSING: (Template("--help"),),
-    ErrorCode.CUT_EXPIRED: _STATUS,
     ErrorCode.CUT_MISSING: _STATUS,
-    ErrorCode.DATA_FILE_MISSING: _REBUILD,
     ErrorCode.DEAD_LETTER_MISSING: (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
-    ErrorCode.INGEST_FAILED: (Template("run"),),
+    ErrorCode.SPARK_FAILED: (Template("run"),),
     ErrorCode.LOAD_WITHHELD: _LIST_LETTERS,
     ErrorCode.REJECTED_RATIO_EXCEEDED: (
         Template("dead-letters list", options=_OF_BATCH),
@@ -94,8 +92,6 @@ TEMPLATES: Final[Mapping[ErrorCode, tuple[Template, ...]]] = {
     ErrorCode.TABLE_DAMAGED: _REBUILD,
     ErrorCode.TABLE_MISSING: (Template("run --once"),),
     ErrorCode.TABLE_STALE: _STATUS,
-    ErrorCode.TABLE_STALE_BLOCKED: _LIST_LETTERS,
-    ErrorCode.TOMBSTONES_UNUSABLE: _REBUILD,
     ErrorCode.TRANSACTION_AMBIGUOUS: (Template("transactions list", ("stream",)),),
     ErrorCode.TRANSACTION_UNKNOWN: (Template("transactions list", ("stream",)),),
     ErrorCode.TOPIC_MISSING: (Template("topic create", ("topic",), {"--group": "group"}),),

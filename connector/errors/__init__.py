@@ -23,8 +23,8 @@ attributes.
     ├── BrokerError          a broker cannot be reached, or the local broker cannot start
     ├── JarError             Java is missing, or a pinned jar is missing or different (OPS-2)
     ├── RegistryError        the schema registry cannot be reached, or refuses the request
-    ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
-    │   └── StorageError     a disk is full, a store refuses, or a file is damaged
+    ├── TableError           a Delta table is damaged, or not lowmark's, or has another definition
+    │                        (TBL-8), or its disk or store refuses
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
     ├── BufferFullError      a reader of whole transactions needs too much memory (SUB-3)
@@ -234,51 +234,35 @@ class ErrorCode(StrEnum):
     JAR_DISK_FULL = auto()
     SPARK_SESSION_EXISTS = auto()
     SPARK_SESSION_ENDED = auto()
-    SPARK_WITHOUT_DELTA_JARS = auto()
-    SPARK_WITHOUT_S3_JARS = auto()
-    SPARK_WITHOUT_ATOMIC_COMMITS = auto()
-    SPARK_WITHOUT_DELTA_EXTENSION = auto()
-    SPARK_WITHOUT_AVRO_LIMITS = auto()
+    SPARK_FAILED = auto()
+    SPARK_JARS_MISSING = auto()
+    SPARK_SETTING_MISSING = auto()
     SPARK_MASTER_UNREACHABLE = auto()
     SPARK_WITHOUT_EXECUTORS = auto()
-    EXECUTORS_WITHOUT_JARS = auto()
-    EXECUTORS_WITHOUT_AVRO_LIMITS = auto()
     FOLDER_NOT_SHARED = auto()
     EXTRA_MISSING = auto()
 
     # changelog and ingest
     ALREADY_RUNNING = auto()
-    INGEST_FAILED = auto()
     REJECTED_RATIO_EXCEEDED = auto()
     CHANGELOG_EMPTY = auto()
     CHANGELOG_REPLACED = auto()
     CHANGELOG_TRIMMED = auto()
     LOW_WATERMARK_UNKNOWN = auto()
     CHECKPOINT_FOREIGN = auto()
-    FRONTIER_MISSING = auto()
-    BATCH_NOT_ADJACENT = auto()
-    BATCH_OF_ANOTHER_PROCESS = auto()
-    ENTRY_UNKNOWN = auto()
     AUDIT_FAILED = auto()
 
     # tables and reads
-    APPLY_FAILED = auto()
     TABLE_MISSING = auto()
     TABLE_CHANGED = auto()
     TABLE_DAMAGED = auto()
-    TABLE_REBUILT = auto()
     TABLE_UNREADABLE = auto()
     TABLE_STALE = auto()
-    TABLE_STALE_BLOCKED = auto()
+    ROWS_BLOCKED = auto()
     CUT_MISSING = auto()
-    CUT_EXPIRED = auto()
-    TOMBSTONES_UNUSABLE = auto()
-    BLOCKED_ROWS_TOO_MANY = auto()
-    FOLDER_NOT_A_TABLE = auto()
     COMMIT_FOREIGN = auto()
     COMMIT_UNREADABLE = auto()
     CONCURRENT_WRITE = auto()
-    DATA_FILE_MISSING = auto()
     DISK_FULL = auto()
     STORE_UNREACHABLE = auto()
     STORE_CREDENTIALS_REFUSED = auto()
@@ -515,11 +499,9 @@ class RegistryError(ConnectorError):
 
 
 class TableError(ConnectorError):
-    """A Delta table was not made by lowmark, or does not have the declared definition."""
-
-
-class StorageError(TableError):
-    """A disk is full, an object store refuses, or a file of a table is missing or damaged."""
+    """A Delta table is damaged, was not made by lowmark, or does not have the declared definition.
+    Or a disk is full, or an object store refuses.
+    """
 
 
 class WriterConflictError(ConnectorError):

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-from connector import warehouse as places
-from connector.errors import ErrorCode, StorageError, TableError
+from connector import warehouse as paths
+from connector.errors import TableError
+from connector.errors.tables import files_unreadable, warehouse_has_file
 from connector.lake.stores import options_of, warehouse_with
 from connector.state.damage import (
     data_file_damaged,
@@ -42,7 +43,7 @@ _WRITTEN: Final = set[str]()
 
 def opened(path: str, version: int | None = None) -> DeltaTable:
     """The Delta table at a path, in its newest or a given version. Raises the errors of deltalake,
-    and `StorageError` if a commit was damaged that deltalake would read as an empty one.
+    and `TableError` if a commit was damaged that deltalake would read as an empty one.
     """
     from deltalake import DeltaTable
 
@@ -72,13 +73,7 @@ def check_missing(path: str) -> None:
     except OSError as error:
         raise trouble(path, "read", error) from error
     if not nearest.is_dir():
-        raise TableError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"{path} cannot be a table",
-            f"{nearest} is not a folder",
-            "Move this file away, or set warehouse to another path",
-            path=path,
-        )
+        raise warehouse_has_file(path, str(nearest))
     # Another process may have made the table meanwhile.
     if has_files and not DeltaTable.is_deltatable(path, options_of(path)):
         raise log_missing(path)
@@ -115,12 +110,12 @@ def check_writable(path: str) -> None:
 
 def check_store(warehouse: str) -> None:
     """Raise `TableError` if the object store of a warehouse cannot be listed, or a file cannot be
-    written, read and deleted in it (STO-4). Most are a `StorageError`, whose code says why.
+    written, read and deleted in it (STO-4). Most are a `TableError`, whose code says why.
     """
     from deltalake._internal import DeltaFileSystemHandler
     from deltalake.exceptions import DeltaError
 
-    path, name = places.probe(warehouse), str(uuid4())
+    path, name = paths.probe(warehouse), str(uuid4())
     try:
         files: Any = DeltaFileSystemHandler(path, options_of(path), None)
         files.get_file_info_selector("", True)
@@ -141,7 +136,7 @@ def _nearest(folder: Path) -> Path:
 
 
 def check_log(path: str, version: int | None = None, *, with_contents: bool = False) -> None:
-    """Raise `StorageError` if the log of a local table lacks a commit that a version needs, or has
+    """Raise `TableError` if the log of a local table lacks a commit that a version needs, or has
     an empty one, which Delta's libraries read as a commit without changes. None: the newest one.
 
     Only names and sizes are looked at; `with_contents` also looks into the files.
@@ -150,7 +145,7 @@ def check_log(path: str, version: int | None = None, *, with_contents: bool = Fa
 
 
 def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> None:
-    """Raise `StorageError` if a file of a local table is damaged: of its log, or one that the log
+    """Raise `TableError` if a file of a local table is damaged: of its log, or one that the log
     names. `delta` is the version that is open; None: the newest one.
 
     `text` is that of an error of a library, which may name the file of a deletion vector.
@@ -259,13 +254,6 @@ def trouble(path: str, what: str, error: Exception, delta: DeltaTable | None = N
         return known
     try:
         check_files(path, delta, text)
-    except StorageError as damage:
+    except TableError as damage:
         return damage
-    return TableError(
-        ErrorCode.TABLE_UNREADABLE,
-        f"The table at {path} cannot be {what}",
-        text.partition("\n")[0],
-        "Look at the cause, which a library found. If it names a file, restore the file from a"
-        " backup" + or_move_away(path),
-        path=path,
-    )
+    return files_unreadable(path, what, text.partition("\n")[0], or_move_away(path))

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.lake.small_tables import append, delete, quoted, select
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
 from connector.state.reading import reading
@@ -47,8 +47,8 @@ class History:
     """
 
     def __init__(self, warehouse: str) -> None:
-        self._jobs = places.jobs(warehouse)
-        self._cuts = places.cuts(warehouse)
+        self._jobs = paths.jobs(warehouse)
+        self._cuts = paths.cuts(warehouse)
 
     def add_job(self, job: Job) -> None:
         """Add a job."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from connector.errors import ErrorCode, TableError
+from connector.errors.spark import deltalake_missing
+from connector.errors.tables import table_missing
 from connector.lake.checks import check_missing, opened, trouble
 from connector.lake.stores import reader_of
 from connector.state.commits import Commit, Commits
@@ -108,7 +109,7 @@ def _path_of(delta: DeltaTable) -> str:
 def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of an Arrow batch as Python values."""
     return zip(
-        *(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True
+        *(batch.column(number).to_pylist() for number in range(batch.num_columns)), strict=True
     )
 
 
@@ -153,14 +154,7 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
         fields = delta.schema().fields
     except not_found as error:
         check_missing(path)
-        raise TableError(
-            ErrorCode.TABLE_MISSING,
-            f"There is no table at {path}",
-            "No change was applied to it yet",
-            "Start the pipeline",
-            table=table,
-            path=path,
-        ) from error
+        raise table_missing(path, table) from error
     except unreadable as error:
         raise trouble(path, "read", error) from error
     types = {
@@ -176,13 +170,7 @@ def _errors() -> tuple[type[Exception], tuple[type[Exception], ...]]:
     try:
         from deltalake.exceptions import DeltaError, TableNotFoundError
     except ImportError as error:
-        remedy = "Install the package: pip install 'lowmark[lake]'"
-        raise TableError(
-            ErrorCode.EXTRA_MISSING,
-            "lowmark cannot read tables without the package deltalake",
-            str(error),
-            remedy,
-        ) from error
+        raise deltalake_missing(str(error)) from error
     return TableNotFoundError, (DeltaError, OSError, ValueError)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
@@ -46,11 +46,11 @@ def logged_progress_of(
     If there is no changelog, it is the progress of a stream that was never ingested. Raises
     `TableError` if the changelog cannot be read.
     """
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return LoggedProgress(Progress(), None)
-    file = text_at(places.freshness(warehouse, stream))
+    file = text_at(paths.freshness(warehouse, stream))
     with reading(path):
         progress = with_file(Progress.from_json(metadata["progress"], UNKNOWN), metadata, file)
         known = metadata.get("changelog_id")
@@ -84,7 +84,7 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
     """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
     Otherwise None. Raises `TableError`.
     """
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return None
@@ -100,7 +100,7 @@ def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
     """The end offsets of the changelog of a stream, by Kafka partition. They are empty if there is
     no changelog. Raises `TableError`.
     """
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return {}
@@ -112,7 +112,7 @@ def table_state_of(warehouse: str, table: str) -> TableState:
     """The table state of the newest commit. If there is no table, it is that of a table without an
     apply. Raises `TableError`.
     """
-    path = places.table(warehouse, table)
+    path = paths.table(warehouse, table)
     metadata = _newest_of(path, "table", table)
     with reading(path):
         return TableState() if metadata is None else TableState.from_json(metadata)

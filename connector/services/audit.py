@@ -29,8 +29,7 @@ from connector.text import counted
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
-    from connector.lake.audit_log import AuditLog
-    from connector.lake.changelog_reader import Logged
+    from connector.lake.audit import AuditLog, Logged
 
 OnRows = Callable[[int], None]
 """Receives the number of rows that were read so far."""
@@ -180,8 +179,7 @@ def _followed(
 def _of_stream(
     config: ConnectorConfig, of: StreamConfig, on_event: OnEvent, on_rows: OnRows
 ) -> StreamAudit | None:
-    from connector.lake.audit_log import AuditLog
-    from connector.lake.changelog_reader import open_logged
+    from connector.lake.audit import AuditLog, open_logged
 
     logged = open_logged(warehouse_of(config), of.name)
     if logged is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as places
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import ErrorCode, TableError
 from connector.records.views import view_of_time
 from connector.reports.open_dead_letters import NONE_OPEN, OpenLetters
 from connector.services.dead_letters.open_count import open_letters_of
@@ -207,11 +207,11 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     try:
         path = places.table(warehouse_of(config), name)
         found = open_table(path, version=cut.versions[name], table=name)
-    except StorageError:
-        raise
     except TableError as error:
+        if error.code not in ("TABLE_MISSING", "TABLE_UNREADABLE"):
+            raise
         raise TableError(
-            ErrorCode.CUT_EXPIRED,
+            ErrorCode.CUT_MISSING,
             f"The cut of table {name} at {view_of_time(cut.low_watermark)} cannot be read",
             f"It may have expired: {error.cause}",
             "Read the table without a snapshot. To keep cuts longer, set a longer"

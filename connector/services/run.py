@@ -186,11 +186,12 @@ def _spark_has_ended() -> bool:
 
 
 def _raise_ended(error: Exception) -> NoReturn:
-    from connector.spark.jvm import session_ended
+    from connector.errors.spark import session_ended
 
-    is_known = isinstance(error, ConnectorError) and error.code is ErrorCode.SPARK_SESSION_ENDED
-    cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
-    raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
+    problem = "The pipeline stopped, because Spark has ended"
+    if isinstance(error, ConnectorError) and error.code == "SPARK_SESSION_ENDED":
+        raise session_ended(problem, error.cause) from error
+    raise session_ended(problem) from error
 
 
 def _run_pipeline(

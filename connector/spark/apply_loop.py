@@ -72,8 +72,8 @@ class JobLog:
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Functions that are called while tables are applied: `record` when a round ends, with the
-    version of each table at its cut; `on_line` with a line about each apply; `on_step` after each step
-    of an apply.
+    version of each table at its cut; `on_line` with a line about each apply; `on_step` after each
+    step of an apply.
     """
 
     record: Callable[[str, Cut, Mapping[str, Stood]], None]

@@ -15,7 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from connector.config.spark_settings import is_local_master
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
+from connector.errors.spark import executors_without_jars, spark_setting_missing
 from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
 from connector.spark.jvm import GONE
 from connector.spark.pools import TAG, tagged
@@ -195,23 +196,15 @@ def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> N
             return spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
 
     with watching(spark):
-        found = repeating(ask, "the check of the session")
+        rows = repeating(ask, "the check of the session")
     # NULL is not true.
-    *jars, limited = (all(row[number] for row in found) for number in range(len(tests)))
-    lacking = [_CLASSES[name] for name, is_there in zip(wanted, jars, strict=True) if not is_there]
+    *has_jars, limited = (all(row[number] for row in rows) for number in range(len(tests)))
+    lacking = [_CLASSES[name] for name, has in zip(wanted, has_jars, strict=True) if not has]
     if lacking:
-        raise ConnectorError(
-            ErrorCode.EXECUTORS_WITHOUT_JARS,
-            f"Executors lack the jars of {' and '.join(lacking)}",
-            "Spark was not told to send them to the executors. The driver may have them on its"
-            " class path",
-            "Name the jars in `spark.jars`, or put them on the class path of the executors",
-        )
+        raise executors_without_jars(" and ".join(lacking))
     if for_writing and not limited:
-        raise ConnectorError(
-            ErrorCode.EXECUTORS_WITHOUT_AVRO_LIMITS,
+        raise spark_setting_missing(
             "Executors decode Avro without limits",
             "They run without the JVM options of lowmark. A damaged record could use all memory",
-            f"Set spark.executor.extraJavaOptions to {limits}, or build the session with"
-            " connector.spark.configure_session",
+            f"{limits} in spark.executor.extraJavaOptions",
         )

@@ -15,7 +15,7 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
 from connector.spark.apply_loop import Applies, JobLog, Listener, OnLine, Stood
 from connector.spark.cluster import repeating
@@ -68,7 +68,7 @@ class Pipeline:
                 retention = config.streams[definition.stream].retention
                 self._tables[name] = Table(
                     spark,
-                    places.table_folder(config.warehouse, name),
+                    paths.table_folder(config.warehouse, name),
                     definition,
                     retention=retention,
                 )

@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
 from connector.errors import TableError
 from connector.reports.table_status import TableStatus, table_status
@@ -85,16 +85,16 @@ def register_status_view(
 
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
-    overrides, changelogs = places.overrides(warehouse), dict[str, ChangelogReader]()
+    overrides, changelogs = paths.overrides(warehouse), dict[str, ChangelogReader]()
     bounds = bounds_at(overrides, DeltaLog(spark, overrides).newest_stored())
-    for name in names_in(spark, places.tables_folder(warehouse), folders=True):
-        path = places.table_folder(warehouse, name)
-        if DeltaLog(spark, places.data(path)).newest() is None:
+    for name in names_in(spark, paths.tables_folder(warehouse), folders=True):
+        path = paths.table_folder(warehouse, name)
+        if DeltaLog(spark, paths.data(path)).newest() is None:
             continue
         table = Table.existing(spark, path)
         definition = table.layout.definition
         if (stream := definition.stream) not in changelogs:
-            changelogs[stream] = ChangelogReader(spark, places.changelog(warehouse, stream), stream)
+            changelogs[stream] = ChangelogReader(spark, paths.changelog(warehouse, stream), stream)
         state = table.table_state()
         yield table_status(
             definition,

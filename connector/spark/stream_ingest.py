@@ -15,7 +15,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
@@ -63,7 +63,7 @@ class StreamIngest:
         self._earliest = ports.earliest
         self._on_line = on_line
         self._bounds, self._on_batch_done = bounds, on_batch_done
-        self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
+        self._checkpoint = f"{paths.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
             # as good: ingest continues from the changelog.
@@ -71,7 +71,7 @@ class StreamIngest:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._checkpoint = f"{Path(folder).as_uri()}/checkpoint"
         self.changelog = Changelog(
-            spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
+            spark, paths.changelog(config.warehouse, stream.name), stream.name, stream.retention
         )
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(

@@ -8,7 +8,7 @@ import re
 from typing import Final
 
 from connector import warehouse as places
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import ErrorCode, TableError
 from connector.state.log_damage import LogDamage
 from connector.state.store_errors import store_error
 
@@ -54,7 +54,7 @@ def explained(path: str, what: str, text: str) -> TableError | None:
         if (of_store := store_error(text, problem, path=path)) is not None:
             return of_store
     if any(sign in text for sign in FULL):
-        return StorageError(
+        return TableError(
             ErrorCode.DISK_FULL,
             f"The table at {path} cannot be {what}",
             f"The disk is full: {first_line}",
@@ -62,7 +62,7 @@ def explained(path: str, what: str, text: str) -> TableError | None:
             path=path,
         )
     if TOO_LARGE in text:
-        return StorageError(
+        return TableError(
             ErrorCode.DISK_FULL,
             f"The table at {path} cannot be {what}",
             "A file has reached the size limit of the process (ulimit -f) or of the file system",
@@ -83,11 +83,11 @@ def explained(path: str, what: str, text: str) -> TableError | None:
     return foreign_table(path, first_line) if _NO_COLUMN in text else None
 
 
-def data_file_missing(path: str, file: str) -> StorageError:
+def data_file_missing(path: str, file: str) -> TableError:
     """The error for a table at `path` whose log names `file`, which does not exist."""
     of_table = _OF_TABLE.search(path)
-    return StorageError(
-        ErrorCode.DATA_FILE_MISSING,
+    return TableError(
+        ErrorCode.TABLE_DAMAGED,
         f"A data file of {path} is missing",
         f"{file} does not exist, but the Delta log names it",
         _restored(path),
@@ -96,10 +96,10 @@ def data_file_missing(path: str, file: str) -> StorageError:
     )
 
 
-def data_file_damaged(path: str, file: str, what: str) -> StorageError:
+def data_file_damaged(path: str, file: str, what: str) -> TableError:
     """The error for a table at `path` whose log names a `file` that is damaged."""
     of_table = _OF_TABLE.search(path)
-    return StorageError(
+    return TableError(
         ErrorCode.TABLE_DAMAGED,
         f"A data file of {path} is damaged",
         f"{file} {what}",
@@ -120,7 +120,7 @@ def _restored(path: str) -> str:
     )
 
 
-def log_damaged(path: str, damage: LogDamage) -> StorageError:
+def log_damaged(path: str, damage: LogDamage) -> TableError:
     """The error for a table at `path` whose log is damaged."""
     folder = f"{path.rstrip('/')}/_delta_log"
     remedy = (
@@ -135,7 +135,7 @@ def log_damaged(path: str, damage: LogDamage) -> StorageError:
         if of_table
         else _begin_again(path)
     )
-    return StorageError(
+    return TableError(
         ErrorCode.TABLE_DAMAGED,
         f"The Delta log of {path} is damaged",
         f"{folder}/{damage.file} {damage.what}",
@@ -171,7 +171,7 @@ def log_missing(path: str) -> TableError:
     """The error for a folder with files of a table, but without its Delta log."""
     again = " The pipeline makes a table of changes again from the changelog"
     return TableError(
-        ErrorCode.FOLDER_NOT_A_TABLE,
+        ErrorCode.TABLE_DAMAGED,
         f"{path} is not empty, and is not a Delta table",
         "Its folder _delta_log is missing or empty. A program removed it, or the files belong to"
         " another program",
@@ -184,7 +184,7 @@ def log_missing(path: str) -> TableError:
 def tombstones_unusable(path: str, table: str, what: str) -> TableError:
     """The error for the tombstone table of a `table`, at `path`. `what` is the matter with it."""
     return TableError(
-        ErrorCode.TOMBSTONES_UNUSABLE,
+        ErrorCode.TABLE_DAMAGED,
         f"The tombstone table of {table} {what}",
         "It remembers the deleted rows. Without it, late changes would bring them back",
         f"Restore {path} to its last state, or rebuild the table",

@@ -117,7 +117,7 @@ class CutRecord:
 def cut_of_another_table(name: str, cut: CutRecord) -> TableError:
     """The error for a cut that names a version of a table that was made again since."""
     return TableError(
-        ErrorCode.CUT_EXPIRED,
+        ErrorCode.CUT_MISSING,
         f"Table {name} has no version at {view_of_time(cut.low_watermark)}",
         f"The table was made again after this cut was recorded: its version {cut.versions[name]}"
         " is another state now",

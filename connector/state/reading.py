@@ -57,7 +57,7 @@ def check_owner(
 def frontier_missing(path: str, stream: str, ingest_batch: int) -> TableError:
     """The error for a changelog at `path` without the frontier of a batch."""
     return TableError(
-        ErrorCode.FRONTIER_MISSING,
+        ErrorCode.COMMIT_FOREIGN,
         f"The changelog {path} has no frontier of batch {ingest_batch}",
         "Another program deleted rows or files of the changelog",
         "Restore the changelog to the last version that lowmark committed (RESTORE TABLE … TO"

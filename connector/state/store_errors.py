@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from connector.errors import ErrorCode, StorageError
+from connector.errors import ErrorCode, TableError
 
 _FROM_STORE: Final = re.compile(
     r"software\.amazon\.awssdk|hadoop\.fs\.s3a|Generic \w+ error|necessary privileges"
@@ -73,7 +73,7 @@ _OTHER_SERVER: Final = re.compile(
 _SETTINGS: Final = "Correct the section [storage]"
 
 
-def store_error(text: str, problem: str, **fields: object) -> StorageError | None:
+def store_error(text: str, problem: str, **fields: object) -> TableError | None:
     """The error for a `problem` with an object store. `text` is that of the error of a library.
     None: it does not come from an object store, or it is not a known one.
     """
@@ -82,10 +82,10 @@ def store_error(text: str, problem: str, **fields: object) -> StorageError | Non
     return _refusal(text, problem, fields) or _trouble(text, problem, fields)
 
 
-def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
+def _refusal(text: str, problem: str, fields: dict[str, object]) -> TableError | None:
     """The error for a store that answers, and will answer the same again."""
     if _CLOCK.search(text):
-        return StorageError(
+        return TableError(
             ErrorCode.STORE_CLOCK_DIFFERENT,
             problem,
             "The clock of this machine and that of the object store differ by more than 15 minutes",
@@ -93,7 +93,7 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
             **fields,
         )
     if _NO_BUCKET.search(text):
-        return StorageError(
+        return TableError(
             ErrorCode.BUCKET_MISSING,
             problem,
             "The object store has no bucket of this name, or it is in another region",
@@ -101,7 +101,7 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
             **fields,
         )
     if _REGION.search(text):
-        return StorageError(
+        return TableError(
             ErrorCode.BUCKET_MISSING,
             problem,
             "The bucket is in another region",
@@ -109,7 +109,7 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
             **fields,
         )
     if _NO_CREDENTIALS.search(text):
-        return StorageError(
+        return TableError(
             ErrorCode.STORE_CREDENTIALS_REFUSED,
             problem,
             "No credentials of the object store were found",
@@ -118,7 +118,7 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
             **fields,
         )
     if (refused := _CREDENTIALS.search(text)) is not None:
-        return StorageError(
+        return TableError(
             ErrorCode.STORE_CREDENTIALS_REFUSED,
             problem,
             f"The object store refuses the credentials: {refused[0]}{_MEANS.get(refused[0], '')}",
@@ -128,7 +128,7 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
             **fields,
         )
     if _DENIED.search(text):
-        return StorageError(
+        return TableError(
             ErrorCode.STORE_ACCESS_DENIED,
             problem,
             "The credentials are valid, but do not allow it",
@@ -139,13 +139,13 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
     return None
 
 
-def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
+def _trouble(text: str, problem: str, fields: dict[str, object]) -> TableError | None:
     """The error for a store that may answer later."""
     if _UNCONDITIONAL.search(text):
         return unconditional(problem, **fields)
     cause = next((cause for cause, sign in _UNREACHABLE.items() if sign.search(text)), "")
     if (busy := _BUSY.search(text)) is not None and cause not in _CERTAIN:
-        return StorageError(
+        return TableError(
             ErrorCode.STORE_UNREACHABLE,
             problem,
             f"The object store answers with an error, also when asked again: {busy[0]}",
@@ -154,7 +154,7 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
         )
     at = f" at {asked[1] or asked[2]}" if (asked := _AT.search(text)) else ""
     if not cause and _OTHER_SERVER.search(text):
-        return StorageError(
+        return TableError(
             ErrorCode.STORE_UNREACHABLE,
             problem,
             f"The server{at} does not answer as an object store does",
@@ -163,7 +163,7 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
         )
     if not cause:
         return None
-    return StorageError(
+    return TableError(
         ErrorCode.STORE_UNREACHABLE,
         problem,
         f"The object store{at} cannot be reached: {cause}",
@@ -176,9 +176,9 @@ def _trouble(text: str, problem: str, fields: dict[str, object]) -> StorageError
     )
 
 
-def unconditional(problem: str, **fields: object) -> StorageError:
+def unconditional(problem: str, **fields: object) -> TableError:
     """The error for a store in which a second writer could replace a commit (STO-3)."""
-    return StorageError(
+    return TableError(
         ErrorCode.STORE_NOT_CONDITIONAL,
         problem,
         "The object store does not know conditional PUTs (If-None-Match), so a second writer could"

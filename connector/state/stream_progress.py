@@ -296,7 +296,7 @@ class Progress:
         )
         if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
             raise StaleTableError(
-                ErrorCode.TABLE_STALE_BLOCKED,
+                ErrorCode.ROWS_BLOCKED,
                 problem,
                 "Rows of the table wait for dead letters (block_rows). The oldest one waits since"
                 f" {view_of_time(min(dead.since for dead in blocked_rows))}",

@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import ErrorCode, TableError
+from connector.lake.audit import open_logged
 from connector.lake.changelog_changes import waiting_changes
-from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
@@ -41,7 +41,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "other bytes": lambda file: file.write_bytes(bytes(range(1, 256)) * 40),
     "missing": lambda file: file.unlink(),
 }
-FOUND = {ErrorCode.TABLE_DAMAGED, ErrorCode.DATA_FILE_MISSING}
+FOUND = {ErrorCode.TABLE_DAMAGED}
 
 
 def config(warehouse: Path) -> ConnectorConfig:

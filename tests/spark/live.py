@@ -26,12 +26,12 @@ from connector.services.run import ports_of
 from connector.services.warehouses import warehouse_of
 from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
-from connector.spark.reader import table_path
 from connector.spark.storage.changelog import Changelog
 from connector.tables.column_names import BOOKKEEPING
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import join, lift, visible
 from connector.tables.row import read_change, row_of
+from connector.warehouse import table as table_path
 from tests.spark.streams import definition, merge_every_other, plain
 
 

@@ -185,7 +185,7 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
         .selectExpr("'c' AS id", "_state", "_bucket")
     )
     for earlier in (replace(before, apply_number=before.apply_number - 1), before):
-        table.bury(invented, earlier, attempt="dead")
+        table.add_tombstones(invented, earlier, attempt="dead")
     assert {("c", before.apply_number), ("c", before.apply_number + 1)} <= tombstones(spark, stream)
 
     def of_c() -> set[int]:
@@ -198,7 +198,7 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
     assert "c" in shown(table)
     assert of_c() == {before.apply_number, before.apply_number + 1}
     after = table.table_state()
-    table.bury(invented, after, attempt="dead")
+    table.add_tombstones(invented, after, attempt="dead")
     table.vacuum_tombstones()
     assert of_c() == {after.apply_number + 1}, "another process may be about to commit it"
     assert (table.table_state().vacuumed_to, table.table_state().attempt_ids) == (

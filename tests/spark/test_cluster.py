@@ -233,7 +233,7 @@ def test_a_folder_that_hosts_may_not_share_is_refused(site: Site, driver: Driver
     site.file.write_text(site.file.read_text().replace("shared_folder = true", ""))
     code, lacking = driver.call(refused, site.file)
     assert code == ErrorCode.FOLDER_NOT_SHARED
-    assert lacking == [ErrorCode.EXECUTORS_WITHOUT_JARS, "Executors lack the jars of Absent"]
+    assert lacking == [ErrorCode.SPARK_JARS_MISSING, "Executors lack the jars of Absent"]
     assert not (site.file.parent / "warehouse").exists()
 
 

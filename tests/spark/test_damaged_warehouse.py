@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import ErrorCode, TableError
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.small_tables import as_arrow
@@ -75,7 +75,7 @@ def test_overrides_without_their_log_or_of_another_program_are_not_none(
     shutil.rmtree(path / "_delta_log")
     with pytest.raises(TableError, match="Or move the folder") as caught:
         read_table(spark, warehouse, "accounts")
-    assert caught.value.code == ErrorCode.FOLDER_NOT_A_TABLE
+    assert caught.value.code == ErrorCode.TABLE_DAMAGED
     shutil.rmtree(path)
     assert rows_by_key(read_table(spark, warehouse, "accounts").rows)
 
@@ -98,7 +98,7 @@ def test_a_snapshot_of_damaged_cuts_is_an_error_with_a_remedy(
         history.add_cut(at)
         with pytest.raises(TableError, match="made again") as caught:
             read_snapshot(spark, warehouse, "accounts", low_watermark=low_watermark)
-        assert caught.value.code == ErrorCode.CUT_EXPIRED
+        assert caught.value.code == ErrorCode.CUT_MISSING
     path = Path(places.cuts(warehouse))
     shutil.rmtree(path / "_delta_log")
     with pytest.raises(TableError, match="Or move the folder"):
@@ -140,12 +140,12 @@ def test_a_merge_names_a_damaged_commit(
     at, damage = LOGS[what]
     file = sorted((warehouse / path / "_delta_log").glob("*.json"))[at]
     damage(file)
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(TableError) as caught:
         merge(spark, warehouse)
     assert caught.value.code == ErrorCode.TABLE_DAMAGED
     assert str(file) in caught.value.cause
     if at == -1 and file.exists():
-        with pytest.raises(StorageError, match="is damaged") as caught:
+        with pytest.raises(TableError, match="is damaged") as caught:
             DeltaLog(spark, str(warehouse / path)).newest()
         assert str(file) in caught.value.cause
 
@@ -161,7 +161,7 @@ def test_a_merge_names_a_damaged_data_file(
     files = list((warehouse / path).rglob("*.parquet"))
     for file in files:
         file.write_bytes(b"" if is_empty else bytes(file.stat().st_size))
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(TableError) as caught:
         merge(spark, warehouse)
     assert caught.value.code == ErrorCode.TABLE_DAMAGED
     assert any(str(file) in caught.value.cause for file in files)
@@ -181,7 +181,7 @@ def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
     checkpoint.unlink()
     if what != "missing":
         checkpoint.write_bytes(content[:99] if what == "cut" else b"")
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(TableError) as caught:
         merge(spark, warehouse)
     assert str(checkpoint) in caught.value.cause
     assert caught.value.remedy.startswith("Move ")

@@ -95,7 +95,7 @@ def test_other_errors_and_a_stop_end_it() -> None:
     for error, stopped in (
         (failed(STACK), None),
         (waiting, None),
-        (ConnectorError(ErrorCode.INGEST_FAILED, CHECKPOINT, "", ""), None),
+        (ConnectorError(ErrorCode.SPARK_FAILED, CHECKPOINT, "", ""), None),
         (failed(CHECKPOINT), stop),
     ):
         calls.clear()

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, VersionRetention
 from connector.errors import ErrorCode, TableError, WriterConflictError
+from connector.lake.audit import open_logged
 from connector.lake.batch_counts import count_rows
-from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
 from connector.spark.apply_loop import JobLog

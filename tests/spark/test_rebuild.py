@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from connector.errors import ErrorCode, StorageError, TableError, WriterConflictError
+from connector.errors import ErrorCode, TableError, WriterConflictError
 from connector.records.model import DeleteCells, Heartbeat
 from connector.records.rejection import Reason
 from connector.spark.apply.rebuild import Rebuilt, rebuild
@@ -89,10 +89,10 @@ def test_a_rebuild_replaces_a_table_whose_data_files_are_gone(stream: Stream) ->
     gone = list(Path(stream.folder).glob("tables/accounts/data/_bucket=*/*.parquet"))
     for file in gone:
         file.unlink()
-    with pytest.raises(StorageError) as caught, applying("accounts"):
+    with pytest.raises(TableError) as caught, applying("accounts"):
         stream.apply(stream.table())
     assert (caught.value.code, caught.value.fields) == (
-        ErrorCode.DATA_FILE_MISSING,
+        ErrorCode.TABLE_DAMAGED,
         {"table": "accounts"},
     )
     assert any(file.name in caught.value.cause for file in gone)
@@ -105,7 +105,7 @@ def test_a_missing_file_of_the_changelog_is_named(stream: Stream) -> None:
     """nothing_lost: no rebuild is offered where the records of the changelog are missing."""
     for file in Path(stream.folder).glob("streams/*/changelog/slot=*/*.parquet"):
         file.unlink()
-    missing = pytest.raises(StorageError, match="of the changelog is missing")
+    missing = pytest.raises(TableError, match="of the changelog is missing")
     with missing as caught, applying("accounts"):
         stream.apply(stream.table())
     assert caught.value.fields == {}

@@ -22,7 +22,7 @@ from connector import cli, warehouse
 from connector.config.parse import parse
 from connector.config.settings_reader import Section
 from connector.kafka.produce.outbox_file import Content, OutboxFile
-from connector.lake import audit_log, jobs, overrides
+from connector.lake import audit, jobs, overrides
 from connector.records.json_view import from_json
 from connector.records.ordering import OrderBy
 from connector.spark.session import JVM_OPTIONS
@@ -255,7 +255,7 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         "released_transactions": overrides._RELEASES,
         "released_rows": overrides._ROW_RELEASES,
     }
-    for name, stored in {**beside, "audit_log": audit_log._PROOFS}.items():
+    for name, stored in {**beside, "audit_log": audit.RESULTS}.items():
         (row,) = re.findall(
             rf"^\| `{name}` \| (.*) \|$", page.split("## Tables in _connector")[1], re.MULTILINE
         )

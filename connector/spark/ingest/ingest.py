@@ -21,7 +21,7 @@ from pyspark.sql import DataFrame
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.errors import ErrorCode, StreamHaltedError
+from connector.errors.changelog import rejected_ratio_exceeded
 from connector.records import codec
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
@@ -138,7 +138,7 @@ class Ingest:
 
         `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
         Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
-        `RegistryError`, `DeliveryError`, `StorageError`, `StreamHaltedError`. After all but the
+        `RegistryError`, `DeliveryError`, `TableError`, `StreamHaltedError`. After all but the
         last, the batch must be run again.
         """
         if same(offsets.start, offsets.end):
@@ -312,7 +312,9 @@ class Ingest:
         known = progress.transactions
         # A batch, or a trim, may have been committed since the check.
         check = replace(check, declared=known.declared, waits=known.waits)
-        self._changelog.update_progress(replace(progress, transactions=check.trimmed(known.checked_to)))
+        self._changelog.update_progress(
+            replace(progress, transactions=check.trimmed(known.checked_to))
+        )
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
@@ -543,18 +545,10 @@ class Ingest:
         )
         if not too_many and not (self._stream.halt_on_first and rejected):
             return
-        reason, name = max(counted, key=lambda name: counted[name]), self._stream.name
-        raise StreamHaltedError(
-            ErrorCode.REJECTED_RATIO_EXCEEDED,
-            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name}"
-            f" were rejected, most of them ({counted[reason]}) as {reason}",
-            "The stream stopped, because the records may have a common cause. Nothing is lost: each"
-            " record has a dead letter",
-            "Look at the dead letters, remove the cause, and start ingest again. Then replay the"
-            " dead letters of the batch",
-            stream=name,
-            ingest_batch=batch.ingest_batch,
-            reason=reason,
+        reason = max(counted, key=lambda name: counted[name])
+        raise rejected_ratio_exceeded(
+            *(self._stream.name, batch.ingest_batch, counts.records, rejected),
+            *(reason, counted[reason]),
         )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.spark.storage.changelog_columns import ENTRIES
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.files import Files, all_files, delta, log_of, scala_list
@@ -93,7 +93,7 @@ class ChangelogReader:
 
     @property
     def _freshness_path(self) -> str:
-        return places.freshness_beside(self._path)
+        return paths.freshness_beside(self._path)
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
@@ -102,6 +102,11 @@ class ChangelogReader:
         stored = self._stored_in()
         with reading(self._path):
             return None if stored is None else LoggedBatch.from_json(stored)
+
+    def trimmed_below(self) -> int:
+        """The least commit timestamp (µs) from which no change was deleted. 0: none was."""
+        newest = self.newest()
+        return newest.trimmed_below if newest else 0
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest stored progress. It may lack the newest batch, if the progress commit of that

@@ -54,7 +54,8 @@ class LoggedBatch:
     operators close with this batch (WMK-8), and `row_releases` their requests to release rows
     (WRS-18). `changelog_id` identifies the changelog. If a new changelog replaces it, batch numbers
     have another meaning. The batches up to `trimmed_to` have only their rejected rows left, and the
-    rows of write streams that are still open (TBL-15, WRS-21).
+    rows of write streams that are still open (TBL-15, WRS-21). Changes with a commit timestamp (µs)
+    below `trimmed_below` may be deleted.
     """
 
     ingest_batch: int
@@ -66,6 +67,7 @@ class LoggedBatch:
     writer: str
     ends: tuple[ClosePartition, ...] = ()
     trimmed_to: int = 0
+    trimmed_below: int = 0
     row_releases: tuple[ReleaseRows, ...] = ()
 
     @staticmethod
@@ -85,13 +87,16 @@ class LoggedBatch:
             EndOffsets(int(stored["topic_read_at"]), asked),
             str(stored["changelog_id"]),
             str(stored["writer"]),
-            from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ())),
-            int(stored.get("trimmed_to", 0)),
-            from_stored(tuple[ReleaseRows, ...], stored.get("row_releases", ())),
+            ends=from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ())),
+            trimmed_to=int(stored.get("trimmed_to", 0)),
+            trimmed_below=int(stored.get("trimmed_below", 0)),
+            row_releases=from_stored(tuple[ReleaseRows, ...], stored.get("row_releases", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to metadata of the commit of the batch, which does not change `trimmed_to`."""
+        """Convert to metadata of the commit of the batch, which does not change `trimmed_to` and
+        `trimmed_below`.
+        """
         return {
             "ingest_batch": self.ingest_batch,
             "start_offsets": to_stored(self.offsets.start),

@@ -20,7 +20,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError, ErrorCode, WriterConflictError
+from connector.errors import ConnectorError
+from connector.errors.tables import files_changed
 from connector.spark.failures import cause_of
 from connector.spark.storage.deletion_vectors import (
     FILE,
@@ -89,9 +90,9 @@ class Work:
 class Maintained:
     """A table or a changelog, as functions for its maintenance.
 
-    `new_commits` returns the file counts of commits since its last call. `oldest_commit_at` returns when the
-    oldest known commit was made. `compact` merges small files if it is worth it. `clean` and
-    `clean_log` remove old files, and get the time in microseconds.
+    `new_commits` returns the file counts of commits since its last call. `oldest_commit_at` returns
+    when the oldest known commit was made. `compact` merges small files if it is worth it. `clean`
+    and `clean_log` remove old files, and get the time in microseconds.
 
     `is_wanted` returns whether there is other work for `compact` than small files. `live_bytes`
     returns the size of the newest version of a table. None: it is a changelog.
@@ -145,7 +146,9 @@ class Maintenance:
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
-            self._on_line(f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}")
+            self._on_line(
+                f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}"
+            )
 
     def _look(self, now: int) -> None:
         new_commits = self._of.new_commits()
@@ -185,7 +188,9 @@ class Maintenance:
         try:
             done = self._timed(JobKind.COMPACTION, now, self._of.compact)
             if done is not None:
-                self._on_line(f"{self._what}: compaction reduced the number of files by {done.files:,}")
+                self._on_line(
+                    f"{self._what}: compaction reduced the number of files by {done.files:,}"
+                )
         finally:
             took = (time.monotonic_ns() - began) // 1000
             size = 0 if self._of.live_bytes is None else self._of.live_bytes()
@@ -320,10 +325,10 @@ class Rewritten:
         key = f"struct({', '.join(keys)}) AS _key"
         left = self._files.only(now.values()).rows().selectExpr(key)
         rows = self._files.only(was.values()).rows().selectExpr(key)
-        gone = rows.join(left, "_key", "left_anti")
+        removed = rows.join(left, "_key", "left_anti")
         new = self._files.only(group.new)
-        places = new.rows().selectExpr(key, *ROW_LOCATION).join(gone, "_key", "left_semi")
-        marked = marked_files(self._spark, transaction, new, places.select(FILE, ROW))
+        locations = new.rows().selectExpr(key, *ROW_LOCATION).join(removed, "_key", "left_semi")
+        marked = marked_files(self._spark, transaction, new, locations.select(FILE, ROW))
         old = {path: file for path, file in group.old.items() if path not in was} | now
         return _Group(old, self._parsed(self._marked(group.new, marked)))
 
@@ -344,17 +349,6 @@ class Rewritten:
             path = str(file.path())
             if path in added or path not in removed:
                 yield added.get(path) or file.json()
-
-
-def files_changed(path: str) -> WriterConflictError:
-    """The files of a table changed during a compaction."""
-    return WriterConflictError(
-        ErrorCode.TABLE_CHANGED,
-        f"The files of {path} changed during a compaction",
-        "Another process wrote to the Delta table",
-        "Do nothing: this compaction has changed nothing, and it will be repeated",
-        path=path,
-    )
 
 
 def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritten | None:

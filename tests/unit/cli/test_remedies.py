@@ -63,7 +63,7 @@ def test_a_command_has_the_values_of_its_error() -> None:
     )
     assert command(ErrorCode.TABLE_MISSING) == "connector run --once"
     assert command(ErrorCode.TABLE_COLUMNS_CHANGED, table="T") == "connector table rebuild T"
-    assert command(ErrorCode.TOMBSTONES_UNUSABLE, table="a b") == "connector table rebuild 'a b'"
+    assert command(ErrorCode.TABLE_DAMAGED, table="a b") == "connector table rebuild 'a b'"
     assert command(ErrorCode.STREAM_PARTITION_UNKNOWN, stream="-s") == (
         "connector partitions list -- -s"
     )

@@ -67,13 +67,11 @@ def test_the_command_that_helps_is_shown_between_remedy_and_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     show_error(
-        ConnectorError(
-            ErrorCode.TOMBSTONES_UNUSABLE, "the problem", "", "the remedy", table="a b\x1b"
-        )
+        ConnectorError(ErrorCode.TABLE_DAMAGED, "the problem", "", "the remedy", table="a b\x1b")
     )
     assert capsys.readouterr().err == (
         "error:  the problem\nremedy: the remedy\n"
-        "run:    connector table rebuild 'a b\\x1b'\ncode:   TOMBSTONES_UNUSABLE\n"
+        "run:    connector table rebuild 'a b\\x1b'\ncode:   TABLE_DAMAGED\n"
     )
 
 

@@ -17,8 +17,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from connector import warehouse as places
 from connector.cli.remedies import command_for
-from connector.errors import ErrorCode, StorageError, TableError
-from connector.lake.audit_log import AuditLog
+from connector.errors import ErrorCode, TableError
+from connector.lake.audit import AuditLog
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
@@ -95,7 +95,7 @@ def test_a_table_without_its_log_is_not_an_empty_table(
     for action in (readers(warehouse)[name], writers(warehouse)[name]):
         with pytest.raises(TableError, match="is not a Delta table") as caught:
             action()
-        assert caught.value.code == ErrorCode.FOLDER_NOT_A_TABLE
+        assert caught.value.code == ErrorCode.TABLE_DAMAGED
         assert f"Or move the folder {path} away" in caught.value.remedy
     if is_empty:
         (path / "_delta_log").rmdir()
@@ -152,7 +152,7 @@ def test_a_limit_of_files_is_the_error_and_nothing_is_printed(
     if not is_new:
         writers(warehouse)[name]()
     known = readers(warehouse)[name]()
-    full = pytest.raises(StorageError, match="size limit")
+    full = pytest.raises(TableError, match="size limit")
     with full as caught, files_up_to(256):
         writers(warehouse)[name]()
     assert caught.value.code == ErrorCode.DISK_FULL
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_is_the_error_and_nothing_is_printed(
         ("File too large (os error 27)", "DISK_FULL"),
         ("[Errno 30] Read-only file system: '/w'", "WAREHOUSE_UNUSABLE"),
         ("[Errno 13] Permission denied: '/w'", "WAREHOUSE_UNUSABLE"),
-        ("Object at location /w/part-0.snappy.parquet not found: No such", "DATA_FILE_MISSING"),
+        ("Object at location /w/part-0.snappy.parquet not found: No such", "TABLE_DAMAGED"),
         ("Schema error: No field named stream.\nValid fields are t.a.", "COMMIT_FOREIGN"),
         ("something else", None),
     ],
@@ -215,11 +215,11 @@ def test_a_data_file_that_is_gone_is_named_without_spark(tmp_path: Path) -> None
     for folder in (places.table(warehouse, "one"), places.cuts(warehouse)):
         for file in data_files(Path(folder)):
             file.unlink()
-    with pytest.raises(StorageError, match=r"A data file of .* is missing") as caught:
+    with pytest.raises(TableError, match=r"A data file of .* is missing") as caught:
         list(open_table(places.table(warehouse, "one")).rows())
-    assert caught.value.code == ErrorCode.DATA_FILE_MISSING
+    assert caught.value.code == ErrorCode.TABLE_DAMAGED
     assert command_for(caught.value) == "connector table rebuild one"
-    with pytest.raises(StorageError, match="snapshots can be read again") as caught:
+    with pytest.raises(TableError, match="snapshots can be read again") as caught:
         History(warehouse).newest_cut("s")
     assert command_for(caught.value) is None
 

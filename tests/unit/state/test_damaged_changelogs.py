@@ -13,7 +13,7 @@ import pytest
 from connector import warehouse as places
 from connector.cli.remedies import command_for
 from connector.errors import ErrorCode, TableError
-from connector.lake.changelog_reader import open_logged
+from connector.lake.audit import open_logged
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
@@ -104,7 +104,7 @@ def test_a_folder_without_its_log_is_not_a_table_that_was_not_made_yet(tmp_path:
     ):
         with pytest.raises(TableError, match="is not a Delta table") as caught:
             read()
-        assert caught.value.code == ErrorCode.FOLDER_NOT_A_TABLE
+        assert caught.value.code == ErrorCode.TABLE_DAMAGED
         assert command_for(caught.value) is None
     with pytest.raises(TableError) as caught:
         open_table(places.table(str(tmp_path), "other"))

@@ -1,22 +1,44 @@
-"""Reads the logged offsets of a changelog and the dead letters of its rejected rows, without a JVM
-(TBL-6).
+"""What audits read and store, without a JVM (TBL-6).
 
-It reads only three numbers of each change, and the original bytes of rejected rows. A few batches
-are read at a time, so memory does not grow with the changelog.
+`Logged` reads the logged offsets of a changelog and the dead letters of its rejected rows: only
+three numbers of each change, and the original bytes of rejected rows. A few batches are read at a
+time, so memory does not grow with the changelog.
+
+`AuditLog` has the results, because Kafka deletes records. It is a Delta table in the warehouse:
+`_connector/audit_log` (TBL-22).
+
+- The kind `empty` says: a reader of committed transactions finds no record at the offsets `[start,
+  stop)` of a Kafka partition.
+- The kind `letters` says: each row that a changelog rejected up to `to_batch` has its dead letter.
+  The next audit reads the dead-letter topic with the id `topic_id` from `stop` on.
+
+A result is never removed. It was true at `passed_at` (microseconds) in the topic with that id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 
-from connector import warehouse as places
-from connector.errors import ErrorCode, TableError
+from connector import warehouse as paths
+from connector.dead_letters.envelope import dead_letter_topic
+from connector.errors.changelog import changelog_of_another_stream
 from connector.lake.checks import check_missing, opened, trouble
 from connector.lake.plain_table import batches, commits_of, rows_in
-from connector.reports.audit import Run, WriteStreamAudit, digest
+from connector.lake.small_tables import append, quoted, select
+from connector.records.rejection import Position
+from connector.reports.audit import (
+    Range,
+    Ranges,
+    Run,
+    WriteStreamAudit,
+    common,
+    digest,
+    union_ranges,
+)
 from connector.state.incomplete_transactions import IncompleteTransaction, TransactionCheck
 from connector.state.reading import reading
 from connector.stored import from_stored
@@ -29,26 +51,26 @@ STEP_ROWS: Final = 1_000_000
 
 _RUNS: Final = """
     WITH logged AS (
-      SELECT kafka_partition, "offset" AS place, count(*) AS times FROM t
+      SELECT kafka_partition, "offset" AS number, count(*) AS times FROM t
       WHERE kind IN ('change', 'staged', 'expired', 'control', 'rejected') AND "offset" IS NOT NULL
           AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
-      SELECT *, place - row_number() OVER (PARTITION BY kafka_partition,
-      times ORDER BY place) AS island FROM logged)
-    SELECT kafka_partition, min(place), max(place) + 1, times FROM numbered
+      SELECT *, number - row_number() OVER (PARTITION BY kafka_partition,
+      times ORDER BY number) AS island FROM logged)
+    SELECT kafka_partition, min(number), max(number) + 1, times FROM numbered
     GROUP BY kafka_partition, times, island ORDER BY 1, 2
 """
 _STREAM_RUNS: Final = """
     WITH logged AS (
-      SELECT write_stream['stream'] AS stream, write_stream['offset'] AS place, count(*) AS times
+      SELECT write_stream['stream'] AS stream, write_stream['offset'] AS number, count(*) AS times
       FROM t WHERE kind IN ('change', 'staged', 'expired') AND write_stream['stream'] IS NOT NULL
           AND {batches}
       GROUP BY write_stream['stream'], write_stream['offset']),
     numbered AS (
-      SELECT *, place - row_number() OVER (PARTITION BY stream, times ORDER BY place) AS island
+      SELECT *, number - row_number() OVER (PARTITION BY stream, times ORDER BY number) AS island
       FROM logged)
-    SELECT stream, min(place), max(place) + 1, times FROM numbered
+    SELECT stream, min(number), max(number) + 1, times FROM numbered
     GROUP BY stream, times, island ORDER BY 1, 2
 """
 _REJECTED: Final = """
@@ -85,25 +107,23 @@ class Logged:
         disjoint within a step.
         """
         for of_step in self._conditions():
-            found = self._selected(_RUNS.format(batches=of_step))
+            rows = self._selected(_RUNS.format(batches=of_step))
             yield {
                 number: [Run(*run) for _, *run in runs]
-                for number, runs in groupby(found, key=lambda row: row[0])
+                for number, runs in groupby(rows, key=lambda row: row[0])
             }
 
     def write_streams(self) -> dict[str, WriteStreamAudit]:
         """The offsets of the write streams in the changelog, by name. The memory has only their
         ranges.
         """
-        found: dict[str, WriteStreamAudit] = {}
-        if "write_stream" not in {field.name for field in self._delta.schema().fields}:
-            return found
+        audits: dict[str, WriteStreamAudit] = {}
         none = WriteStreamAudit(is_whole=not self._trimmed_to)
         for of_step in self._conditions():
             rows = self._selected(_STREAM_RUNS.format(batches=of_step))
             for name, runs in groupby(rows, key=lambda row: row[0]):
-                found[name] = found.get(name, none).logged(Run(*run) for _, *run in runs)
-        return found
+                audits[name] = audits.get(name, none).logged(Run(*run) for _, *run in runs)
+        return audits
 
     def _conditions(self) -> Iterator[str]:
         """The conditions of a few batches at a time."""
@@ -138,7 +158,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
     """
     from deltalake.exceptions import DeltaError, TableNotFoundError
 
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     try:
         newest, foreign_commits = _newest_of_lowmark(opened(path), stream)
         # Opened after the commit was read, so it contains all that the commit describes. Later
@@ -150,15 +170,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
     except (DeltaError, OSError, ValueError) as error:
         raise trouble(path, "read", error) from error
     if newest is None:
-        raise TableError(
-            ErrorCode.CHANGELOG_EMPTY,
-            f"No commit of {path} belongs to stream {stream}",
-            "Another table is in this folder, or its Delta log was shortened",
-            "Look at the history of the table (DESCRIBE HISTORY), and name the warehouse into which"
-            " the stream was ingested",
-            stream=stream,
-            path=path,
-        )
+        raise changelog_of_another_stream(stream, path)
     with reading(path):
         progress = newest["progress"]
         rejected = from_stored(dict[str, int], progress["rejected"])
@@ -189,3 +201,111 @@ def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any
         if commit.stored is not None and commit.stored.get("stream") == stream:
             return commit.stored, delta.version() - commit.version
     return None, 0
+
+
+RESULTS: Final = {
+    **dict.fromkeys(("kind", "stream", "changelog_id", "topic_id"), "string"),
+    **dict.fromkeys(("kafka_partition", "start", "stop", "to_batch", "passed_at"), "int64"),
+}
+"""The columns of the audit log."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLog:
+    """The audit results of one changelog, which was written from one topic.
+
+    Every method raises `TableError` if the results cannot be written or read.
+    """
+
+    warehouse: str
+    stream: str
+    topic: str
+    changelog_id: str
+    topic_id: str
+
+    def empty(self, gaps: Mapping[int, Ranges]) -> dict[int, Ranges]:
+        """The parts of the gaps that are known to be empty, by Kafka partition."""
+        bounds = [
+            f"(kafka_partition = {number} AND stop > {ranges[0].start} AND start <"
+            f" {ranges[-1].stop})"
+            for number, ranges in gaps.items()
+            if ranges
+        ]
+        if not bounds:
+            return {}
+        empty: dict[int, list[Range]] = defaultdict(list)
+        for row in select(
+            self._path,
+            f"kind = 'empty' AND topic_id = {quoted(self.topic_id)} AND ({' OR '.join(bounds)})",
+        ):
+            empty[row["kafka_partition"]].append(Range(row["start"], row["stop"]))
+        return {
+            number: common(gaps[number], union_ranges(ranges)) for number, ranges in empty.items()
+        }
+
+    def add_empty(self, ranges: Mapping[int, Ranges], now: int) -> None:
+        """Record that these offsets are empty. `now` is in microseconds."""
+        results = [
+            (self.topic_id, number, *offsets)
+            for number, of_partition in ranges.items()
+            for offsets in of_partition
+        ]
+        self._add("empty", results, 0, now)
+
+    def letters(self) -> tuple[int, tuple[Position, ...]]:
+        """The last batch whose dead letters were found (0: none), and the last records of the
+        dead-letter topic that need not be read again.
+        """
+        of_changelog = (
+            f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id ="
+            f" {quoted(self.changelog_id)}"
+        )
+        rows = select(self._path, f"{of_changelog} ORDER BY to_batch DESC, passed_at DESC")
+        newest = [
+            row
+            for row in rows
+            if (row["to_batch"], row["passed_at"]) == (rows[0]["to_batch"], rows[0]["passed_at"])
+        ]
+        topic = dead_letter_topic(self.topic)
+        positions = (
+            Position(topic, row["topic_id"], row["kafka_partition"], row["stop"] - 1)
+            for row in newest
+            if row["stop"]
+        )
+        return newest[0]["to_batch"] if newest else 0, tuple(positions)
+
+    def add_letters(self, to_batch: int, read: Iterable[Position], now: int) -> None:
+        """Record that every dead letter up to `to_batch` was found. No dead letter of a later batch
+        is before a record in `read`.
+        """
+        results = [
+            (position.topic_id, position.kafka_partition, 0, position.offset + 1)
+            for position in read
+        ]
+        # If every dead letter that was read belongs to a later batch too, only the batch is
+        # recorded.
+        self._add("letters", results or [("", 0, 0, 0)], to_batch, now)
+
+    def _add(
+        self, kind: str, results: Iterable[tuple[str, int, int, int]], to_batch: int, now: int
+    ) -> None:
+        rows = [
+            {
+                "kind": kind,
+                "stream": self.stream,
+                "changelog_id": self.changelog_id,
+                "to_batch": to_batch,
+                "passed_at": now,
+                "topic_id": topic_id,
+                "kafka_partition": number,
+                "start": start,
+                "stop": stop,
+            }
+            for topic_id, number, start, stop in results
+        ]
+        if rows:
+            append(self._path, rows, RESULTS)
+
+    @property
+    def _path(self) -> str:
+        return paths.audit_log(self.warehouse)
