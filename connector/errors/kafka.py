@@ -37,7 +37,7 @@ def stream_topic_replaced(stream: str, problem: str, cause: str) -> TopicError:
     )
 
 
-def records_deleted(what: str) -> TopicError:
+def spark_records_deleted(what: str) -> TopicError:
     return TopicError(
         "RECORDS_DELETED",
         f"Kafka deleted records of {what} before they were read",

@@ -105,22 +105,25 @@ def blocking_letters_too_many(table: str, limit: str) -> TableError:
     )
 
 
-def cut_missing(tables: str, cause: str, otherwise: str) -> TableError:
+def cut_missing(tables: str, table: str | None = None) -> TableError:
     return TableError(
         "CUT_MISSING",
         f"There is no consistent cut of {tables}",
-        "The tables belong to several streams, or the low watermark is not known yet, or a table"
-        f" is not a consistent cut{cause}",
-        f"Look at the status of the tables. Until there is a cut, read each table alone{otherwise}",
+        "The tables belong to several streams, or the low watermark is not known yet, or a table is"
+        " not at a consistent cut, or the cut has expired",
+        "Check the status of the stream. Until there is a cut, read each table without a snapshot."
+        " To keep cuts longer, set a longer snapshot_retention",
+        table=table,
     )
 
 
-def cut_expired(table: str, time: str | int) -> TableError:
+def cut_expired(table: str, low_watermark: str | int, cause: str) -> TableError:
     return TableError(
         "CUT_MISSING",
-        f"The cut of table {table} at {time} has expired",
-        "Old versions are kept for snapshot_retention. Files of this cut may be deleted",
-        "Read a newer cut, or set a longer snapshot_retention",
+        f"The cut of table {table} at {low_watermark} cannot be read",
+        cause,
+        "Read a newer cut, or the table without a snapshot. To keep cuts longer, set a longer"
+        " snapshot_retention",
         table=table,
     )
 

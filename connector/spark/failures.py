@@ -17,9 +17,9 @@ from pyspark.errors import PySparkException
 from connector.errors import ConnectorError
 from connector.errors.changelog import checkpoint_foreign
 from connector.errors.kafka import (
-    records_deleted,
     spark_access_denied,
     spark_login_failed,
+    spark_records_deleted,
     spark_tls_failed,
 )
 from connector.errors.spark import (
@@ -111,7 +111,7 @@ def _store_situation(text: str, what: str) -> ConnectorError | None:
 def _kafka_situation(text: str, what: str) -> ConnectorError | None:
     """The error if Kafka lacks records, or does not let Spark's client in (SEC-1)."""
     if _has(text, _LOST):
-        return records_deleted(what)
+        return spark_records_deleted(what)
     if "SslAuthenticationException" in text:
         return spark_tls_failed(what, _line_with("SslAuthenticationException", text))
     if "SaslAuthenticationException" in text or _NO_CLIENT in text:

@@ -356,12 +356,7 @@ def _newest_cut(
         newest_first = [F.desc("low_watermark"), F.desc("to_batch"), F.desc("recorded_at")]
         row = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
     if cuts is None or row is None:
-        expired, longer = (
-            ("", "")
-            if low_watermark is None
-            else (", or the cut has expired", ". A longer snapshot_retention keeps cuts longer")
-        )
-        raise cut_missing(" and ".join(names), expired, longer)
+        raise cut_missing(" and ".join(names))
     cut = CutRecord(**{**row.asDict(), "versions": dict(row["versions"])})
     newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
     return cut, newest is not None and newest[0] == cut.recorded_at
@@ -402,7 +397,8 @@ def _check_kept(
             if not cut.is_state(TableState.from_json(recorded.stored)):
                 raise cut_of_another_table(name, cut)
     if recorded is None or (is_old and not is_newest):
-        raise cut_expired(name, view_of_time(cut.low_watermark))
+        cause = "It has expired: old versions are kept for snapshot_retention"
+        raise cut_expired(name, view_of_time(cut.low_watermark), cause)
 
 
 def _rows_at(spark: SparkSession, warehouse: str, name: str, version: int) -> DataFrame:

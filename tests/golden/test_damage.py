@@ -21,7 +21,7 @@ from deltalake import DeltaTable
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ErrorCode, TableError
+from connector.errors import TableError
 from connector.lake.audit import open_logged
 from connector.lake.changelog_changes import waiting_changes
 from connector.lake.jobs import History
@@ -41,7 +41,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "other bytes": lambda file: file.write_bytes(bytes(range(1, 256)) * 40),
     "missing": lambda file: file.unlink(),
 }
-FOUND = {ErrorCode.TABLE_DAMAGED}
+FOUND = {"TABLE_DAMAGED"}
 
 
 def config(warehouse: Path) -> ConnectorConfig:
@@ -194,7 +194,7 @@ def test_damage_is_told_as_damage(warehouse: Path, path: str, what: str) -> None
                 with moved_away(warehouse / path):
                     helped = outcome(reader, warehouse)
                 code = helped.code if isinstance(helped, TableError) else None
-                assert code in (None, ErrorCode.CUT_MISSING), "made again with the next cut"
+                assert code in (None, "CUT_MISSING"), "made again with the next cut"
             else:
                 assert "from a backup. Without a backup, " in found.remedy
     assert told or what == "missing", "no reader needs a file of this table"
@@ -211,7 +211,7 @@ def test_nothing_starts_on_a_damaged_log(tmp_path: Path, path: str, what: str) -
     for start in (run, partial(rebuild, table="accounts")):
         with pytest.raises(TableError) as caught:
             start(config(tmp_path / "w"))
-        assert caught.value.code == ErrorCode.TABLE_DAMAGED
+        assert caught.value.code == "TABLE_DAMAGED"
         assert str(file) in caught.value.cause
 
 
@@ -235,4 +235,4 @@ def test_an_empty_commit_in_the_middle_is_not_read_as_one_without_changes(tmp_pa
     (log / "00000000000000000002.json").write_bytes(b"")
     with pytest.raises(TableError, match="has 0 bytes") as caught:
         of_audit(tmp_path / "w")
-    assert caught.value.code == ErrorCode.TABLE_DAMAGED
+    assert caught.value.code == "TABLE_DAMAGED"

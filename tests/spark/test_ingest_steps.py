@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import DeliveryError, ErrorCode, RegistryError
+from connector.errors import DeliveryError, RegistryError
 from connector.kafka.topics import partition_of
 from connector.lake.state_reader import progress_of
 from connector.records.codec import SCHEMA, encode, frame
@@ -195,7 +195,7 @@ def test_nothing_lost_when_letters_cannot_be_delivered(
 
 
 def refuse(letters: Iterable[DeadLetter]) -> int:
-    raise DeliveryError(ErrorCode.DEAD_LETTERS_UNDELIVERED, "nobody answers")
+    raise DeliveryError("DEAD_LETTERS_UNDELIVERED", "nobody answers")
 
 
 def test_a_letter_of_a_known_schema_is_the_same_from_another_process(
@@ -209,7 +209,7 @@ def test_a_letter_of_a_known_schema_is_the_same_from_another_process(
     def schema_by_id(id_: int) -> str | None:
         asked.append(id_)
         if not up:
-            raise RegistryError(ErrorCode.REGISTRY_UNREACHABLE, "nobody answers")
+            raise RegistryError("REGISTRY_UNREACHABLE", "nobody answers")
         return SCHEMA if id_ in (7, 8) else None
 
     up = False

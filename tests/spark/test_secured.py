@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
-from connector.errors import BrokerError, ErrorCode
+from connector.errors import BrokerError
 from connector.kafka import topics
 from connector.kafka.produce.producer import CopyingProducer
 from connector.services import RunReport, audit, run, status
@@ -136,10 +136,10 @@ def test_a_login_that_is_refused_later_names_the_cause_and_loses_nothing(
             shutil.copy(other.settings[f"ssl.{name}.location"], path)
 
     cases = (
-        (ErrorCode.KAFKA_TLS_FAILED, kafka),
-        (ErrorCode.KAFKA_LOGIN_FAILED, secured.scram("run", WRONG)),
-        (ErrorCode.KAFKA_LOGIN_FAILED, secured.oauth("run", WRONG)),
-        (ErrorCode.KAFKA_ACCESS_DENIED, secured.scram("has-no-rights")),
+        ("KAFKA_TLS_FAILED", kafka),
+        ("KAFKA_LOGIN_FAILED", secured.scram("run", WRONG)),
+        ("KAFKA_LOGIN_FAILED", secured.oauth("run", WRONG)),
+        ("KAFKA_ACCESS_DENIED", secured.scram("has-no-rights")),
     )
     put(expired)
     for number, (code, refused) in enumerate(cases):

@@ -12,7 +12,7 @@ from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, is_local, is_s3, warehouse_fault
-from connector.errors import ConfigError, ErrorCode
+from connector.errors import ConfigError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
 from connector.services.load_config import load_config
@@ -248,7 +248,7 @@ def test_a_folder_that_deltalake_would_not_find_is_refused(name: str, tmp_path: 
     """
     with pytest.raises(ConfigError, match="a path without") as caught:
         ConnectorConfig(f"/data/{name}/wh", KafkaConfig("h:1"))
-    assert caught.value.code == ErrorCode.WAREHOUSE_UNUSABLE
+    assert caught.value.code == "WAREHOUSE_UNUSABLE"
     assert UNUSABLE[name] in caught.value.cause
     for scheme in ("s3a://bucket", "file://", "abfss://box@account.dfs.core.windows.net"):
         assert UNUSABLE[name] in warehouse_fault(f"{scheme}/{name}/wh")

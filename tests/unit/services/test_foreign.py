@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
 from connector.lake.small_tables import as_arrow
 from connector.reports.audit import StreamAudit
 from connector.services.audit import faulty_tables
@@ -75,7 +75,7 @@ def test_a_sound_warehouse_has_no_fault(warehouse: str) -> None:
 def test_validate_names_what_another_program_wrote_to(warehouse: str, path: str, how: str) -> None:
     FOREIGN[how](f"{warehouse}/{path}")
     found = faults(warehouse)
-    assert [error.code for error in found] == [ErrorCode.COMMIT_FOREIGN]
+    assert [error.code for error in found] == ["COMMIT_FOREIGN"]
     assert f"{warehouse}/{path}" in found[0].problem
 
 
@@ -103,7 +103,7 @@ def test_validate_names_a_table_of_another_changelog(warehouse: str, tmp_path: P
         of = changelog_id.partition('\\"')[0]
         file.write_text(text.replace(of, of[::-1]) if of else text)
     (error,) = faults(warehouse)
-    assert error.code == ErrorCode.CHANGELOG_REPLACED
+    assert error.code == "CHANGELOG_REPLACED"
 
 
 def test_validate_names_a_damaged_file(warehouse: str) -> None:
@@ -111,4 +111,4 @@ def test_validate_names_a_damaged_file(warehouse: str) -> None:
     newest = max(log.glob("*.json"))
     newest.write_bytes(b"")
     codes = {error.code for error in faults(warehouse)}
-    assert codes == {ErrorCode.TABLE_DAMAGED}
+    assert codes == {"TABLE_DAMAGED"}
