@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from connector import warehouse as paths
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.errors.changelog import changelog_of_another_stream
-from connector.lake.checks import check_missing, opened, trouble
+from connector.lake.checks import explaining, open_existing, opened
 from connector.lake.plain_table import batches, commits_of, rows_in
 from connector.lake.small_tables import append, quoted, select
 from connector.records.rejection import Position
@@ -156,19 +156,15 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
     Raises `TableError` if it is not a changelog of this stream or cannot be read.
     """
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
     path = paths.changelog(warehouse, stream)
-    try:
-        newest, foreign_commits = _newest_of_lowmark(opened(path), stream)
+    first = open_existing(path)
+    if first is None:
+        return None
+    with explaining(path, "read"):
+        newest, foreign_commits = _newest_of_lowmark(first, stream)
         # Opened after the commit was read, so it contains all that the commit describes. Later
         # batches are excluded by their number.
         delta = opened(path)
-    except TableNotFoundError:
-        check_missing(path)
-        return None
-    except (DeltaError, OSError, ValueError) as error:
-        raise trouble(path, "read", error) from error
     if newest is None:
         raise changelog_of_another_stream(stream, path)
     with reading(path):

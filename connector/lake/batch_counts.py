@@ -13,7 +13,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from connector.lake.checks import trouble
+from connector.lake.checks import table_error
 from connector.lake.stores import files_at
 from connector.records.codec import CONFLUENT_BYTES, confluent_id
 from connector.records.datum import child_partitions_of, release_of
@@ -72,7 +72,7 @@ def count_rows(rows: BatchRows) -> RowCounts:
                     if rows.sample and count is _count_changes:
                         sample = nsmallest(rows.sample, [*sample, *_sample(read, rows)])
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise trouble(rows.changelog, "read", error) from error
+        raise table_error(rows.changelog, "read", error) from error
     found.sample = [placed for _, placed in sample]
     return found
 
@@ -82,7 +82,7 @@ def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[s
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from connector.lake.table_fields import plain
+    from connector.lake.small_files import plain
 
     wanted = ["ingest_batch", *columns]
     table = file.read_row_group(number, wanted, use_threads=False)

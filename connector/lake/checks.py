@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from connector import warehouse as paths
 from connector.errors import TableError
+from connector.errors.spark import deltalake_missing
 from connector.errors.tables import files_unreadable, warehouse_has_file
 from connector.lake.stores import options_of, warehouse_with
 from connector.state.damage import (
@@ -51,6 +52,19 @@ def opened(path: str, version: int | None = None) -> DeltaTable:
     return DeltaTable(path, version=version, storage_options=options_of(path))
 
 
+def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
+    """The Delta table at a path. None: there is no table. Raises `TableError` if it cannot be read,
+    or only its log is missing.
+    """
+    with explaining(path, "read"):
+        from deltalake.exceptions import TableNotFoundError
+
+        with suppress(TableNotFoundError):
+            return opened(path, version)
+    check_missing(path)
+    return None
+
+
 def check_missing(path: str) -> None:
     """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
     folder has files but no Delta log, or there is a file in the place of a folder.
@@ -64,14 +78,11 @@ def check_missing(path: str) -> None:
     if "://" in path:
         return
     try:
-        nearest = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-        has_files = nearest == folder and any(
-            below.name != "_delta_log" for below in folder.iterdir()
-        )
-    except NotADirectoryError:
-        has_files = False
+        nearest = _nearest(folder)
+        names = nearest.iterdir() if nearest == folder and nearest.is_dir() else ()
+        has_files = any(below.name != "_delta_log" for below in names)
     except OSError as error:
-        raise trouble(path, "read", error) from error
+        raise table_error(path, "read", error) from error
     if not nearest.is_dir():
         raise warehouse_has_file(path, str(nearest))
     # Another process may have made the table meanwhile.
@@ -105,7 +116,7 @@ def check_writable(path: str) -> None:
                 probe.flush()
     except OSError as error:
         named = OSError(error.errno, error.strerror, folder)
-        raise trouble(path, "written", named) from error
+        raise table_error(path, "written", named) from error
 
 
 def check_store(warehouse: str) -> None:
@@ -127,12 +138,12 @@ def check_store(warehouse: str) -> None:
     except (DeltaError, OSError, ValueError) as error:
         problem = f"The warehouse {warehouse} cannot be used"
         raise (
-            store_error(str(error), problem, path=path) or trouble(path, "used", error)
+            store_error(str(error), problem, path=path) or table_error(path, "used", error)
         ) from error
 
 
 def _nearest(folder: Path) -> Path:
-    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def check_log(path: str, version: int | None = None, *, with_contents: bool = False) -> None:
@@ -245,15 +256,32 @@ def _fault_of(file: str, size: int) -> str | None:
     return None
 
 
-def trouble(path: str, what: str, error: Exception, delta: DeltaTable | None = None) -> TableError:
-    """The error for a table that cannot be `what`, for example "read". Damage of its files is the
+def table_error(
+    path: str, use: str, error: Exception, delta: DeltaTable | None = None
+) -> TableError:
+    """The error for a table that cannot be `use`, for example "read". Damage of its files is the
     cause before the text of a library: each library tells it in another way.
     """
     text = str(error)
-    if (known := explained(path, what, text)) is not None:
+    if (known := explained(path, use, text)) is not None:
         return known
     try:
         check_files(path, delta, text)
     except TableError as damage:
         return damage
-    return files_unreadable(path, what, text.partition("\n")[0], or_move_away(path))
+    return files_unreadable(path, use, text.partition("\n")[0], or_move_away(path))
+
+
+@contextmanager
+def explaining(path: str, use: str) -> Iterator[None]:
+    """Raise `TableError` instead of an error of deltalake or of files: the table at a path cannot
+    be `use`, for example "read".
+    """
+    try:
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise deltalake_missing(str(error)) from error
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        raise table_error(path, use, error) from error

@@ -24,10 +24,9 @@ from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import Applied, apply
-from connector.spark.cluster import applies_at_once, follow_cores, repeating
+from connector.spark.cluster import Pool, applies_at_once, follow_cores, in_pool, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table
 from connector.state.apply_level import MergeFew

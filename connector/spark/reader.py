@@ -109,8 +109,7 @@ def read_table(
     Raises:
         StaleTableError: Ingest is so far behind that even a merge is older than the bound, and
             `allow_stale` is false.
-        TableError: There is no such table, or it is damaged, or it was not made from the changelog
-            that is there.
+        TableError: There is no such table, or it is damaged, or it is of another changelog.
         ConfigError: `max_staleness_s` has a value that is not allowed.
         WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
             the read needs. Read again.

@@ -23,10 +23,9 @@ from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
 from connector.config.storage import is_local, is_s3, spelled
 from connector.errors.spark import spark_setting_missing, spark_without_jars
 from connector.jars import JarStore, Lock, fetch
-from connector.spark.cluster import check_executors
+from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
-from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 from connector.state.store_errors import store_error, unconditional
 

@@ -20,11 +20,10 @@ from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTabl
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.records.views import view_of_time
-from connector.spark.cluster import Losses, follow_cores, repeated
+from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
-from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work

@@ -32,7 +32,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Reason
-from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
+from connector.spark.ingest.validate import UNSEEN_SCHEMA, RecordRules, schema_ids, validated
 from connector.validation import Limits
 from tests.property import test_logical_types as logical_types
 from tests.property.strategies import RECORDS
@@ -615,13 +615,7 @@ def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: Spar
     for id_ in (0, 9, 2**31, 2**32 - 2):
         unseen = rows(spark, [*cases, case("unseen", CHANGE, frame(b"", id_))])
         assert {row["id"] for row in schema_ids(unseen).collect()} == {8, 9, id_}
-        query = validated(
-            unseen,
-            schemas=Schemas({8: None}),
-            ask_registry=True,
-            limits=limits,
-            kafka_partitions=4,
-            tables=None,
-        )
+        rules = RecordRules(limits, kafka_partitions=4)
+        query = validated(unseen, Schemas({8: None}), rules, ask_registry=True)
         with pytest.raises(PySparkException, match=UNSEEN_SCHEMA):
             query.write.format("noop").mode("overwrite").save()

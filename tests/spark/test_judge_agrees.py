@@ -47,7 +47,7 @@ from connector.records.model import (
     time_of,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.spark.ingest.validate import RECORD, validated
+from connector.spark.ingest.validate import RECORD, RecordRules, validated
 from connector.validation import (
     KafkaRecord,
     Limits,
@@ -139,10 +139,7 @@ def assert_agreement(
     """Both forms say the same of each case. Returns what they said: reasons, names of rules, and
     GOOD.
     """
-    frame_ = validated(
-        rows(spark, cases),
-        schemas=schemas,
-        ask_registry=ask_registry,
+    rules = RecordRules(
         limits=limits,
         kafka_partitions=TOPIC_PARTITIONS,
         tables=tables,
@@ -150,6 +147,7 @@ def assert_agreement(
         known_families=frozenset({"cf"}),
         horizon=horizon,
     )
+    frame_ = validated(rows(spark, cases), schemas, rules, ask_registry=ask_registry)
     got = {
         row["offset"]: row.asDict(recursive=True)
         for row in frame_.select("offset", "reason", "rule", *RECORD).collect()

@@ -33,8 +33,8 @@ from connector.lake.state_reader import table_state_of
 from connector.records import codec
 from connector.records.model import kafka_key
 from connector.services import tables
+from connector.spark.cluster import Pool
 from connector.spark.ingest.source import forget_checkpoint
-from connector.spark.pools import Pool
 from connector.spark.stream_ingest import StreamIngest
 from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job

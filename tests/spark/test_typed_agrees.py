@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.spark.apply.lww_merge import _UNMAPPED_NAME
-from connector.spark.storage.typed import key_columns, key_pieces, typed
+from connector.spark.sql import key_columns, key_pieces, typed
 from connector.tables.column_names import unmapped_name
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.ordered_key import NUMBER_RANGE, join_parts, write_number

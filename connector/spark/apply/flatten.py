@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.records.ordering import OrderBy
+from connector.spark.sql import key_columns, key_pieces, typed
 from connector.spark.storage.layout import Layout, nothing, order
-from connector.spark.storage.typed import key_columns, key_pieces, typed
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
 

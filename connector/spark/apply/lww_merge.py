@@ -28,9 +28,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.spark.apply.flatten import REGISTER_PARTS, is_of
-from connector.spark.sql import constant
+from connector.spark.sql import SPARK_TYPE, constant, typed
 from connector.spark.storage.layout import Layout, nothing, order
-from connector.spark.storage.typed import SPARK_TYPE, typed
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Versions
 

@@ -28,6 +28,7 @@ from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
+    RecordRules,
     schema_ids,
     unknown_fields,
     validated,
@@ -503,10 +504,7 @@ class Ingest:
         )
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
-        verdicts = validated(
-            with_arrivals(rows, batch.asked.at),
-            schemas=self._schemas,
-            ask_registry=self._ports.schema_by_id is not None,
+        rules = RecordRules(
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
@@ -516,6 +514,8 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
         )
+        arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
+        verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
         few = verdicts.coalesce(_tasks(batch))
         self._changelog.append(
             few,
