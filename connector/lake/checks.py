@@ -243,11 +243,11 @@ def _named_files(path: str, delta: DeltaTable | None) -> Iterator[tuple[str, int
 def _fault_of(file: str, size: int) -> str | None:
     """The damage of a Parquet file, in words. None: it is whole. `size` is what the log says."""
     with suppress(OSError), Path(file).open("rb") as content:
-        found = content.seek(0, os.SEEK_END)
-        if not found:
+        length = content.seek(0, os.SEEK_END)
+        if not length:
             return IS_EMPTY
-        if found != size:
-            return f"has {found} bytes, but the log says {size}"
+        if length != size:
+            return f"has {length} bytes, but the log says {size}"
         content.seek(0)
         begin = content.read(len(MAGIC))
         content.seek(-len(MAGIC) - 1, os.SEEK_END)
@@ -263,8 +263,8 @@ def table_error(
     cause before the text of a library: each library tells it in another way.
     """
     text = str(error)
-    if (known := explained(path, use, text)) is not None:
-        return known
+    if (explanation := explained(path, use, text)) is not None:
+        return explanation
     try:
         check_files(path, delta, text)
     except TableError as damage:

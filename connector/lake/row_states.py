@@ -132,7 +132,7 @@ class RowStates:
 
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
-        plain = [_plain(one.type, value) for one, value in zip(columns, values, strict=False)]
+        plain = [_plain(column.type, value) for column, value in zip(columns, values, strict=False)]
         return canonical(self.definition, read_state(self.definition, stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
@@ -155,7 +155,7 @@ def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | N
     if changelog is None:
         return 0, None
     stored = changelog.stored or next(
-        (one.stored for one in changelog.commits() if one.stored), changelog.stored
+        (commit.stored for commit in changelog.commits() if commit.stored), changelog.stored
     )
     with reading(path):
         batch, changelog_id = stored["ingest_batch"], stored["changelog_id"]

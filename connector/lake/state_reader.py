@@ -53,8 +53,8 @@ def logged_progress_of(
     file = text_at(paths.freshness(warehouse, stream))
     with reading(path):
         progress = with_file(Progress.from_json(metadata["progress"], UNKNOWN), metadata, file)
-        known = metadata.get("changelog_id")
-        changelog_id = None if known is None else from_stored(str, known)
+        changelog_id = metadata.get("changelog_id")
+        changelog_id = None if changelog_id is None else from_stored(str, changelog_id)
     if not with_frontier or not progress.ingest_batch:
         return LoggedProgress(progress, changelog_id)
     frontier = metadata.get("frontier")
@@ -74,10 +74,10 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
 
 def _frontier_row(path: str, stream: str, ingest_batch: int) -> str:
     of_batch = f"slot = {FRONTIER_SLOT} AND ingest_batch = {ingest_batch}"
-    found = select(path, of_batch, "frontier")
-    if not found:
+    rows = select(path, of_batch, "frontier")
+    if not rows:
         raise frontier_missing(path, stream, ingest_batch)
-    return str(found[0]["frontier"])
+    return str(rows[0]["frontier"])
 
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
@@ -90,9 +90,9 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
         return None
     with reading(path):
         newest = from_stored(int, metadata["ingest_batch"])
-        known = from_stored(dict[int, int], metadata["end_offsets"])
+        logged = from_stored(dict[int, int], metadata["end_offsets"])
         is_complete = from_stored(int, metadata["progress"]["ingest_batch"]) >= newest
-    is_covered = all(known.get(number, 0) >= end for number, end in ends.items())
+    is_covered = all(logged.get(number, 0) >= end for number, end in ends.items())
     return newest if is_complete and is_covered else None
 
 

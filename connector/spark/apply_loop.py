@@ -43,7 +43,7 @@ _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
 OnLine = Callable[[str], None]
-Stood = tuple[int, TableState]
+AtVersion = tuple[int, TableState]
 """A version of a table, and its table state."""
 
 
@@ -75,14 +75,14 @@ class Listener:
     step of an apply.
     """
 
-    record: Callable[[str, Cut, Mapping[str, Stood]], None]
+    record: Callable[[str, Cut, Mapping[str, AtVersion]], None]
     on_line: OnLine
     on_step: Callable[[str], None]
 
 
 @dataclass(slots=True)
 class _Round:
-    """Tables on their way to one cut, and those that have reached it.
+    """Tables on their way to one cut, and the versions in which they `reached` it.
 
     `turns` chose the tables. None: all tables of the stream are applied.
     """
@@ -91,7 +91,7 @@ class _Round:
     cut: Cut
     turns: Turns | None
     under_way: set[str]
-    stood: dict[str, Stood] = field(default_factory=dict)
+    reached: dict[str, AtVersion] = field(default_factory=dict)
 
 
 class Applies:
@@ -117,7 +117,7 @@ class Applies:
         self._on_line, self._on_step = listener.on_line, listener.on_step
         self._merge_few = merge_few
         self._names = {
-            stream: [name for name, one in config.tables.items() if one.stream == stream]
+            stream: [name for name, table in config.tables.items() if table.stream == stream]
             for stream in config.streams
         }
         # The settings of operators are read so often, and unapplied changes are looked for so
@@ -138,7 +138,7 @@ class Applies:
         self._cuts: dict[str, object] = {}
         self._paces: Mapping[str, Mapping[str, float]] = {}
         self._asked = float("-inf")
-        self._under_way: dict[Future[tuple[bool, Stood]], tuple[_Round, str]] = {}
+        self._under_way: dict[Future[tuple[bool, AtVersion]], tuple[_Round, str]] = {}
 
     def batch_logged(self, stream: str) -> None:
         """Note that a batch of the stream was logged. Any thread may call it."""
@@ -210,13 +210,15 @@ class Applies:
                 for stream, names in self._names.items()
             }
         for stream, turns in self._turns.items():
-            paces, known = self._paces[stream], self._cuts.get(stream)
+            paces, last_cut = self._paces[stream], self._cuts.get(stream)
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
-            if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, known)):
+            if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, last_cut)):
                 self._news[stream], self._looked[stream] = False, now
                 cut = self._cut(stream)
-                self._cuts[stream] = known = (cut.batch, cut.low_watermark, cut.ignores_watermark)
-                self._begin(threads, _Round(stream, cut, turns, set(turns.take(paces, now, known))))
+                this_cut = (cut.batch, cut.low_watermark, cut.ignores_watermark)
+                self._cuts[stream] = this_cut
+                names = set(turns.take(paces, now, this_cut))
+                self._begin(threads, _Round(stream, cut, turns, names))
 
     def _pause(self, stop: threading.Event) -> None:
         now = time.monotonic()
@@ -235,17 +237,17 @@ class Applies:
         self._wake.clear()
 
     def _cut(self, stream: str) -> Cut:
-        of = self._config.streams[stream]
+        config = self._config.streams[stream]
         progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._on_line)
-        return progress.cut(self._ports[stream].now(), of.stall_after_s, of.wait_s)
+        return progress.cut(self._ports[stream].now(), config.stall_after_s, config.wait_s)
 
     def _begin(
-        self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None
+        self, threads: ThreadPoolExecutor, round_: _Round, stop: threading.Event | None = None
     ) -> None:
-        for name in self._names[going.stream]:
-            if name in going.under_way:
-                future = threads.submit(self._bring, name, going.cut, stop)
-                self._under_way[future] = (going, name)
+        for name in self._names[round_.stream]:
+            if name in round_.under_way:
+                future = threads.submit(self._bring, name, round_.cut, stop)
+                self._under_way[future] = (round_, name)
                 future.add_done_callback(lambda _: self._wake.set())
 
     def _settle_all(self, threads: ThreadPoolExecutor) -> None:
@@ -276,19 +278,19 @@ class Applies:
         """Record the rounds that have ended, and return their streams. Raises the error of a failed
         apply.
         """
-        over = set[str]()
+        ended = set[str]()
         for future in [future for future in self._under_way if future.done()]:
-            going, name = self._under_way.pop(future)
-            going.under_way.discard(name)
-            applied, going.stood[name] = future.result()
-            if going.turns is not None:
-                going.turns.ended(name, applied=applied)
-            if not going.under_way:
-                self._record(going.stream, going.cut, going.stood)
-                over.add(going.stream)
-        return over
+            round_, name = self._under_way.pop(future)
+            round_.under_way.discard(name)
+            applied, round_.reached[name] = future.result()
+            if round_.turns is not None:
+                round_.turns.ended(name, applied=applied)
+            if not round_.under_way:
+                self._record(round_.stream, round_.cut, round_.reached)
+                ended.add(round_.stream)
+        return ended
 
-    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, Stood]:
+    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, AtVersion]:
         """Bring a table to a cut, in a thread of its own. Returns whether it changed, and its
         newest version.
         """
@@ -335,16 +337,17 @@ class Applies:
             applied = Applied(after, 0, after.letters - before.letters)
         if applied is None:
             return False
-        done = replace(
-            job,
-            changes=applied.changes,
-            letters=applied.letters,
-            watermark_after=applied.table_state.apply_watermark,
+        self.add_job(
+            replace(
+                job,
+                ended_at=ports.now(),
+                changes=applied.changes,
+                letters=applied.letters,
+                watermark_after=applied.table_state.apply_watermark,
+            )
         )
-        self.add_job(replace(done, ended_at=ports.now()))
         self._on_step(f"table {name}: job recorded")
-        became = "became a table letter" if applied.letters == 1 else "became table letters"
-        letters = f"; {counted(applied.letters, 'change')} {became}" if applied.letters else ""
+        letters = f"; {counted(applied.letters, 'table letter')}" if applied.letters else ""
         self._on_line(
             f"table {name}: {counted(applied.changes, 'change')} applied, up to batch"
             f" {applied.table_state.to_batch}{letters}"
@@ -446,6 +449,3 @@ def _discarded(ports: IngestPorts) -> frozenset[str]:
         return ports.discarded()
     except (BrokerError, TopicError):
         return frozenset()
-
-
-__all__ = ["Applies", "JobLog", "Listener", "Stood"]

@@ -136,8 +136,8 @@ def explained(what: str) -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError, *GONE) as error:
-        if (known := situation(error, what)) is not None:
-            raise known from error
+        if (explanation := situation(error, what)) is not None:
+            raise explanation from error
         raise
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
-from connector.spark.apply_loop import Applies, JobLog, Listener, OnLine, Stood
+from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener, OnLine
 from connector.spark.cluster import repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
@@ -144,14 +144,9 @@ class Pipeline:
             is_wanted=table.is_vacuum_due,
             live_bytes=table.size_in_bytes,
         )
-        return Maintenance(
-            *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), maintained),
-            retention_s=self._config.streams[stream].retention.table_file_s,
-            last_clean=partial(self._job_log.last_clean_up, name, ""),
-            add_job=self._applies.add_job,
-            on_line=self._on_line,
-            is_late=self._is_late,
-        )
+        job = Job(JobKind.CLEAN_UP, name, 0, 0)
+        retention_s = self._config.streams[stream].retention.table_file_s
+        return self._maintenance(f"table {name}", job, maintained, retention_s)
 
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
@@ -162,10 +157,17 @@ class Pipeline:
             clean=partial(self._clean_changelog, stream),
             clean_log=partial(self._clean_changelog_log, stream),
         )
+        job = Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream)
+        retention_s = self._config.streams[stream].retention.file_s
+        return self._maintenance(f"stream {stream}", job, maintained, retention_s)
+
+    def _maintenance(
+        self, what: str, job: Job, maintained: Maintained, retention_s: int
+    ) -> Maintenance:
         return Maintenance(
-            *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), maintained),
-            retention_s=self._config.streams[stream].retention.file_s,
-            last_clean=partial(self._job_log.last_clean_up, "", stream),
+            *(what, job, maintained),
+            retention_s=retention_s,
+            last_clean=partial(self._job_log.last_clean_up, job.table, job.stream),
             add_job=self._applies.add_job,
             on_line=self._on_line,
             is_late=self._is_late,
@@ -189,9 +191,9 @@ class Pipeline:
         """Run the maintenance that is due for a stream and its tables. Its commits are made between
         two applies of a table (TBL-15).
         """
-        for each in upkeep[stream]:
+        for maintenance in upkeep[stream]:
             if not stop.is_set():
-                each.after_round(self._ports[stream].now())
+                maintenance.after_round(self._ports[stream].now())
 
     def _clean_table(self, stream: str, name: str, now: int) -> Work:
         """Delete old versions of a table.
@@ -201,61 +203,52 @@ class Pipeline:
         """
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
-        known = {of: self._tables[of].version_at(before) for of in self._tables_of(stream)}
-        oldest = {of: version for of, version in known.items() if version is not None}
-        self._job_log.forget_cuts(
-            stream, oldest, self._cuts[stream] if self._keeps_newest_cut(stream, now) else None
-        )
+        versions = {
+            table: self._tables[table].version_at(before) for table in self._tables_of(stream)
+        }
+        oldest = {table: version for table, version in versions.items() if version is not None}
+        self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
         kept = self._kept_versions(stream, name, now)
         return self._applies.between(name, partial(self._tables[name].clean, now, kept))
 
     def _clean_table_log(self, stream: str, name: str, now: int) -> None:
-        before = (
-            now - (self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S) * 1_000_000
-        )
-        self._tables[name].clean_log(before, self._kept_versions(stream, name, now))
+        kept_s = self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S
+        kept = self._kept_versions(stream, name, now)
+        self._tables[name].clean_log(now - kept_s * 1_000_000, kept)
 
     def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
         """The version of a table that the newest cut of the stream names, if it is an older version
         and still kept.
         """
-        cut = self._cuts[stream]
-        if cut is None or name not in cut.versions or not self._keeps_newest_cut(stream, now):
+        cut = self._kept_cut(stream, now)
+        version = None if cut is None else cut.versions.get(name)
+        if version is None or self._tables[name].superseded_at(version) is None:
             return []
-        return (
-            []
-            if self._tables[name].superseded_at(cut.versions[name]) is None
-            else [cut.versions[name]]
-        )
+        return [version]
 
-    def _keeps_newest_cut(self, stream: str, now: int) -> bool:
-        """Whether each table was in the stream's newest cut less than `NEWEST_CUT_KEPT_US` ago, or
+    def _kept_cut(self, stream: str, now: int) -> CutRecord | None:
+        """The stream's newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or
         still is.
         """
         cut = self._cuts[stream]
         left = (
-            (
-                self._tables[name].superseded_at(version)
-                for name, version in cut.versions.items()
-                if name in self._tables
-            )
-            if cut
-            else ()
+            self._tables[name].superseded_at(version)
+            for name, version in (cut.versions if cut else {}).items()
+            if name in self._tables
         )
-        return all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left)
+        return cut if all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left) else None
 
     def _clean_changelog(self, stream: str, now: int) -> Work:
-        ingest, names = self._streams[stream], self._tables_of(stream)
+        ingest = self._streams[stream]
         ingest.expire(now)
-        if names:
-            ingest.trim(
-                min(self._tables[name].table_state().needed_to_batch for name in names), now
-            )
+        states = [self._tables[name].table_state() for name in self._tables_of(stream)]
+        if states:
+            ingest.trim(min(state.needed_to_batch for state in states), now)
         return ingest.changelog.clean()
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
-        before = now - (self._config.streams[stream].retention.file_s + LOG_BEYOND_S) * 1_000_000
-        self._streams[stream].changelog.clean_log(before)
+        kept_s = self._config.streams[stream].retention.file_s + LOG_BEYOND_S
+        self._streams[stream].changelog.clean_log(now - kept_s * 1_000_000)
 
     def _step(self, what: str, step: str) -> None:
         self._on_step(f"{what}: {step}")
@@ -265,21 +258,21 @@ class Pipeline:
             name for name, definition in self._config.tables.items() if definition.stream == stream
         ]
 
-    def _record(self, stream: str, cut: Cut, stood: Mapping[str, Stood]) -> None:
+    def _record(self, stream: str, cut: Cut, reached: Mapping[str, AtVersion]) -> None:
         """Record the cut if all tables of the stream are at it, or were at it in the versions
-        `stood` (TBL-17).
+        `reached` (TBL-17).
         """
         newest = {
-            name: stood[name] if name in stood else self._tables[name].newest()
+            name: reached[name] if name in reached else self._tables[name].newest()
             for name in self._tables_of(stream)
         }
         if (
             not newest
             or cut.low_watermark is None
-            or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values())
+            or not all(state.is_at(cut.low_watermark, cut.batch) for _, state in newest.values())
         ):
             return
-        merged = sum(book.merged for _, book in newest.values())
+        merged = sum(state.merged for _, state in newest.values())
         versions = {name: version for name, (version, _) in newest.items()}
         with self._recording:
             # The newest record is the one with the latest time.
@@ -302,14 +295,14 @@ class Pipeline:
         newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
-        books = [book for _, book in newest.values()]
-        merged = sum(book.merged for book in books)
+        states = [state for _, state in newest.values()]
+        merged = sum(state.merged for state in states)
         versions = {name: version for name, (version, _) in newest.items()}
         if versions == recorded.versions or merged != recorded.merged:
             return
         if all(
-            book.is_consistent_cut and book.apply_watermark == recorded.low_watermark
-            for book in books
+            state.is_consistent_cut and state.apply_watermark == recorded.low_watermark
+            for state in states
         ):
             with self._recording:
                 if self._cuts[stream] is not recorded:

@@ -151,11 +151,11 @@ def key_columns(key: Key, pieces: str) -> list[str]:
     if key.form is KeyForm.ROW_KEY:
         return [typed(key.parts[0].type, Encoding.TEXT, pieces)]
     if key.form is KeyForm.ORDERED:
-        return [_ordered_part(part.type, pieces, place) for place, part in enumerate(key.parts)]
+        return [_ordered_part(part.type, pieces, index) for index, part in enumerate(key.parts)]
     right_count = f"size({pieces}) = {len(key.parts)}"
     columns = []
-    for place, part in enumerate(key.parts):
-        piece = f"unhex(get({pieces}, {place}))"
+    for index, part in enumerate(key.parts):
+        piece = f"unhex(get({pieces}, {index}))"
         value = typed(part.type, Encoding.TEXT, piece)
         if part.type in CANONICAL_PATTERN:
             value = (
@@ -181,9 +181,9 @@ def _ordered_pieces(spaced: str, count: int) -> str:
     )
 
 
-def _ordered_part(type_: DataType, pieces: str, place: int) -> str:
+def _ordered_part(type_: DataType, pieces: str, index: int) -> str:
     """`ordered_key.read_part` on hexadecimal digits, which sort as the bytes do."""
-    digits = f"get({pieces}, {place})"
+    digits = f"get({pieces}, {index})"
     if type_ in NUMBER_RANGE:
         return _ordered_number(type_, digits)
     value = typed(type_, Encoding.TEXT, f"unhex(coalesce({digits}, ''))")

@@ -83,7 +83,7 @@ class IngestPorts:
     - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
       argument is how many ingest has published since (DLQ-7).
     - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. Without
-      the function, the places of keys are not checked (ING-1).
+      the function, the Kafka partitions of keys are not checked (ING-1).
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """
@@ -99,8 +99,8 @@ class IngestPorts:
     releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
     row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
-    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: (
-        known
+    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda count, published: (
+        count
     )
     partition_of: Callable[[bytes, int], int] | None = None
     open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
@@ -225,8 +225,8 @@ class Ingest:
         hiding = () if is_at_end else not_passed(self._ports.open_transactions(), ends)
         if is_at_end or hiding:
             counted = self._with_outside(progress.renewed(ends, asked, hiding), 0)
-            known = (progress.external_dead_letters, progress.open_transactions)
-            if (counted.external_dead_letters, counted.open_transactions) != known:
+            before = (progress.external_dead_letters, progress.open_transactions)
+            if (counted.external_dead_letters, counted.open_transactions) != before:
                 self._changelog.update_progress(counted)
 
     def take_requests(self) -> bool:
@@ -276,32 +276,32 @@ class Ingest:
         `is_last`: no other check follows soon. None: there is no news.
         """
         progress, now = self._changelog.progress(with_frontier=False), self._ports.now()
-        known, low = progress.transactions, progress.low_watermark
-        before = known if self._checked is None else self._checked
+        stored, low = progress.transactions, progress.low_watermark
+        before = stored if self._checked is None else self._checked
         before = replace(
             before,
-            declared=known.declared,
-            waits=known.waits,
-            checked_to=max(before.checked_to, known.checked_to, progress.horizon or 0),
+            declared=stored.declared,
+            waits=stored.waits,
+            checked_to=max(before.checked_to, stored.checked_to, progress.horizon or 0),
         )
         releases = self._ports.releases(before.released_to) if before.incomplete else ()
-        found, ready = before.released(releases), replace(before, checked_at=0)
+        check, ready = before.released(releases), replace(before, checked_at=0)
         if low is not None and (before.is_due(low, now) or (is_last and ready.is_due(low, now))):
             lacking, checked_to = incomplete_transactions(self._changelog, before, low)
             if self._stream.wait_s is None:
                 checked_to = low
-            found = found.after(
+            check = check.after(
                 max(checked_to, before.checked_to),
                 lacking,
                 now,
                 wait_us=(self._stream.wait_s or 0) * 1_000_000,
                 horizon=progress.horizon,
             )
-        self._checked = found
-        is_news = found.is_news(
-            known, now, below=progress.horizon or 0, waits=self._stream.wait_s is not None
+        self._checked = check
+        is_news = check.is_news(
+            stored, now, below=progress.horizon or 0, waits=self._stream.wait_s is not None
         )
-        return found if is_news else None
+        return check if is_news else None
 
     def keep_check(self, check: TransactionCheck) -> bool:
         """Store the result of a check with the newest batch, if that batch is complete. Otherwise
@@ -310,12 +310,11 @@ class Ingest:
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
             return False
-        known = progress.transactions
+        stored = progress.transactions
         # A batch, or a trim, may have been committed since the check.
-        check = replace(check, declared=known.declared, waits=known.waits)
-        self._changelog.update_progress(
-            replace(progress, transactions=check.trimmed(known.checked_to))
-        )
+        check = replace(check, declared=stored.declared, waits=stored.waits)
+        check = check.trimmed(stored.checked_to)
+        self._changelog.update_progress(replace(progress, transactions=check))
         return True
 
     def _with_outside(self, progress: Progress, published: int) -> Progress:
@@ -381,10 +380,10 @@ class Ingest:
         (WRS-18).
         """
         logged = _logged(before, batch, counts)
-        found = None
+        rows = None
         if _may_complete(before, batch, counts):
-            found = count_rows_of(logged, self._changelog, batch.ingest_batch)
-        return logged.completed(batch.ingest_batch, found, batch.offsets.end, before.horizon)
+            rows = count_rows_of(logged, self._changelog, batch.ingest_batch)
+        return logged.completed(batch.ingest_batch, rows, batch.offsets.end, before.horizon)
 
     def _counted(
         self,
@@ -470,24 +469,21 @@ class Ingest:
         self._schemas = codec.Schemas(
             {id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None}
         )
-        placed, known = without_replays(rows), set[str]()
+        with_positions, marks = without_replays(rows), {UNSEEN_SCHEMA, UNSEEN_REPLAY}
         while True:
             try:
-                self._append(placed, batch, before)
+                self._append(with_positions, batch, before)
                 return batch
             except (PySparkException, Py4JError) as error:
-                unseen = next(
-                    (one for one in (UNSEEN_SCHEMA, UNSEEN_REPLAY) if one in str(error)), None
-                )
-                if unseen is None or unseen in known:
+                mark = next((mark for mark in marks if mark in str(error)), None)
+                if mark is None:
                     raise
-                known.add(unseen)
-            if unseen == UNSEEN_SCHEMA:
+                marks.remove(mark)
+            if mark == UNSEEN_SCHEMA:
                 self._learn_schemas(rows)
             else:
-                placed = with_replays(
-                    rows, self._changelog.rows() if newest else None, topic.topic_id
-                )
+                logged = self._changelog.rows() if newest else None
+                with_positions = with_replays(rows, logged, topic.topic_id)
 
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Read the schema ids in `rows` from the registry that were not read yet."""
@@ -497,11 +493,11 @@ class Ingest:
     def _learn(self, ids: Iterable[int]) -> None:
         if self._ports.schema_by_id is None:
             return
-        known = self._schemas.by_id
-        unseen = [id_ for id_ in ids if id_ not in known]
-        self._schemas = codec.Schemas(
-            {**known, **{id_: self._ports.schema_by_id(id_) for id_ in unseen}}
-        )
+        schemas = dict(self._schemas.by_id)
+        for id_ in ids:
+            if id_ not in schemas:
+                schemas[id_] = self._ports.schema_by_id(id_)
+        self._schemas = codec.Schemas(schemas)
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
         rules = RecordRules(
@@ -564,10 +560,10 @@ def _may_complete(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> 
 
 def _logged(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> ReleaseProgress:
     """The releases of `before` with the staged rows and releases of a batch."""
-    known = before.releases.requested(batch.row_releases)
+    releases = before.releases.requested(batch.row_releases)
     if not counts.staged and not counts.releases:
-        return known
-    return known.logged(
+        return releases
+    return releases.logged(
         batch.ingest_batch,
         counts.read_at,
         counts.streams,

@@ -235,8 +235,8 @@ def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
         return names.get(schema, schema)
     kind = schema["type"]
     if kind in ("array", "map"):
-        of = "items" if kind == "array" else "values"
-        return {"type": kind, of: _bare(schema[of], parts, names)}
+        element = "items" if kind == "array" else "values"
+        return {"type": kind, element: _bare(schema[element], parts, names)}
     if kind not in ("record", "error", "enum", "fixed"):
         return _bare(kind, parts, names)
     name = schema["name"].rpartition(".")[2]
@@ -304,7 +304,7 @@ _FAMILY: Final = "array_min(data_change.entries.family)"
 _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
 
 
-def _families_match(known: frozenset[str]) -> str:
+def _families_match(known_families: frozenset[str]) -> str:
     """Whether every family of a change matches FAMILY_PATTERN. Most changes have one family, and it
     is usually a known one.
 
@@ -313,7 +313,7 @@ def _families_match(known: frozenset[str]) -> str:
     because a family could contain one.
     """
     return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
-        THEN {_in(_FAMILY, known)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
+        THEN {_in(_FAMILY, known_families)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
         ELSE {_FAMILIES} {_matches(FAMILY_PATTERN + "(?:" + chr(10) + FAMILY_PATTERN + ")*+")}
              AND octet_length(replace({_FAMILIES}, '\\n',
              '')) = octet_length({_FAMILIES}) - size(data_change.entries) + 1 END"""
@@ -418,12 +418,12 @@ def row_image_contradicts(row_image: str, entries: str) -> str:
     )
 
 
-def _in(field: str, known: frozenset[str]) -> str:
+def _in(field: str, names: frozenset[str]) -> str:
     """Whether a field is one of the names. The definitions were checked, so the names contain no
     quotes.
     """
-    names = ", ".join(f"'{name}'" for name in sorted(known))
-    return f"{field} IN ({names})" if names else "false"
+    listed = ", ".join(f"'{name}'" for name in sorted(names))
+    return f"{field} IN ({listed})" if names else "false"
 
 
 _LONG_QUALIFIER: Final = f"octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES}"

@@ -212,8 +212,8 @@ class ChangelogReader:
         def rows() -> DataFrame:
             log = log_of(self._spark, self._path)
             added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
-            found = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
-            return found.where((F.col("table") == source) & (F.col("kind") == "change"))
+            rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            return rows.where((F.col("table") == source) & (F.col("kind") == "change"))
 
         return Recent(tuple(named), count, rows)
 
@@ -229,8 +229,8 @@ class ChangelogReader:
                 break
             if stored["commit"] in ("batch", "closed_partitions"):
                 return commit.added
-        found = all_files(self._spark, self._path).actions()
-        return tuple(action for action in found if _may_have(action, ingest_batch))
+        actions = all_files(self._spark, self._path).actions()
+        return tuple(action for action in actions if _may_have(action, ingest_batch))
 
     def _has_released(self, after: int) -> bool:
         """Whether a batch after this one released rows."""
@@ -251,14 +251,14 @@ class ChangelogReader:
         with reading(self._path):
             ingest_batch = int(stored["progress"]["ingest_batch"])
         # `_frontier` is read once, because another thread may change it.
-        known = self._frontier
-        if known[0] != ingest_batch:
+        cached = self._frontier
+        if cached[0] != ingest_batch:
             frontier = stored.get("frontier")
             row = self._frontier_row(ingest_batch) if frontier is None else ""
             with reading(self._path):
                 frontier = json.loads(row) if frontier is None else frontier
-                self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
-        return known[1]
+                self._frontier = cached = (ingest_batch, Frontier.from_json(frontier))
+        return cached[1]
 
     def _frontier_row(self, ingest_batch: int) -> str:
         of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
@@ -299,8 +299,8 @@ def _released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) 
         "write_stream.stream = _stream AND write_stream.offset >= _first"
         " AND write_stream.offset < _upto AND ingest_batch >= _since AND ingest_batch <= _batch"
     )
-    found = staged.join(F.broadcast(ranges.selectExpr(*_RANGES)), is_in_range)
-    return found.selectExpr(
+    released = staged.join(F.broadcast(ranges.selectExpr(*_RANGES)), is_in_range)
+    return released.selectExpr(
         *(f"{_REPLACED[name]} AS {name}" if name in _REPLACED else name for name in rows.columns)
     )
 

@@ -83,7 +83,7 @@ def marked_files(
         for file in files
         if file.deletionVector()
     }
-    known = (
+    old_vectors = (
         F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()]))
         if vectors
         else F.lit(None).cast("map<string, string>")
@@ -91,7 +91,7 @@ def marked_files(
     generator = scala_object(commands, "DeletionVectorBitmapGenerator")
     named = locations.coalesce(1).select(
         F.col(FILE).alias(generator.FILE_NAME_COL()),
-        F.try_element_at(known, F.col(FILE)).alias(generator.FILE_DV_ID_COL()),
+        F.try_element_at(old_vectors, F.col(FILE)).alias(generator.FILE_DV_ID_COL()),
         F.col(ROW).alias(generator.ROW_INDEX_COL()),
     )
     results = generator.buildDeletionVectors(spark._jsparkSession, named._jdf, transaction.log, 0)

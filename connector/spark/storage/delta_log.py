@@ -165,11 +165,10 @@ class DeltaLog(Commits):
         first_needed = self.version_at(before)
         if first_needed is not None:
             first_needed = min([first_needed, *readable])
-        going = superfluous(names, first_needed, max(_versions_in(names), default=-1))
-        going = going[:_DELETED_AT_ONCE]
-        for name in going:
+        removable = superfluous(names, first_needed, max(_versions_in(names), default=-1))
+        for name in removable[:_DELETED_AT_ONCE]:
             self._files.delete(self._path_of(self._folder, name), False)
-        return len(going)
+        return len(removable[:_DELETED_AT_ONCE])
 
     def check_missing(self) -> None:
         """Raise `TableError` if there are files at the table's path but no Delta log. A log without

@@ -128,7 +128,8 @@ class Maintenance:
         on_line: Callable[[str], None],
         is_late: Callable[[int], bool] = lambda now: False,
     ) -> None:
-        self._what, self._job, self._of, self._retention_s = what, job, maintained, retention_s
+        self._what, self._job, self._maintained = what, job, maintained
+        self._retention_s = retention_s
         self._last_clean, self._is_late = last_clean, is_late
         self._add_job, self._on_line = add_job, on_line
         self._compactions = Compactions(is_log=maintained.live_bytes is None)
@@ -151,18 +152,18 @@ class Maintenance:
             )
 
     def _look(self, now: int) -> None:
-        new_commits = self._of.new_commits()
+        new_commits = self._maintained.new_commits()
         self._removed += (commit for commit in new_commits if commit.removed)
         self._compactions.passed(new_commits)
         self._commits += len(new_commits)
         self._newest_at = max([self._newest_at, *(commit.at for commit in new_commits)])
         is_late = partial(self._is_late, now)
-        is_wanted = bool(new_commits) and self._of.is_wanted()
+        is_wanted = bool(new_commits) and self._maintained.is_wanted()
         if self._compactions.begins(now, is_late, is_wanted=is_wanted):
             self._look_at_files(now)
         if self._cleaned_at is None:
-            known = self._last_clean()
-            self._cleaned_at = self._of.oldest_commit_at() if known is None else known
+            last = self._last_clean()
+            self._cleaned_at = self._maintained.oldest_commit_at() if last is None else last
             self._newest_at = max(self._newest_at, self._cleaned_at)
         if cleans(
             self._removed,
@@ -174,26 +175,26 @@ class Maintenance:
             self._cleaned_at = now
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
-            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._of.clean(now))
+            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._maintained.clean(now))
             if done is not None and done.files:
                 self._on_line(f"{self._what}: {done.files:,} files of old versions were deleted")
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
             self._commits, self._log_cleaned_at = 0, now
-            self._of.clean_log(now)
+            self._maintained.clean_log(now)
 
     def _look_at_files(self, now: int) -> None:
         began = time.monotonic_ns()
         try:
-            done = self._timed(JobKind.COMPACTION, now, self._of.compact)
+            done = self._timed(JobKind.COMPACTION, now, self._maintained.compact)
             if done is not None:
                 self._on_line(
                     f"{self._what}: compaction reduced the number of files by {done.files:,}"
                 )
         finally:
             took = (time.monotonic_ns() - began) // 1000
-            size = 0 if self._of.live_bytes is None else self._of.live_bytes()
+            size = 0 if self._maintained.live_bytes is None else self._maintained.live_bytes()
             self._compactions.ended(now + took, took, size)
 
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
@@ -260,7 +261,7 @@ class Rewritten:
         """
         from_json = delta(self._spark).actions.Action.fromJson
         is_new = '"dataChange":true' if self._changes_rows else '"dataChange":false'
-        return tuple(from_json(one.replace('"dataChange":true', is_new)) for one in actions)
+        return tuple(from_json(text.replace('"dataChange":true', is_new)) for text in actions)
 
     def commit(
         self,
@@ -338,8 +339,7 @@ class Rewritten:
         without another row is left out.
         """
         removed, added = set[str](), dict[str, str]()
-        for one in each(actions):
-            text = one.json()
+        for text in (action.json() for action in each(actions)):
             ((kind, action),) = json.loads(text).items()
             if kind == "add":
                 added[action["path"]] = text
@@ -356,10 +356,10 @@ def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritte
     commit and no lock. `is_log`: it is a changelog.
     """
     files = all_files(spark, path)
-    known = list(files)
+    adds = list(files)
     groups = to_compact([*map(DataFile.of, files.actions())], is_log=is_log)
     return (
-        Rewritten(files, path, [[known[number] for number in group] for group in groups])
+        Rewritten(files, path, [[adds[number] for number in group] for group in groups])
         if groups
         else None
     )
@@ -370,34 +370,34 @@ def without_rows(spark: SparkSession, path: str, condition: str) -> Rewritten | 
     rows. None: there is no such row. It needs no commit and no lock.
     """
     files = all_files(spark, path)
-    found = files.rows().where(condition).selectExpr("_metadata.file_path").distinct().collect()
-    touched = {row["file_path"] for row in found}
+    rows = files.rows().where(condition).selectExpr("_metadata.file_path").distinct().collect()
+    touched = {row["file_path"] for row in rows}
     old = [file for file in files if file_url(spark, files.log.dataPath(), file) in touched]
     kept = f"NOT coalesce({condition}, false)"
     return Rewritten(files, path, [[file] for file in old], kept) if old else None
 
 
-def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
+def clean(spark: SparkSession, path: str, kept_versions: Collection[int] = ()) -> int:
     """Remove files that are only needed for versions older than the table's retention.
 
-    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns
-    the number of removed files.
+    The files of `kept_versions` stay. It makes no commit. Others may write meanwhile. Returns the
+    number of removed files.
     """
     jvm: Any = spark._jvm
-    going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
-    if going and keep:
+    removable = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
+    if removable and kept_versions:
         log, no = log_of(spark, path), none(spark)
         folder = log.dataPath()
-        for version in keep:
+        for version in kept_versions:
             for file in log.getSnapshotAt(version, no, no, False).allFiles().collect():
-                going.discard(f"{folder.toString()}/{unquote(file.path())}")
+                removable.discard(f"{folder.toString()}/{unquote(file.path())}")
                 vector = file.deletionVector()
                 if vector is not None and vector.isOnDisk():
-                    going.discard(vector.absolutePath(folder).toString())
+                    removable.discard(vector.absolutePath(folder).toString())
     _, files = opened(spark, path)
     removed = 0
-    for gone in going:
+    for file in removable:
         # Folders stay, because a writer may be about to put a file into an empty one.
-        if "." in gone.rpartition("/")[2]:
-            removed += bool(files.delete(jvm.org.apache.hadoop.fs.Path(gone), False))
+        if "." in file.rpartition("/")[2]:
+            removed += bool(files.delete(jvm.org.apache.hadoop.fs.Path(file), False))
     return removed

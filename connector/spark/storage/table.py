@@ -406,16 +406,16 @@ class Table:
             self.layout.keys,
         )
 
-    def clean(self, now: int, keep: Collection[int] = ()) -> Work:
+    def clean(self, now: int, kept_versions: Collection[int] = ()) -> Work:
         """Remove files that are only needed for versions older than the table's retention (TBL-23).
 
-        The files of versions in `keep` stay.
+        The files of `kept_versions` stay.
 
         It also removes the tombstone tables of tables that were replaced long ago.
         """
         before = bytes_on_disk(self._spark, self._folder)
         with self._explained():
-            removed = clean(self._spark, self.path, keep)
+            removed = clean(self._spark, self.path, kept_versions)
             live = size_in_bytes(self._spark, self.path)
             if self.tombstones.exist(self.table_state()):
                 removed += clean(self._spark, self.tombstones.path)
@@ -430,11 +430,11 @@ class Table:
         after = bytes_on_disk(self._spark, self._folder)
         return Work(removed, max(0, before - after), live, after)
 
-    def clean_log(self, before: int, keep: Collection[int] = ()) -> None:
+    def clean_log(self, before: int, kept_versions: Collection[int] = ()) -> None:
         """Remove log files that are only needed for versions before `before` (microseconds), except
-        those in `keep`.
+        `kept_versions`.
         """
-        self._log.clean(before, keep)
+        self._log.clean(before, kept_versions)
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
 
