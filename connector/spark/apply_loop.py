@@ -24,7 +24,7 @@ from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import Applied, apply
-from connector.spark.cluster import Pool, applies_at_once, follow_cores, in_pool, repeating
+from connector.spark.cluster import OnLine, Pool, applies_at_once, follow_cores, in_pool, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.storage.changelog import Changelog
@@ -42,7 +42,6 @@ CHECK_EVERY_S: Final = 1.0
 _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
-OnLine = Callable[[str], None]
 AtVersion = tuple[int, TableState]
 """A version of a table, and its table state."""
 

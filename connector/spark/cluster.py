@@ -39,6 +39,8 @@ CORES_PER_APPLY: Final = 4
 """An apply of a few changes has few tasks, and plans and commits without any."""
 
 Done = TypeVar("Done")
+OnLine = Callable[[str], None]
+"""Called with a line for the log."""
 
 _POOL: Final = "spark.scheduler.pool"
 TAG: Final = "lowmark"
@@ -122,7 +124,7 @@ class Losses:
 def repeating(
     act: Callable[[], Done],
     what: str,
-    on_line: Callable[[str], None] = lambda line: None,
+    on_line: OnLine = lambda line: None,
     stop: threading.Event | None = None,
 ) -> Done:
     """Call `act`, and again if executors were lost meanwhile, up to `REPEATS` times (SCL-4).

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
-from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener, OnLine
-from connector.spark.cluster import repeating
+from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
+from connector.spark.cluster import OnLine, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
@@ -240,10 +240,9 @@ class Pipeline:
 
     def _clean_changelog(self, stream: str, now: int) -> Work:
         ingest = self._streams[stream]
-        ingest.expire(now)
         states = [self._tables[name].table_state() for name in self._tables_of(stream)]
-        if states:
-            ingest.trim(min(state.needed_to_batch for state in states), now)
+        covered = min((state.needed_to_batch for state in states), default=None)
+        ingest.remove_old_rows(covered, now)
         return ingest.changelog.clean()
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:

@@ -190,19 +190,10 @@ def register_functions(spark: SparkSession, warehouse: str) -> list[str]:
     The functions read the changelogs as they are at this call. Each change below the low watermark
     of this call is there. To read further, call `register_functions` again.
 
-    A function has these arguments:
-
-    - `start_timestamp`: the least commit timestamp.
-    - `end_timestamp`: the greatest commit timestamp. NULL: there is no limit.
-    - `partition_token`: the name of a stream partition. NULL: the function returns the stream
-      partitions that are live at `start_timestamp`, as child partitions without parents.
-    - `heartbeat_milliseconds`: 1,000 to 300,000. The default is 10,000.
-
-    A function returns one column, `ChangeRecord`: an array with one struct of three arrays, of
-    which one has an element: `data_change_record`, `heartbeat_record` or `child_partitions_record`.
-    With a token, the rows are the changes of the stream partition in the order of their commits,
-    each once. They end with the child partitions, or with a heartbeat at the last time that is
-    complete. Between changes, there is at most one heartbeat for each interval.
+    The arguments are `start_timestamp`, `end_timestamp`, `partition_token` and
+    `heartbeat_milliseconds`. With a token, the rows are the changes of the stream partition in the
+    order of their commits, each once. Without a token, they are the stream partitions that are live
+    at `start_timestamp`. The only column is `ChangeRecord`, as in Spanner.
 
     Example:
         register_functions(spark, "/data/warehouse")

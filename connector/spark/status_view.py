@@ -45,21 +45,9 @@ def register_status_view(
 ) -> None:
     """Create a temporary view with one row for each table that has had an apply.
 
-    The columns are:
-
-    - `name`, `stream`: the table and its stream.
-    - `upsert_stream_apply_watermark`: the table contains every change with a smaller commit
-      timestamp. NULL: not known.
-    - `max_staleness`: the bound in force. An override has priority over the declared bound. NULL:
-      there is no bound.
-    - `is_consistent_cut`: whether the table is the source's state at that watermark.
-    - `pending_batches`: how many ingest batches are not completely applied. NULL: not known,
-      because the table was not made from the changelog that is there.
-    - `as_of`: the table contains everything that had arrived in Kafka at this time. NULL: not
-      known.
-    - `age`: the time since `as_of`. NULL: not known.
-
-    The view shows the state at the time of this call. Call the function again to update it.
+    The columns are `name`, `stream`, `upsert_stream_apply_watermark`, `max_staleness` (the bound in
+    force), `is_consistent_cut`, `pending_batches`, `as_of` and `age`. What is not known is NULL.
+    The view shows the state at the time of this call.
 
     Example:
         register_status_view(spark, "/data/warehouse")

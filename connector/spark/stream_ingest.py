@@ -20,7 +20,7 @@ from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTabl
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.records.views import view_of_time
-from connector.spark.cluster import Losses, Pool, follow_cores, in_pool, repeated
+from connector.spark.cluster import Losses, OnLine, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
@@ -36,8 +36,6 @@ ASK_EVERY_S: Final = 60.0
 bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
-
-OnLine = Callable[[str], None]
 
 
 class _StoppedError(Exception):
@@ -102,7 +100,7 @@ class StreamIngest:
             self._start(once=once)
         if not once:
             self._asking = threading.Thread(
-                target=self._keep_asking,
+                target=self._ask_regularly,
                 args=(self._stopped,),
                 name=f"ask {self._stream.name}",
                 daemon=True,
@@ -190,24 +188,19 @@ class StreamIngest:
             self.changelog.commit_rewritten(rewritten)
         return rewritten.work
 
-    def expire(self, now: int) -> None:
-        """Remove the payload of staged rows that expired. This happens between two batches
-        (WRS-21).
+    def remove_old_rows(self, covered: int | None, now: int) -> None:
+        """Remove the payload of staged rows that expired (WRS-21), and the batches, up to `covered`,
+        that are older than `changelog_retention` (TBL-15). This happens between two batches.
         """
         with self._in_flight:
-            if not self._stopping:
-                progress = self.changelog.progress(with_frontier=False)
-                before = progress.expires_before(now, self._stream.staging_retention_s)
-                self.changelog.expire(before=before)
-
-    def trim(self, covered: int, now: int) -> None:
-        """Delete the batches, up to `covered`, that are older than `changelog_retention`. This
-        happens between two batches (TBL-15).
-        """
-        if (retention_s := self._stream.changelog_retention_s) is not None:
-            with self._in_flight:
-                if not self._stopping:
-                    self.changelog.trim(covered, before=now - retention_s * 1_000_000)
+            if self._stopping:
+                return
+            progress = self.changelog.progress(with_frontier=False)
+            before = progress.expires_before(now, self._stream.staging_retention_s)
+            self.changelog.expire(before=before)
+            retention_s = self._stream.changelog_retention_s
+            if covered is not None and retention_s is not None:
+                self.changelog.trim(covered, before=now - retention_s * 1_000_000)
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Wait until the query ends or `stop` is set. If the query failed, raise its error."""
@@ -267,32 +260,29 @@ class StreamIngest:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
         return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
 
-    def _keep_asking(self, stopped: threading.Event) -> None:
-        with in_pool(self._spark, Pool.INGEST):
-            self._ask_again_and_again(stopped)
-
-    def _ask_again_and_again(self, stopped: threading.Event) -> None:
+    def _ask_regularly(self, stopped: threading.Event) -> None:
+        """Take requests, check transactions and refresh the states, until `stopped` is set."""
         waited_s = pause_s = 0.0
-        while not stopped.wait(pause_s):
-            waited_s += pause_s
-            try:
-                self.take_requests()
-                self.check_transactions()
-                every_s = self._ask_every_s()
-                if waited_s >= every_s:
-                    self.refresh()
-                    waited_s = 0.0
-                # Operators may change the bound during the pause.
-                pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
-            except (BrokerError, TopicError):
-                # Without an answer the states only grow older. The query itself reports the problem
-                # with Kafka.
-                pause_s = max(pause_s, MIN_ASK_EVERY_S)
-                continue
-            except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
-                if not stopped.is_set():
-                    self._failure = self._failure or error
-                return
+        with in_pool(self._spark, Pool.INGEST):
+            while not stopped.wait(pause_s):
+                waited_s += pause_s
+                try:
+                    self.take_requests()
+                    self.check_transactions()
+                    every_s = self._ask_every_s()
+                    if waited_s >= every_s:
+                        self.refresh()
+                        waited_s = 0.0
+                    # Operators may change the bound during the pause.
+                    pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
+                except (BrokerError, TopicError):
+                    # Without an answer the states only grow older. The query itself reports the
+                    # problem with Kafka.
+                    pause_s = max(pause_s, MIN_ASK_EVERY_S)
+                except BaseException as error:  # noqa: BLE001, `check` raises it in another thread
+                    if not stopped.is_set():
+                        self._failure = self._failure or error
+                    return
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         follow_cores(self._spark)

@@ -18,7 +18,7 @@ from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.records.model import DataChange, DeleteFamily, Heartbeat
 from connector.records.ordering import OrderBy
-from connector.spark.apply import merge, merge_on_read
+from connector.spark.apply import merge
 from connector.spark.reader import SparkRead, plain_rows, read_snapshot, read_table
 from connector.spark.status_view import register_status_view
 from connector.spark.storage.changelog import Changelog
@@ -248,20 +248,16 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.apply(table)
     stream.topic.send(*after)
     stream.ingest()
-    monkeypatch.setattr(
-        merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK
-    )
-    laid_over = []
+    monkeypatch.setattr(merge, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge.IN_ONE_TASK)
+    merged_on_read, merged = merge.merged_on_read, []
     monkeypatch.setattr(
         merge,
         "merged_on_read",
-        lambda *args, **others: (
-            laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others)
-        ),
+        lambda *args, **others: merged.append(kind) or merged_on_read(*args, **others),
     )
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
-    assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
+    assert bool(merged) == (kind in ON_TOP), "each kind tries another way"
     assert rows_by_key(reading.rows, wanted) == stream.truth(wanted)
     stream.apply(table)
     assert shown(table) == stream.truth(wanted)

@@ -200,17 +200,21 @@ class Maintenance:
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
         """Run `act`. Record it as a job, unless there was nothing to do."""
         began = time.monotonic_ns()
-        job = replace(self._job, kind=kind, started_at=now)
+
+        def add_job(**outcome: Any) -> None:
+            ended_at = now + (time.monotonic_ns() - began) // 1000
+            self._add_job(
+                replace(self._job, kind=kind, started_at=now, ended_at=ended_at, **outcome)
+            )
+
         try:
-            done = act()
+            work = act()
         except (ConnectorError, PySparkException, Py4JError) as error:
-            ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._add_job(replace(job, ended_at=ended_at, error=cause_of(error)))
+            add_job(error=cause_of(error))
             raise
-        if done is not None:
-            ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._add_job(replace(job, ended_at=ended_at, **asdict(done)))
-        return done
+        if work is not None:
+            add_job(**asdict(work))
+        return work
 
 
 @dataclass(frozen=True, slots=True)
