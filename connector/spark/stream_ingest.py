@@ -189,7 +189,7 @@ class StreamIngest:
         return rewritten.work
 
     def remove_old_rows(self, covered: int | None, now: int) -> None:
-        """Remove the payload of staged rows that expired (WRS-21), and the batches, up to `covered`,
+        """Remove the payload of staged rows that expired (WRS-21), and the batches up to `covered`
         that are older than `changelog_retention` (TBL-15). This happens between two batches.
         """
         with self._in_flight:

@@ -243,7 +243,7 @@ def test_a_range_that_cannot_be_read_is_refused(
     assert caught.value.code == code
 
 
-def test_what_is_not_there_is_named(
+def test_a_missing_changelog_or_low_watermark_is_an_error(
     spark: SparkSession, two_tables: Stream, tmp_path: Path
 ) -> None:
     """SUB-5: an unknown stream, a name that no table can have, an unknown low watermark."""

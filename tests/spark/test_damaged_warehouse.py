@@ -168,7 +168,7 @@ def test_a_merge_names_a_damaged_data_file(
 
 
 @pytest.mark.parametrize("what", ["cut", "missing", "0 bytes"])
-def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
+def test_a_damaged_checkpoint_is_an_error_or_ignored(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
     """TBL-14: the remedy of the error helps."""
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
     merge(spark, warehouse)
 
 
-def test_a_damaged_hint_is_done_without(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_hint_is_ignored(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = tmp_path / "w"
     shutil.copytree(FOLDER, warehouse)
     DeltaTable(warehouse / CHANGELOG, version=3).create_checkpoint()

@@ -81,7 +81,7 @@ def test_a_step_is_repeated_after_a_loss_up_to_a_limit() -> None:
     assert len(calls) == cluster.REPEATS + 1
 
 
-def test_other_errors_and_a_stop_end_it() -> None:
+def test_other_errors_and_a_stop_end_the_repetition() -> None:
     calls = list[int]()
 
     def step(error: Exception) -> None:

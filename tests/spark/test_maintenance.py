@@ -391,7 +391,7 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
     return newest.offsets.start
 
 
-def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; whoever needs more than
     is left is refused.
     """
@@ -486,7 +486,7 @@ class Kept:
         return list(self.did)
 
 
-def test_maintenance_looks_where_commits_have_left_something() -> None:
+def test_maintenance_begins_after_commits_with_work_for_it() -> None:
     """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the
     history (JOB-1), and said.
     """
@@ -513,7 +513,7 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
     assert kept.jobs[2].ended_at >= kept.jobs[2].started_at == hour + 2 * minute
 
 
-def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None:
+def test_a_new_process_continues_the_maintenance_of_the_last_one() -> None:
     """TBL-23: what was removed before it began is looked for once its time has come, not at every
     start.
     """
@@ -523,7 +523,7 @@ def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None
     assert Kept(last_clean=None).round(11 * hour) == ["clean"]
 
 
-def test_what_fails_is_said_and_tried_later() -> None:
+def test_failed_maintenance_is_reported_and_repeated() -> None:
     """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
     kept = Kept()
     kept.error = TableError("TABLE_UNREADABLE", "a disk hiccup")
@@ -582,7 +582,7 @@ def now_us() -> int:
 
 
 @pytest.mark.long
-def test_the_newest_cut_stays_and_older_ones_go_before_their_files(
+def test_the_newest_cut_stays_and_older_ones_are_deleted_before_their_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-17, TBL-23: counted from when the table left them; an expired cut is an error with a

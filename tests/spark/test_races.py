@@ -66,7 +66,7 @@ def meanwhile(step: str, act: Callable[[], object]) -> Callable[[str], None]:
 @pytest.mark.long
 @pytest.mark.usefixtures("compacts_at_once")
 @pytest.mark.parametrize("wanted", TABLES, ids=lambda wanted: wanted.name)
-def test_newest_wins_whoever_else_works_on_the_table(
+def test_newest_wins_while_others_write_to_the_table(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

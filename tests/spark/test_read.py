@@ -306,7 +306,7 @@ def test_a_row_of_many_cells_is_looked_at_once(
 
 
 @pytest.mark.parametrize("many", [pytest.param(merge.MANY_CHANGES, marks=pytest.mark.long), 0])
-def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
+def test_batches_that_are_deleted_during_a_read_are_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
     """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too
@@ -374,7 +374,7 @@ def test_a_read_remembers_deletes_until_its_rows_are_asked_for(
     assert rows_by_key(rows) == expected == {"z": expected["z"]}
 
 
-def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_state_of_tables_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-20: bounds and ages can be compared; a bound that was set outranks the declared one."""
     stream = Clock(spark, tmp_path)
     stream.topic.send_everywhere(ANNOUNCED, Heartbeat("p", 10 * S))

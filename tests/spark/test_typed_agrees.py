@@ -34,7 +34,7 @@ from connector.tables.values import (
 from tests.property.test_keys_roundtrip import KEY_TYPES, keys
 from tests.property.test_ordered_key_laws import NEAR
 from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED, VALUES
-from tests.spark.test_judge_agrees import drawn
+from tests.spark.test_validation_agrees import drawn
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

@@ -39,7 +39,7 @@ from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types
 from tests.property.test_logical_types import RECORDS_OF_EACH_BRANCH, TIMES
 from tests.property.test_schema_resolution import _filled, writers
-from tests.spark.test_judge_agrees import (
+from tests.spark.test_validation_agrees import (
     CHANGE,
     ENDED,
     HEARTBEAT,
@@ -121,7 +121,7 @@ def damaged(rng: Random, record: Record, count: int) -> Iterator[Case]:
         yield case("damaged", record, bad)
 
 
-def test_damaged_bodies_are_judged_the_same_and_the_heap_survives(
+def test_damaged_bodies_are_validated_the_same_with_bounded_memory(
     spark: SparkSession, seed: int
 ) -> None:
     """TBL-3, REC-13, REC-16: flips, cuts, rubbish and numbers that lie."""
