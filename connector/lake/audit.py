@@ -1,4 +1,4 @@
-"""What audits read and store, without a JVM (TBL-6).
+"""Reads the changelog for audits, and stores their results, without a JVM (TBL-6).
 
 `Logged` reads the logged offsets of a changelog and the dead letters of its rejected rows: only
 three numbers of each change, and the original bytes of rejected rows. A few batches are read at a

@@ -46,7 +46,7 @@ def register_status_view(
     """Create a temporary view with one row for each table that has had an apply.
 
     The columns are `name`, `stream`, `upsert_stream_apply_watermark`, `max_staleness` (the bound in
-    force), `is_consistent_cut`, `pending_batches`, `as_of` and `age`. What is not known is NULL.
+    force), `is_consistent_cut`, `pending_batches`, `as_of` and `age`. An unknown value is NULL.
     The view shows the state at the time of this call.
 
     Example:

@@ -223,7 +223,15 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
     assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
     assert _first_cells("Keys of a stream partition") == set(partition)
 
-    written = ("_create", "_append", "_metadata_of", "append_progress", "renew", "declare", "trim")
+    written = (
+        "_create",
+        "_append",
+        "_metadata_of",
+        "append_progress",
+        "update_progress",
+        "declare",
+        "trim",
+    )
     methods = [LoggedBatch.to_json, *(getattr(changelog.Changelog, name) for name in written)]
     sources = map(inspect.getsource, methods)
     assert _first_cells("Keys of a changelog commit") == {

@@ -68,7 +68,7 @@ _TAIL: Final = secrets.token_bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """What decides whether a record is valid, apart from the schemas.
+    """The settings and facts by which a record is validated, apart from the schemas.
 
     `kafka_partitions` is how many the topic has now. `tables` are the allowed source tables; None:
     any. Names in `known_tables` and `known_families` match the patterns of the model and are not
