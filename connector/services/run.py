@@ -333,11 +333,11 @@ def ports_of(
             config.kafka, topics.describe(config.kafka, stream.topic)
         ),
         schema_by_id=_registry(config, stack),
-        ends=lambda taken_to: overrides.ends(stream.name, above=taken_to),
+        closed_partitions=lambda taken_to: overrides.ends(stream.name, above=taken_to),
         releases=lambda taken_to: overrides.releases(stream.name, above=taken_to),
         row_releases=lambda taken_to: overrides.row_releases(stream.name, above=taken_to),
         discarded=lambda: read_ledger(config.kafka, stream.topic).ids(LetterState.DISCARDED),
-        outside=lambda known, published: external_dead_letters(
+        external_dead_letters=lambda known, published: external_dead_letters(
             config.kafka, stream.topic, known, published
         ),
         partition_of=topics.partition_of,

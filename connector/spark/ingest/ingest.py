@@ -69,21 +69,18 @@ class IngestPorts:
     - `publish` delivers dead letters, or raises. It returns how many there were.
     - `now` is the time in microseconds.
     - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `earliest` returns the first offset of every Kafka partition.
     - `count_rows` counts the rows of a batch in the files of the changelog.
+    - `earliest` returns the first offset of every Kafka partition.
     - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
-      id, and raises if the registry does not answer. Without the function, no registry is
-      configured.
-    - `ends` returns the stream partitions of this stream that operators want closed, with numbers
-      greater than the given one (WMK-8).
-    - `releases` returns the transactions of this stream that operators released, with numbers
-      greater than the given one (ING-2). `row_releases` does the same for releases of rows that are
-      withheld (WRS-18).
+      id, and raises if the registry does not answer. None: no registry is configured.
+    - `closed_partitions` returns the stream partitions that operators want closed, with numbers
+      greater than the given one (WMK-8). `releases` does the same for transactions that they
+      released (ING-2), and `row_releases` for releases of rows that are withheld (WRS-18).
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
-      argument is how many ingest has published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. Without
-      the function, the Kafka partitions of keys are not checked (ING-1).
+    - `external_dead_letters` continues their count, as far as Kafka shows them. The second argument
+      is how many ingest has published since (DLQ-7).
+    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. None: the
+      Kafka partitions of keys are not checked (ING-1).
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """
@@ -95,12 +92,12 @@ class IngestPorts:
     count_rows: CountRows
     earliest: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
-    ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
+    closed_partitions: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
     row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
-    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda count, published: (
-        count
+    external_dead_letters: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = (
+        lambda count, published: count
     )
     partition_of: Callable[[bytes, int], int] | None = None
     open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
@@ -224,7 +221,7 @@ class Ingest:
         self._counted_at = asked.at
         hiding = () if is_at_end else not_passed(self._ports.open_transactions(), ends)
         if is_at_end or hiding:
-            counted = self._with_outside(progress.renewed(ends, asked, hiding), 0)
+            counted = self._with_external_dead_letters(progress.renewed(ends, asked, hiding), 0)
             before = (progress.external_dead_letters, progress.open_transactions)
             if (counted.external_dead_letters, counted.open_transactions) != before:
                 self._changelog.update_progress(counted)
@@ -239,8 +236,8 @@ class Ingest:
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
             return False
-        ends, row_releases = self._requests(progress)
-        if not ends and not row_releases:
+        closed, row_releases = self._requests(progress)
+        if not closed and not row_releases:
             return False
         topic = self._ports.topic()
         if topic.topic_id != newest.topic_id:
@@ -251,7 +248,7 @@ class Ingest:
             kafka_partitions=topic.kafka_partitions,
             asked=self._asked(),
             writer=self._writer,
-            ends=ends,
+            closed_partitions=closed,
             row_releases=row_releases,
         )
         self._changelog.append_nothing(batch)
@@ -267,7 +264,7 @@ class Ingest:
         """
         releases = progress.releases
         row_releases = self._ports.row_releases(releases.requests_to) if releases.open else ()
-        return tuple(self._ports.ends(progress.closed_to)), tuple(row_releases)
+        return tuple(self._ports.closed_partitions(progress.closed_to)), tuple(row_releases)
 
     def check_transactions(self, *, is_last: bool = False) -> TransactionCheck | None:
         """Look for transactions that lack records, if a check is due, and take releases (ING-2).
@@ -317,10 +314,12 @@ class Ingest:
         self._changelog.update_progress(replace(progress, transactions=check))
         return True
 
-    def _with_outside(self, progress: Progress, published: int) -> Progress:
+    def _with_external_dead_letters(self, progress: Progress, published: int) -> Progress:
         return replace(
             progress,
-            external_dead_letters=self._ports.outside(progress.external_dead_letters, published),
+            external_dead_letters=self._ports.external_dead_letters(
+                progress.external_dead_letters, published
+            ),
         )
 
     def _asked(self) -> EndOffsets:
@@ -441,18 +440,18 @@ class Ingest:
             StreamRules(
                 Retention(stream.delete_retention_s), frozenset(stream.partitions), stream.wait_s
             ),
-            batch.ends,
+            batch.closed_partitions,
             placement,
             releases,
         )
-        return self._with_outside(after, published)
+        return self._with_external_dead_letters(after, published)
 
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
         before = self._changelog.progress()
-        ends, row_releases = self._requests(before)
+        closed, row_releases = self._requests(before)
         batch = LoggedBatch(
             number,
             offsets,
@@ -461,7 +460,7 @@ class Ingest:
             self._asked(),
             changelog_id,
             self._writer,
-            ends,
+            closed,
             row_releases=row_releases,
         )
         # The registry may get a missing schema later. Therefore missing ids are read again with
