@@ -21,7 +21,7 @@ from connector.records.ordering import OrderBy
 from connector.spark.apply import merge
 from connector.spark.reader import SparkRead, plain_rows, read_snapshot, read_table
 from connector.spark.status_view import register_status_view
-from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import StalenessOverride
 from connector.state.stream_progress import Progress
@@ -331,16 +331,16 @@ def test_batches_that_are_deleted_during_a_read_are_not_missing_from_it(
         )
 
     before, expected = read_table(spark, str(tmp_path), "accounts").rows, stream.truth()
-    going = Changelog.progress
+    going = ChangelogReader.progress
     with monkeypatch.context() as patch:
 
-        def progress(changelog: Changelog, *, with_frontier: bool = True) -> Progress:
+        def progress(changelog: ChangelogReader, *, with_frontier: bool = True) -> Progress:
             found = going(changelog, with_frontier=with_frontier)
-            patch.setattr(Changelog, "progress", going)
+            patch.setattr(ChangelogReader, "progress", going)
             go_on()
             return found
 
-        patch.setattr(Changelog, "progress", progress)
+        patch.setattr(ChangelogReader, "progress", progress)
         with pytest.raises(WriterConflictError, match="changed table accounts during the read"):
             read_table(spark, str(tmp_path), "accounts")
     assert rows_by_key(before) == expected
