@@ -47,7 +47,7 @@ def test_a_topic_with_fewer_kafka_partitions_is_an_error(two_batches: Stream) ->
     shorter = replace(two_batches, topic=replace(topic, records=topic.records[:1]))
     with pytest.raises(TopicError, match=r"has 1 Kafka partitions, but .* from 2") as caught:
         shorter.process().check_topic()
-    assert caught.value.code == "TOPIC_SHORTENED"
+    assert caught.value.code == "TOPIC_REPLACED"
     two_batches.process().check_topic()
 
 
@@ -142,7 +142,7 @@ def test_a_second_ingest_that_logged_a_later_batch_is_noticed(stream: Stream, st
     stream.topic.send(account("c", 3, name="x"))
     stream.topic.raw((b"x", b"rubbish"))
     offsets = stream.topic.rest()
-    with pytest.raises(WriterConflictError, match="Another process completed batch 3 of stream s"):
+    with pytest.raises(WriterConflictError, match="Another process wrote to batch 3 of stream s"):
         stream.ingest(stream.process(go_on), offsets)
     assert stream.topic.read == stream.topic.rest().end
     assert stream.logged_offsets() == stream.topic.offsets()

@@ -91,10 +91,7 @@ def test_a_rebuild_replaces_a_table_whose_data_files_are_gone(stream: Stream) ->
         file.unlink()
     with pytest.raises(TableError) as caught, applying("accounts"):
         stream.apply(stream.table())
-    assert (caught.value.code, caught.value.fields) == (
-        "TABLE_DAMAGED",
-        {"table": "accounts"},
-    )
+    assert (caught.value.code, caught.value.fields["table"]) == ("TABLE_DAMAGED", "accounts")
     assert any(file.name in caught.value.cause for file in gone)
 
     rebuilt(stream)
@@ -105,10 +102,10 @@ def test_a_missing_file_of_the_changelog_is_named(stream: Stream) -> None:
     """nothing_lost: no rebuild is offered where the records of the changelog are missing."""
     for file in Path(stream.folder).glob("streams/*/changelog/slot=*/*.parquet"):
         file.unlink()
-    missing = pytest.raises(TableError, match="of the changelog is missing")
+    missing = pytest.raises(TableError, match="A data file of .*/changelog is .*does not exist")
     with missing as caught, applying("accounts"):
         stream.apply(stream.table())
-    assert caught.value.fields == {}
+    assert "table" not in caught.value.fields
 
 
 NEW_COLUMNS = (
