@@ -102,7 +102,7 @@ def test_a_missing_file_of_the_changelog_is_named(stream: Stream) -> None:
     """nothing_lost: no rebuild is offered where the records of the changelog are missing."""
     for file in Path(stream.folder).glob("streams/*/changelog/slot=*/*.parquet"):
         file.unlink()
-    missing = pytest.raises(TableError, match="A data file of .*/changelog is .*does not exist")
+    missing = pytest.raises(TableError, match=r"A data file of .*/changelog is .*does not exist")
     with missing as caught, applying("accounts"):
         stream.apply(stream.table())
     assert "table" not in caught.value.fields
