@@ -27,7 +27,7 @@ from connector import warehouse as paths
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.errors.changelog import changelog_of_another_stream
 from connector.lake.checks import explaining, open_existing, opened
-from connector.lake.plain_table import batches, commits_of, rows_in
+from connector.lake.plain_table import commits_of, query_rows
 from connector.lake.small_tables import append, quoted, select
 from connector.records.rejection import Position
 from connector.reports.audit import (
@@ -107,7 +107,7 @@ class Logged:
         disjoint within a step.
         """
         for of_step in self._conditions():
-            rows = self._selected(_RUNS.format(batches=of_step))
+            rows = query_rows(self._delta, _RUNS.format(batches=of_step))
             yield {
                 number: [Run(*run) for _, *run in runs]
                 for number, runs in groupby(rows, key=lambda row: row[0])
@@ -120,7 +120,7 @@ class Logged:
         audits: dict[str, WriteStreamAudit] = {}
         none = WriteStreamAudit(is_whole=not self._trimmed_to)
         for of_step in self._conditions():
-            rows = self._selected(_STREAM_RUNS.format(batches=of_step))
+            rows = query_rows(self._delta, _STREAM_RUNS.format(batches=of_step))
             for name, runs in groupby(rows, key=lambda row: row[0]):
                 audits[name] = audits.get(name, none).logged(Run(*run) for _, *run in runs)
         return audits
@@ -140,15 +140,11 @@ class Logged:
         """The dead-letter id and `audit.digest` of each rejected row after batch `after` whose dead
         letters are published.
         """
-        for letter_id, key, value, headers in self._selected(
-            _REJECTED.format(after=after, to=self.settled_batch)
+        for letter_id, key, value, headers in query_rows(
+            self._delta, _REJECTED.format(after=after, to=self.settled_batch)
         ):
             pairs = tuple((header["key"], header["value"]) for header in headers or ())
             yield letter_id or "(a rejected row without a letter id)", digest(key, value, pairs)
-
-    def _selected(self, query: str) -> Iterator[tuple[Any, ...]]:
-        for batch in batches(self._delta, query):
-            yield from rows_in(batch)
 
 
 def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logged | None:

@@ -146,22 +146,13 @@ def _nearest(folder: Path) -> Path:
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
-def check_log(path: str, version: int | None = None, *, with_contents: bool = False) -> None:
-    """Raise `TableError` if the log of a local table lacks a commit that a version needs, or has
-    an empty one, which Delta's libraries read as a commit without changes. None: the newest one.
-
-    Only names and sizes are looked at; `with_contents` also looks into the files.
-    """
-    _check_log(path, version, with_contents=with_contents)
-
-
 def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> None:
     """Raise `TableError` if a file of a local table is damaged: of its log, or one that the log
     names. `delta` is the version that is open; None: the newest one.
 
     `text` is that of an error of a library, which may name the file of a deletion vector.
     """
-    _check_log(path, None, with_contents=True, with_history=True)
+    check_log(path, with_contents=True, with_history=True)
     if "://" in path or not Path(path, "_delta_log").is_dir():
         return
     for file, size in _named_files(path, delta):
@@ -176,9 +167,19 @@ def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> N
         raise data_file_damaged(path, vectors, "cannot be read: it marks rows as deleted")
 
 
-def _check_log(
-    path: str, version: int | None, *, with_contents: bool, with_history: bool = False
+def check_log(
+    path: str,
+    version: int | None = None,
+    *,
+    with_contents: bool = False,
+    with_history: bool = False,
 ) -> None:
+    """Raise `TableError` if the log of a local table lacks a commit that a version needs, or has an
+    empty one, which Delta's libraries read as a commit without changes. None: the newest one.
+
+    Only names and sizes are looked at; `with_contents` also looks into the files, and
+    `with_history` also into the commits that a checkpoint contains.
+    """
     if "://" in path:
         return
     log = Path(path, "_delta_log")

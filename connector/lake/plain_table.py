@@ -60,8 +60,7 @@ class PlainTable:
         """The result of an SQL query of `t`, which is this table. Raises `TableError` if the table
         cannot be read.
         """
-        for batch in batches(self._delta, query):
-            yield from rows_in(batch)
+        return query_rows(self._delta, query)
 
     def commits(self) -> Iterator[Commit]:
         """The commits up to this version that the log still has, the newest first. Raises
@@ -103,6 +102,12 @@ def _path_of(delta: DeltaTable) -> str:
     """The path of a local table, or the URI of another one."""
     uri = delta.table_uri.rstrip("/")
     return unquote(uri.removeprefix("file://")) if uri.startswith("file:///") else uri
+
+
+def query_rows(delta: DeltaTable, query: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of `batches`."""
+    for batch in batches(delta, query):
+        yield from rows_in(batch)
 
 
 def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
