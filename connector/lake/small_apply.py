@@ -77,7 +77,9 @@ def merge_few(task: SmallApply) -> Merged | None:
     except (LeftToSpark, Unfit):
         return None
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise table_error(task.table, "read or written", error) from error
+        read_only = (task.changelog, task.tombstones)
+        path = next((path for path in read_only if f"{path}/" in str(error)), task.table)
+        raise table_error(path, "read or written", error) from error
 
 
 def _merge(task: SmallApply) -> Merged:

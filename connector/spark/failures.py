@@ -102,7 +102,7 @@ def _store_situation(text: str, what: str) -> ConnectorError | None:
     if TOO_LARGE in text:
         return file_too_large(what)
     if (missing := _MISSING_FILE.search(text)) is not None:
-        file = missing[1].removeprefix("file:")
+        file = re.sub("^file:/+", "/", missing[1])
         table = _TABLE_OF_FILE.match(file)
         return data_file_missing(table[1] if table else file.rpartition("/")[0], file)
     return None
