@@ -482,7 +482,7 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
     for part in range(3):
         stream.topic.send(
             *(account(f"r{n}", 10 * part + n + 1) for n in range(4)),
-            replace(account("x", 1), table="another"),
+            replace(account("x", 1), table="other"),
         )
         stream.ingest()
     changelog = stream.changelog()
