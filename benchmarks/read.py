@@ -26,8 +26,8 @@ from benchmarks.report import Figure, finish, spread
 from benchmarks.stage import Stage, stage
 from benchmarks.workload import Shape, Workload
 from connector.spark import read_table
-from connector.spark.reader import table_path
 from connector.tables.column_names import BOOKKEEPING
+from connector.warehouse import table as table_path
 
 FULL, QUICK = 8_000_000, 200_000
 BUCKETS = 16

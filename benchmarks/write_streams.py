@@ -51,8 +51,8 @@ from connector.kafka.write_streams.commit import commit_streams
 from connector.kafka.write_streams.queue import AppendResult
 from connector.records.model import DataChange, DeleteFamily, Entry, SetCell
 from connector.spark import read_table
-from connector.spark.reader import table_path
 from connector.spark.storage.table import Table
+from connector.warehouse import table as table_path
 from connector.write_streams.model import catalog_topic
 
 ROUNDS = 5

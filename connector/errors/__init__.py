@@ -17,8 +17,8 @@ attributes.
     ├── OutboxError          the outbox of a producer is in use, foreign or damaged (PUB-3)
     ├── TopicError           a topic is missing, replaced, or does not fit its use (REC-1 to REC-4)
     ├── BrokerError          Kafka, the schema registry or the local broker does not answer
-    ├── TableError           a Delta table is not lowmark's, or has another definition (TBL-8)
-    │   └── StorageError     a disk is full, a store refuses, or a file is damaged
+    ├── TableError           a Delta table is damaged, or not lowmark's, or has another definition
+    │                        (TBL-8), or its disk or store refuses
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
     ├── StaleTableError      a table is older than its reader allows (TBL-16)
@@ -31,278 +31,13 @@ class and texts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import StrEnum, auto
 from types import MappingProxyType
-
-
-class ErrorCode(StrEnum):
-    """The name of an error. A name never changes its meaning.
-
-    `docs/reference/errors.md` has the problem, the cause and the remedy of each.
-    """
-
-    @staticmethod
-    def _generate_next_value_(name: str, *_: object) -> str:
-        return name
-
-    # settings and names
-    CONFIG_MISSING = auto()
-    CONFIG_NOT_TOML = auto()
-    CONFIG_UNREADABLE = auto()
-    SECRET_UNREADABLE = auto()
-    SETTING_MISSING = auto()
-    SETTING_UNKNOWN = auto()
-    SETTING_INVALID = auto()
-    SETTINGS_INVALID = auto()
-    SETTING_WITHOUT_JAVA_FORM = auto()
-    ENVIRONMENT_VARIABLE_UNKNOWN = auto()
-    KAFKA_SETTING_INVALID = auto()
-    KAFKA_SETTING_RESERVED = auto()
-    SASL_MECHANISM_UNSUPPORTED = auto()
-    CLIENT_CERTIFICATE_UNUSABLE = auto()
-    RECORD_LIMIT_ABOVE_TOPIC = auto()
-    TOPIC_OF_TWO_STREAMS = auto()
-    STREAM_NOT_NAMED = auto()
-    STREAM_UNKNOWN = auto()
-    STREAM_PARTITION_UNKNOWN = auto()
-    TABLE_UNKNOWN = auto()
-    TRANSACTION_UNKNOWN = auto()
-    TRANSACTION_AMBIGUOUS = auto()
-    RELEASE_UNKNOWN = auto()
-    RELEASE_AMBIGUOUS = auto()
-    NAME_INVALID = auto()
-    NAME_NOT_DISTINCT = auto()
-    ARGUMENT_INVALID = auto()
-    WAREHOUSE_UNUSABLE = auto()
-
-    # table definitions
-    COLUMN_ENCODING_INVALID = auto()
-    COLUMN_FAMILY_INVALID = auto()
-    COLUMN_NAME_INVALID = auto()
-    COLUMN_NAME_REPEATED = auto()
-    COLUMN_NAME_RESERVED = auto()
-    COLUMN_QUALIFIER_INVALID = auto()
-    COLUMN_REPEATED = auto()
-    COLUMNS_MISSING = auto()
-    COLUMNS_TOO_MANY = auto()
-    KEY_DELIMITER_INVALID = auto()
-    KEY_INVALID = auto()
-    SOURCE_TABLE_INVALID = auto()
-    TYPE_UNKNOWN = auto()
-    TABLE_COLUMNS_CHANGED = auto()
-    TABLE_DEFINITION_DIFFERENT = auto()
-    TABLE_DEFINITION_UNREADABLE = auto()
-
-    # records as JSON
-    JSON_INVALID = auto()
-    RECORD_KIND_INVALID = auto()
-    FIELD_INVALID = auto()
-    FIELD_MISSING = auto()
-    FIELD_REPEATED = auto()
-    FIELD_UNKNOWN = auto()
-    BYTES_INVALID = auto()
-    CHANGE_INVALID = auto()
-    LINE_REFUSED = auto()
-    FILE_FORMAT_UNKNOWN = auto()
-    FILE_UNREADABLE = auto()
-    FILE_MALFORMED = auto()
-    FILE_COLUMNS_UNSUITABLE = auto()
-    FILE_CHANGED = auto()
-    ROWS_REJECTED = auto()
-    TABLE_NOT_LOADABLE = auto()
-    TABLE_NOT_EMPTY = auto()
-    AS_OF_TOO_OLD = auto()
-    LOAD_ENDED = auto()
-    LOAD_WITHHELD = auto()
-
-    # Kafka
-    BROKER_UNREACHABLE = auto()
-    KAFKA_LOGIN_FAILED = auto()
-    KAFKA_TLS_FAILED = auto()
-    KAFKA_ACCESS_DENIED = auto()
-    KAFKA_REFUSED = auto()
-    KAFKA_PARTITION_UNKNOWN = auto()
-    TOPIC_MISSING = auto()
-    TOPIC_EXISTS = auto()
-    TOPIC_FOREIGN = auto()
-    TOPIC_COMPACTED = auto()
-    TOPIC_REPLACED = auto()
-    TOPIC_SHORTENED = auto()
-    TOPIC_UNREADABLE = auto()
-    RECORDS_DELETED = auto()
-    GROUP_UNAVAILABLE = auto()
-    POSITIONS_NOT_STORED = auto()
-    POSITION_OF_ANOTHER_TOPIC = auto()
-
-    # readers of streams
-    READER_STATE_INVALID = auto()
-    READER_OPTION_INVALID = auto()
-    START_IN_FUTURE = auto()
-    START_AFTER_END = auto()
-    START_TOO_OLD = auto()
-    BUFFER_FULL = auto()
-    TRANSACTIONS_UNACKNOWLEDGED = auto()
-    GROUP_TOPICS_MISSING = auto()
-    RECORD_ACKNOWLEDGED = auto()
-    GROUP_STATE_TAKEN = auto()
-    GROUP_STATE_TOO_LARGE = auto()
-
-    # producers
-    RECORD_REFUSED = auto()
-    RECORDS_UNDELIVERED = auto()
-    TRANSACTION_NOT_STARTED = auto()
-    TRANSACTION_NOT_COMMITTED = auto()
-    PRODUCER_FENCED = auto()
-    CLAIM_ABOVE_DELIVERED = auto()
-    CLAIM_NOT_YET_TRUE = auto()
-    HEARTBEAT_UNDELIVERED = auto()
-    RESUME_TOKEN_MISSING = auto()
-    RECORDS_IN_OUTBOX = auto()
-    OUTBOX_FULL = auto()
-    OUTBOX_IN_USE = auto()
-    OUTBOX_FOREIGN = auto()
-    OUTBOX_DAMAGED = auto()
-    OUTBOX_UNUSABLE = auto()
-
-    # write streams
-    ROWS_INVALID = auto()
-    OFFSET_OVERLAP = auto()
-    OFFSET_OUT_OF_RANGE = auto()
-    ROWS_DIFFERENT = auto()
-    APPEND_NOT_SENT = auto()
-    APPEND_OUTCOME_UNKNOWN = auto()
-    SESSION_QUEUE_FULL = auto()
-    SESSION_TAKEN_OVER = auto()
-    SESSION_NOT_OPENED = auto()
-    APPENDS_UNANSWERED = auto()
-    CATALOG_MISSING = auto()
-    CATALOG_UNREADABLE = auto()
-    CATALOG_UNSUITABLE = auto()
-    NOT_FOUND = auto()
-    WRONG_KIND = auto()
-    NOT_FINALIZED = auto()
-    FINALIZED = auto()
-    ALREADY_COMMITTED = auto()
-    DISCARDED = auto()
-    EXPIRED = auto()
-    WRITE_STREAMS_REFUSED = auto()
-    WRITE_STREAMS_TOO_MANY = auto()
-    COMMITTER_BUSY = auto()
-    COMMIT_OUTCOME_UNKNOWN = auto()
-    PRODUCER_WITHOUT_PARTITION = auto()
-    RELEASE_WITHHELD = auto()
-    RELEASE_TOO_LATE = auto()
-    ROWS_NOT_SHOWN = auto()
-
-    # schema registry
-    REGISTRY_UNREACHABLE = auto()
-    REGISTRY_ACCESS_DENIED = auto()
-    REGISTRY_ANSWER_INVALID = auto()
-    REGISTRY_SCHEMA_DIFFERENT = auto()
-    REGISTRY_CA_UNREADABLE = auto()
-
-    # local broker
-    BROKER_FOLDER_IN_USE = auto()
-    BROKER_FOLDER_UNUSABLE = auto()
-    BROKER_FOLDER_FOREIGN = auto()
-    BROKER_FOLDER_DAMAGED = auto()
-    BROKER_ON_ANOTHER_PORT = auto()
-    BROKER_NOT_STARTED = auto()
-    BROKER_NOT_STOPPING = auto()
-    PORT_IN_USE = auto()
-    PORT_UNAVAILABLE = auto()
-
-    # Java, jars and Spark
-    JAVA_MISSING = auto()
-    JAVA_TOO_OLD = auto()
-    JAVA_UNUSABLE = auto()
-    PYSPARK_MISSING = auto()
-    IVY_MISSING = auto()
-    IVY_SETTINGS_MISSING = auto()
-    JAR_MISSING = auto()
-    JAR_DIFFERENT = auto()
-    JAR_REPOSITORY_UNREACHABLE = auto()
-    JAR_FOLDER_UNUSABLE = auto()
-    JAR_DISK_FULL = auto()
-    SPARK_SESSION_EXISTS = auto()
-    SPARK_SESSION_ENDED = auto()
-    SPARK_WITHOUT_DELTA_JARS = auto()
-    SPARK_WITHOUT_S3_JARS = auto()
-    SPARK_WITHOUT_ATOMIC_COMMITS = auto()
-    SPARK_WITHOUT_DELTA_EXTENSION = auto()
-    SPARK_WITHOUT_AVRO_LIMITS = auto()
-    SPARK_MASTER_UNREACHABLE = auto()
-    SPARK_WITHOUT_EXECUTORS = auto()
-    EXECUTORS_WITHOUT_JARS = auto()
-    EXECUTORS_WITHOUT_AVRO_LIMITS = auto()
-    FOLDER_NOT_SHARED = auto()
-    EXTRA_MISSING = auto()
-
-    # changelog and ingest
-    ALREADY_RUNNING = auto()
-    INGEST_FAILED = auto()
-    REJECTED_RATIO_EXCEEDED = auto()
-    CHANGELOG_EMPTY = auto()
-    CHANGELOG_REPLACED = auto()
-    CHANGELOG_TRIMMED = auto()
-    LOW_WATERMARK_UNKNOWN = auto()
-    CHECKPOINT_FOREIGN = auto()
-    FRONTIER_MISSING = auto()
-    BATCH_NOT_ADJACENT = auto()
-    BATCH_OF_ANOTHER_PROCESS = auto()
-    ENTRY_UNKNOWN = auto()
-    AUDIT_FAILED = auto()
-
-    # tables and reads
-    APPLY_FAILED = auto()
-    TABLE_MISSING = auto()
-    TABLE_CHANGED = auto()
-    TABLE_DAMAGED = auto()
-    TABLE_REBUILT = auto()
-    TABLE_UNREADABLE = auto()
-    TABLE_STALE = auto()
-    TABLE_STALE_BLOCKED = auto()
-    CUT_MISSING = auto()
-    CUT_EXPIRED = auto()
-    TOMBSTONES_UNUSABLE = auto()
-    BLOCKED_ROWS_TOO_MANY = auto()
-    FOLDER_NOT_A_TABLE = auto()
-    COMMIT_FOREIGN = auto()
-    COMMIT_UNREADABLE = auto()
-    CONCURRENT_WRITE = auto()
-    DATA_FILE_MISSING = auto()
-    DISK_FULL = auto()
-    STORE_UNREACHABLE = auto()
-    STORE_CREDENTIALS_REFUSED = auto()
-    STORE_ACCESS_DENIED = auto()
-    STORE_CLOCK_DIFFERENT = auto()
-    STORE_NOT_CONDITIONAL = auto()
-    BUCKET_MISSING = auto()
-
-    # dead letters
-    DEAD_LETTER_MISSING = auto()
-    DEAD_LETTERS_UNDELIVERED = auto()
-    DEAD_LETTER_TOPIC_TOO_SMALL = auto()
-    LEDGER_IN_USE = auto()
-    LEDGER_UNREADABLE = auto()
-    LEDGER_TOPIC_UNSUITABLE = auto()
-    LEDGER_WRITE_UNKNOWN = auto()
-    REPAIR_IMPOSSIBLE = auto()
-    NEW_CHANGE_IMPOSSIBLE = auto()
-    EDITOR_RESULT_EMPTY = auto()
-    EDITOR_RESULT_UNCHANGED = auto()
-    EDITOR_UNSUITABLE = auto()
-    FILE_EXISTS = auto()
-
-    # processes
-    SYSTEM_ERROR = auto()
 
 
 class ConnectorError(Exception):
     """A situation that lowmark cannot repair.
 
-    - `code` is the stable name of the error: an `ErrorCode`, or the rule of an
-      `InvalidChangeError`.
+    - `code` is the stable name of the error, or the rule of an `InvalidChangeError`.
     - `problem`, `cause` and `remedy` are sentences without a final full stop. `cause` and `remedy`
       may be empty. `str()` joins the parts that are not empty.
     - `fields` has the values that a program needs for the remedy, by name. For example `stream`,
@@ -311,7 +46,7 @@ class ConnectorError(Exception):
 
     def __init__(
         self,
-        code: ErrorCode | str,
+        code: str,
         problem: str,
         cause: str = "",
         remedy: str = "",
@@ -461,11 +196,9 @@ class OutOfRangeError(ConnectorError):
 
 
 class TableError(ConnectorError):
-    """A Delta table was not made by lowmark, or does not have the declared definition."""
-
-
-class StorageError(TableError):
-    """A disk is full, an object store refuses, or a file of a table is missing or damaged."""
+    """A Delta table is damaged, was not made by lowmark, or does not have the declared definition.
+    Or a disk is full, or an object store refuses.
+    """
 
 
 class WriterConflictError(ConnectorError):

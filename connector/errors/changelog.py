@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.errors import ConnectorError, TableError, WriterConflictError
+from connector.errors import ConnectorError, StreamHaltedError, TableError, WriterConflictError
 
 
 def changelog_replaced(table: str, batch: int, state: str) -> TableError:
@@ -57,4 +57,76 @@ def freshness_unknown(table: str, bound: str, cause: str, remedy: str) -> TableE
         cause,
         f"{remedy}. Until then, read the table as it is (allow_stale)",
         table=table,
+    )
+
+
+def changelog_missing(stream: str, warehouse: str) -> TableError:
+    return TableError(
+        "CHANGELOG_EMPTY",
+        f"There is no changelog of stream {stream} in {warehouse}",
+        "The stream was not ingested yet, or its name or the warehouse is another one",
+        "Check both, or ingest the stream first",
+        stream=stream,
+    )
+
+
+def changelog_of_another_stream(stream: str, path: str) -> TableError:
+    return TableError(
+        "CHANGELOG_EMPTY",
+        f"No commit of {path} belongs to stream {stream}",
+        "Another table is in this folder, or its Delta log was shortened",
+        "Look at the history of the table (DESCRIBE HISTORY), and name the warehouse into which the"
+        " stream was ingested",
+        stream=stream,
+        path=path,
+    )
+
+
+def changelog_trimmed(table: str, stream: str, needed: int, first: int) -> TableError:
+    return TableError(
+        "CHANGELOG_TRIMMED",
+        f"Table {table} needs the changelog from batch {needed} on, but the changes of the"
+        f" changelog begin at batch {first}",
+        "The older changes were deleted (`changelog_retention`). A new or rebuilt table needs all"
+        " changes",
+        "Send a backfill to a stream with another name, and declare a table on that stream",
+        table=table,
+        stream=stream,
+    )
+
+
+def low_watermark_unknown(stream: str) -> TableError:
+    return TableError(
+        "LOW_WATERMARK_UNKNOWN",
+        f"It is not known up to which time stream {stream} is complete",
+        "Not all stream partitions were announced in each Kafka partition",
+        "Let the producers send heartbeats, or read the changes with complete=False",
+        stream=stream,
+    )
+
+
+def checkpoint_foreign(problem: str, cause: str) -> WriterConflictError:
+    return WriterConflictError(
+        "CHECKPOINT_FOREIGN",
+        problem,
+        cause,
+        "Stop the other process, if there is one. If there is none, delete the checkpoint folder of"
+        " the stream: ingest continues from the changelog",
+    )
+
+
+def rejected_ratio_exceeded(
+    stream: str, batch: int, records: int, rejected: int, reason: str, count: int
+) -> StreamHaltedError:
+    return StreamHaltedError(
+        "REJECTED_RATIO_EXCEEDED",
+        f"{rejected} of {records} records of batch {batch} of stream {stream} were rejected, most"
+        f" of them ({count}) as {reason}",
+        "The stream stopped, because the records may have a common cause. Nothing is lost: each"
+        " record has a dead letter",
+        "Look at the dead letters, remove the cause, and start ingest again. Then replay the dead"
+        " letters of the batch",
+        stream=stream,
+        ingest_batch=batch,
+        reason=reason,
     )

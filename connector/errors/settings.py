@@ -251,3 +251,12 @@ def system_error(cause: str) -> ConnectorError:
         "",
         "Check the free space on the disk and the rights of this user",
     )
+
+
+def functions_not_distinct(stream: str, other: str) -> ConfigError:
+    return ConfigError(
+        "NAME_NOT_DISTINCT",
+        f"Streams {other} and {stream} would have the same SQL function",
+        "SQL does not distinguish upper and lower case",
+        "Keep the streams in two warehouses, or read them with read_changes",
+    )

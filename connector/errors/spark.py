@@ -4,9 +4,93 @@ from __future__ import annotations
 
 from typing import Final
 
-from connector.errors import ConnectorError
+from connector.errors import ConnectorError, TableError
 
 _JAVA: Final = "Install Java 17 or 21, or set JAVA_HOME to its folder"
+
+
+def session_ended(
+    problem: str,
+    cause: str = "The session was stopped, or its Java process has ended, for example because the"
+    " machine had no memory left",
+) -> ConnectorError:
+    return ConnectorError(
+        "SPARK_SESSION_ENDED",
+        problem,
+        cause,
+        "Start a new session and call again. Nothing is lost: lowmark continues where it stopped",
+    )
+
+
+def spark_without_executors(what: str) -> ConnectorError:
+    return ConnectorError(
+        "SPARK_WITHOUT_EXECUTORS",
+        f"Spark has no executor for {what}",
+        "All workers are down, other applications use all cores, or the master of the cluster was"
+        " started again without its state",
+        "Look at the page of the master, then start again. Nothing is lost: lowmark continues where"
+        " it stopped",
+    )
+
+
+def spark_without_jars(names: str, paths: str) -> ConnectorError:
+    return ConnectorError(
+        "SPARK_JARS_MISSING",
+        f"Spark runs without the jars of {names}",
+        "Spark loads jars only when it starts, and it was started before lowmark, for example by"
+        " spark-submit",
+        f"Start Spark with these jars, beside those that it has (`spark.jars`): {paths}",
+    )
+
+
+def executors_without_jars(names: str) -> ConnectorError:
+    return ConnectorError(
+        "SPARK_JARS_MISSING",
+        f"Executors lack the jars of {names}",
+        "Spark was not told to send them to the executors. The driver may have them on its class"
+        " path",
+        "Name the jars in `spark.jars`, or put them on the class path of the executors",
+    )
+
+
+def spark_setting_missing(problem: str, cause: str, setting: str) -> ConnectorError:
+    return ConnectorError(
+        "SPARK_SETTING_MISSING",
+        problem,
+        cause,
+        f"Start Spark with {setting}, or build the session with connector.spark.configure_session",
+    )
+
+
+def ingest_failed(stream: str, cause: str) -> ConnectorError:
+    return ConnectorError(
+        "SPARK_FAILED",
+        f"Ingest of stream {stream} stopped",
+        cause,
+        "Remove the cause and start ingest again. Nothing is lost: ingest continues where it"
+        " stopped",
+        stream=stream,
+    )
+
+
+def apply_failed(table: str, cause: str) -> TableError:
+    return TableError(
+        "SPARK_FAILED",
+        f"Changes could not be applied to table {table}",
+        cause,
+        "Nothing is lost: the table is at its last apply. If the definition of the table does not"
+        " explain the cause, report the error",
+        table=table,
+    )
+
+
+def deltalake_missing(cause: str) -> TableError:
+    return TableError(
+        "EXTRA_MISSING",
+        "lowmark cannot read tables without the package deltalake",
+        cause,
+        "Install the package: pip install 'lowmark[lake]'",
+    )
 
 
 def spark_master_unreachable(master: str, cause: str) -> ConnectorError:

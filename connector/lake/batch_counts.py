@@ -13,7 +13,7 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from connector.lake.checks import trouble
+from connector.lake.checks import table_error
 from connector.lake.stores import files_at
 from connector.records.codec import CONFLUENT_BYTES, confluent_id
 from connector.records.datum import child_partitions_of, release_of
@@ -55,7 +55,7 @@ def count_rows(rows: BatchRows) -> RowCounts:
     import pyarrow as pa
     from pyarrow import parquet
 
-    found, files = RowCounts(), files_at(rows.changelog)
+    counts, files = RowCounts(), files_at(rows.changelog)
     sample = list[tuple[int, SampledChange]]()
     try:
         for action in rows.files:
@@ -68,13 +68,13 @@ def count_rows(rows: BatchRows) -> RowCounts:
             with source, parquet.ParquetFile(source, pre_buffer=True) as file:
                 for number in range(file.num_row_groups):
                     read = partial(_read, file, number, rows.ingest_batch)
-                    count(read, rows, found)
+                    count(read, rows, counts)
                     if rows.sample and count is _count_changes:
                         sample = nsmallest(rows.sample, [*sample, *_sample(read, rows)])
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise trouble(rows.changelog, "read", error) from error
-    found.sample = [placed for _, placed in sample]
-    return found
+        raise table_error(rows.changelog, "read", error) from error
+    counts.sample = [placed for _, placed in sample]
+    return counts
 
 
 def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[str]) -> pa.Table:
@@ -82,7 +82,7 @@ def _read(file: ParquetFile, number: int, ingest_batch: int, columns: Iterable[s
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from connector.lake.table_fields import plain
+    from connector.lake.small_files import plain
 
     wanted = ["ingest_batch", *columns]
     table = file.read_row_group(number, wanted, use_threads=False)
@@ -96,26 +96,26 @@ def _columns(rows: BatchRows, *others: str) -> tuple[str, ...]:
     return (*common, *others, *(("value",) if rows.with_schemas else ()))
 
 
-def _count_common(table: pa.Table, rows: BatchRows, found: RowCounts) -> None:
+def _count_common(table: pa.Table, rows: BatchRows, counts: RowCounts) -> None:
     import pyarrow.compute as pc
 
-    _count_time(table, found)
+    _count_time(table, counts)
     most = pc.max(table["kafka_partitions"]).as_py()
-    found.kafka_partitions = max(found.kafka_partitions, most or 0)
+    counts.kafka_partitions = max(counts.kafka_partitions, most or 0)
     if "table" in table.column_names:
-        for one in pc.value_counts(table["table"]).to_pylist():
-            found.unknown_tables += one["counts"] * (one["values"] not in rows.known_tables)
+        for group in pc.value_counts(table["table"]).to_pylist():
+            counts.unknown_tables += group["counts"] * (group["values"] not in rows.known_tables)
     if rows.with_schemas:
         prefixes = pc.binary_slice(table["value"].drop_null(), 0, CONFLUENT_BYTES)
-        for one in pc.value_counts(prefixes).to_pylist():
-            if (id_ := confluent_id(one["values"])) is not None:
-                found.schemas[id_] += one["counts"]
+        for group in pc.value_counts(prefixes).to_pylist():
+            if (id_ := confluent_id(group["values"])) is not None:
+                counts.schemas[id_] += group["counts"]
 
 
-def _count_time(table: pa.Table, found: RowCounts) -> None:
+def _count_time(table: pa.Table, counts: RowCounts) -> None:
     import pyarrow.compute as pc
 
-    found.read_at = max(found.read_at, pc.max(table["ingest_time"]).as_py() or 0)
+    counts.read_at = max(counts.read_at, pc.max(table["ingest_time"]).as_py() or 0)
 
 
 def _true(mask: pa.ChunkedArray) -> int:
@@ -124,21 +124,21 @@ def _true(mask: pa.ChunkedArray) -> int:
     return pc.sum(mask).as_py() or 0
 
 
-def _count_changes(read: Read, rows: BatchRows, found: RowCounts) -> None:
+def _count_changes(read: Read, rows: BatchRows, counts: RowCounts) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     table = read(_columns(rows, "table", *_OF_CHANGE))
-    _count_common(table, rows, found)
-    found.changes += table.num_rows
-    found.late += _true(pc.less(table["commit_timestamp"], rows.low_watermark))
+    _count_common(table, rows, counts)
+    counts.changes += table.num_rows
+    counts.late += _true(pc.less(table["commit_timestamp"], rows.low_watermark))
     records = _field(table, "transaction", "number_of_records_in_transaction")
-    found.declared += _true(pc.greater(records, 1))
+    counts.declared += _true(pc.greater(records, 1))
     # The same rule as `frontier.is_claim`. A valid time minus the skew cannot overflow.
     low, arrival = table["estimated_low_watermark"], table["record_timestamp"]
-    is_said = pc.greater(low, 0)
+    has_claim = pc.greater(low, 0)
     in_time = pc.less_equal(pc.subtract(low, rows.max_clock_skew), arrival)
-    is_claim = pc.and_(pc.and_(is_said, pc.less_equal(low, MAX_TIMESTAMP)), in_time)
+    is_claim = pc.and_(pc.and_(has_claim, pc.less_equal(low, MAX_TIMESTAMP)), in_time)
     # A replay makes no claim for its stream partition, which may have ended (DLQ-10).
     is_replay = pc.greater(_field(table, "order_position", "attempt"), 0)
     nothing = pa.scalar(None, pa.int64())
@@ -147,20 +147,20 @@ def _count_changes(read: Read, rows: BatchRows, found: RowCounts) -> None:
             "stream_partition": table["stream_partition"],
             "kafka_partition": table["kafka_partition"],
             "claim": pc.if_else(is_replay, nothing, pc.if_else(is_claim, low, 0)),
-            "beyond": pc.and_(is_said, pc.invert(is_claim)),
+            "beyond": pc.and_(has_claim, pc.invert(is_claim)),
         }
     )
-    by_place = counted.group_by(["stream_partition", "kafka_partition"], use_threads=False)
-    for one in by_place.aggregate([("claim", "max"), ("beyond", "sum")]).to_pylist():
-        if one["claim_max"] is not None:
-            found.claim(one["stream_partition"], one["kafka_partition"], one["claim_max"])
-        found.in_future[one["stream_partition"]] += one["beyond_sum"] or 0
+    by_partition = counted.group_by(["stream_partition", "kafka_partition"], use_threads=False)
+    for group in by_partition.aggregate([("claim", "max"), ("beyond", "sum")]).to_pylist():
+        if group["claim_max"] is not None:
+            counts.claim(group["stream_partition"], group["kafka_partition"], group["claim_max"])
+        counts.in_future[group["stream_partition"]] += group["beyond_sum"] or 0
     mod_type = _field(table, "row_image", "mod_type")
     if mod_type.null_count < len(mod_type):
-        _count_row_images(read, mod_type, found)
+        _count_row_images(read, mod_type, counts)
 
 
-def _count_row_images(read: Read, mod_type: pa.ChunkedArray, found: RowCounts) -> None:
+def _count_row_images(read: Read, mod_type: pa.ChunkedArray, counts: RowCounts) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -171,52 +171,52 @@ def _count_row_images(read: Read, mod_type: pa.ChunkedArray, found: RowCounts) -
     sets_cells = pc.is_in(numbers, value_set=with_cells)
     images = pa.table({"mod_type": mod_type, "sets_cells": sets_cells}).drop_null()
     by_both = images.group_by(["mod_type", "sets_cells"], use_threads=False)
-    for one in by_both.aggregate([([], "count_all")]).to_pylist():
-        if ModType(one["mod_type"]).contradicts(sets_cells=one["sets_cells"]):
-            found.row_images[one["mod_type"]] += one["count_all"]
+    for group in by_both.aggregate([([], "count_all")]).to_pylist():
+        if ModType(group["mod_type"]).contradicts(sets_cells=group["sets_cells"]):
+            counts.row_images[group["mod_type"]] += group["count_all"]
 
 
-def _count_staged(read: Read, rows: BatchRows, found: RowCounts) -> None:
+def _count_staged(read: Read, rows: BatchRows, counts: RowCounts) -> None:
     import pyarrow.compute as pc
 
     table = read(_columns(rows, "table", "write_stream.stream"))
-    _count_common(table, rows, found)
-    found.staged += table.num_rows  # no row of the newest batch has expired
-    found.streams.update(pc.unique(_field(table, "write_stream", "stream")).to_pylist())
+    _count_common(table, rows, counts)
+    counts.staged += table.num_rows  # no row of the newest batch has expired
+    counts.streams.update(pc.unique(_field(table, "write_stream", "stream")).to_pylist())
 
 
-def _count_rejected(read: Read, _: BatchRows, found: RowCounts) -> None:
+def _count_rejected(read: Read, _: BatchRows, counts: RowCounts) -> None:
     table = read(["reason", "rule", "ingest_time"])
-    _count_time(table, found)
+    _count_time(table, counts)
     by_both = table.group_by(["reason", "rule"], use_threads=False)
-    for one in by_both.aggregate([([], "count_all")]).to_pylist():
-        name = "/".join(filter(None, (one["reason"], one["rule"])))
-        found.rejected[name] += one["count_all"]
+    for group in by_both.aggregate([([], "count_all")]).to_pylist():
+        name = "/".join(filter(None, (group["reason"], group["rule"])))
+        counts.rejected[name] += group["count_all"]
 
 
-def _count_control(read: Read, rows: BatchRows, found: RowCounts) -> None:
+def _count_control(read: Read, rows: BatchRows, counts: RowCounts) -> None:
     table = read(_columns(rows, *_OF_CONTROL))
-    _count_common(table, rows, found)
-    found.control += table.num_rows
+    _count_common(table, rows, counts)
+    counts.control += table.num_rows
     for few in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in few.to_pylist():
-            _count_control_record(row, found)
+            _count_control_record(row, counts)
 
 
-def _count_control_record(row: Mapping[str, Any], found: RowCounts) -> None:
+def _count_control_record(row: Mapping[str, Any], counts: RowCounts) -> None:
     name, kafka_partition = row["stream_partition"], row["kafka_partition"]
     if (release := row["release"]) is not None:
-        found.releases[release_of(name, release)] = None
+        counts.releases[release_of(name, release)] = None
     if row["order_position"]["attempt"] > 0:
         return
-    headers = ((one["key"], one["value"]) for one in row["headers"] or ())
+    headers = ((header["key"], header["value"]) for header in row["headers"] or ())
     if (epoch := epoch_of(headers)) is not None:
-        found.epoch(name, kafka_partition, epoch, row["offset"])
+        counts.epoch(name, kafka_partition, epoch, row["offset"])
     if (heartbeat := row["heartbeat"]) is not None:
-        found.claim(name, kafka_partition, heartbeat["timestamp"] + 1)
-    if (said := row["child_partitions"]) is not None:
-        record = child_partitions_of(name, said)
-        found.lineage[LineageRecord(kafka_partition, row["kafka_partitions"], record)] = None
+        counts.claim(name, kafka_partition, heartbeat["timestamp"] + 1)
+    if (children := row["child_partitions"]) is not None:
+        record = child_partitions_of(name, children)
+        counts.lineage[LineageRecord(kafka_partition, row["kafka_partitions"], record)] = None
 
 
 _COUNT_OF_SLOT: Final = {
@@ -229,13 +229,13 @@ _COUNT_OF_SLOT: Final = {
 
 def _sample(read: Read, rows: BatchRows) -> list[tuple[int, SampledChange]]:
     """Some changes of a row group that are no replays, each with a number that orders it. It
-    depends on the place of the change alone, so the same batch has the same sample, with changes of
-    all Kafka partitions and tables.
+    depends on the coordinates of the change alone, so the same batch has the same sample, with
+    changes of all Kafka partitions and tables.
     """
     import pyarrow.compute as pc
 
-    place = SampledChange._fields[1:]
-    table = read([*place, "row_key", "order_position.attempt"])
+    names = SampledChange._fields[1:]
+    table = read([*names, "row_key", "order_position.attempt"])
     table = table.filter(pc.less_equal(_field(table, "order_position", "attempt"), 0))
     by_partition, by_offset = _MULTIPLIERS
     partitions = pc.multiply(table["kafka_partition"].cast("int64"), by_partition)
@@ -244,8 +244,8 @@ def _sample(read: Read, rows: BatchRows) -> list[tuple[int, SampledChange]]:
     by = [(name, "ascending") for name in ("order", "kafka_partition", "offset")]
     first = pc.select_k_unstable(table, min(rows.sample, table.num_rows), by)
     return [
-        (one["order"], SampledChange(one["row_key"], *(one[name] for name in place)))
-        for one in table.take(first).to_pylist()
+        (row["order"], SampledChange(row["row_key"], *(row[name] for name in names)))
+        for row in table.take(first).to_pylist()
     ]
 
 

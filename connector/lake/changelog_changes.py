@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from connector import warehouse as places
-from connector.errors import ErrorCode, TableError
+from connector import warehouse as paths
+from connector.errors.tables import entry_unknown
 from connector.lake.plain_table import PlainTable, open_table
 from connector.lake.small_tables import quoted
 from connector.records.model import (
@@ -101,14 +101,14 @@ def visible_changes(
     """
     parts = {"columns": columns, "source": quoted(source), "where": where}
     yield from changelog.query(_CHANGES.format(slot=table_slot(source), **parts))
-    if _may_have_released(changelog):
+    if _has_released(changelog):
         yield from changelog.query(_RELEASED.format(**parts))
 
 
-def _may_have_released(changelog: PlainTable) -> bool:
-    """Whether some rows were released. The newest commit says so, if it is one of lowmark."""
-    if "release" not in changelog.types:
-        return False
+def _has_released(changelog: PlainTable) -> bool:
+    """Whether some rows were released. It is not known if the newest commit is not one of
+    lowmark.
+    """
     if not changelog.stored:
         return True
     with reading(changelog.path):
@@ -130,7 +130,7 @@ def waiting_changes(warehouse: str, definition: TableDefinition, table: TableSta
         to=table.to_batch,
         low_watermark=table.apply_watermark,
     )
-    changelog = open_table(places.changelog(warehouse, definition.stream))
+    changelog = open_table(paths.changelog(warehouse, definition.stream))
     counts = visible_changes(changelog, "count(*)", definition.source, is_waiting)
     return sum(int(row[0]) for row in counts)
 
@@ -144,7 +144,7 @@ def undefined_sources(
     named = ", ".join(map(quoted, sorted(defined)))
     but = f'AND "table" NOT IN ({named})' if named else ""
     query = _SOURCES.format(after=to_batch - SOURCES_OF_BATCHES, to=to_batch, but=but)
-    rows = open_table(places.changelog(warehouse, stream)).query(query)
+    rows = open_table(paths.changelog(warehouse, stream)).query(query)
     return tuple(sorted(row[0] for row in rows))
 
 
@@ -245,12 +245,7 @@ def entry_of(stored: Mapping[str, Any]) -> Entry:
         case "DELETE_FAMILY":
             return DeleteFamily(family)
         case kind:
-            raise TableError(
-                ErrorCode.ENTRY_UNKNOWN,
-                "The changelog has an entry that this release does not know",
-                f"The kind of the entry is {kind}",
-                "Upgrade lowmark",
-            )
+            raise entry_unknown(kind)
 
 
 def bytes_literal(value: bytes) -> str:

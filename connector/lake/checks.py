@@ -8,15 +8,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-from connector import warehouse as places
-from connector.errors import ErrorCode, StorageError, TableError
+from connector import warehouse as paths
+from connector.errors import TableError
+from connector.errors.spark import deltalake_missing
+from connector.errors.tables import files_unreadable, warehouse_has_file
 from connector.lake.stores import options_of, warehouse_with
 from connector.state.damage import (
     data_file_damaged,
@@ -41,12 +43,25 @@ _WRITTEN: Final = set[str]()
 
 def opened(path: str, version: int | None = None) -> DeltaTable:
     """The Delta table at a path, in its newest or a given version. Raises the errors of deltalake,
-    and `StorageError` if a commit was damaged that deltalake would read as an empty one.
+    and `TableError` if a commit was damaged that deltalake would read as an empty one.
     """
     from deltalake import DeltaTable
 
     check_log(path, version)
     return DeltaTable(path, version=version, storage_options=options_of(path))
+
+
+def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
+    """The Delta table at a path. None: there is no table. Raises `TableError` if it cannot be read,
+    or only its log is missing.
+    """
+    with explaining(path, "read"):
+        from deltalake.exceptions import TableNotFoundError
+
+        with suppress(TableNotFoundError):
+            return opened(path, version)
+    check_missing(path)
+    return None
 
 
 def check_missing(path: str) -> None:
@@ -62,22 +77,13 @@ def check_missing(path: str) -> None:
     if "://" in path:
         return
     try:
-        nearest = next((one for one in (folder, *folder.parents) if one.exists()), folder)
-        has_files = nearest == folder and any(
-            below.name != "_delta_log" for below in folder.iterdir()
-        )
-    except NotADirectoryError:
-        has_files = False
+        nearest = _nearest(folder)
+        names = nearest.iterdir() if nearest == folder and nearest.is_dir() else ()
+        has_files = any(below.name != "_delta_log" for below in names)
     except OSError as error:
-        raise trouble(path, "read", error) from error
+        raise table_error(path, "read", error) from error
     if not nearest.is_dir():
-        raise TableError(
-            ErrorCode.WAREHOUSE_UNUSABLE,
-            f"{path} cannot be a table",
-            f"{nearest} is not a folder",
-            "Move this file away, or set warehouse to another path",
-            path=path,
-        )
+        raise warehouse_has_file(path, str(nearest))
     # Another process may have made the table meanwhile.
     if has_files and not DeltaTable.is_deltatable(path, options_of(path)):
         raise log_missing(path)
@@ -109,17 +115,17 @@ def check_writable(path: str) -> None:
                 probe.flush()
     except OSError as error:
         named = OSError(error.errno, error.strerror, folder)
-        raise trouble(path, "written", named) from error
+        raise table_error(path, "written", named) from error
 
 
 def check_store(warehouse: str) -> None:
     """Raise `TableError` if the object store of a warehouse cannot be listed, or a file cannot be
-    written, read and deleted in it (STO-4). Most are a `StorageError`, whose code says why.
+    written, read and deleted in it (STO-4). Most are a `TableError`, whose code says why.
     """
     from deltalake._internal import DeltaFileSystemHandler
     from deltalake.exceptions import DeltaError
 
-    path, name = places.probe(warehouse), str(uuid4())
+    path, name = paths.probe(warehouse), str(uuid4())
     try:
         files: Any = DeltaFileSystemHandler(path, options_of(path), None)
         files.get_file_info_selector("", True)
@@ -131,30 +137,21 @@ def check_store(warehouse: str) -> None:
     except (DeltaError, OSError, ValueError) as error:
         problem = f"The warehouse {warehouse} cannot be used"
         raise (
-            store_error(str(error), problem, path=path) or trouble(path, "used", error)
+            store_error(str(error), problem, path=path) or table_error(path, "used", error)
         ) from error
 
 
 def _nearest(folder: Path) -> Path:
-    return next(one for one in (folder, *folder.absolute().parents) if one.exists())
-
-
-def check_log(path: str, version: int | None = None, *, with_contents: bool = False) -> None:
-    """Raise `StorageError` if the log of a local table lacks a commit that a version needs, or has
-    an empty one, which Delta's libraries read as a commit without changes. None: the newest one.
-
-    Only names and sizes are looked at; `with_contents` also looks into the files.
-    """
-    _check_log(path, version, with_contents=with_contents)
+    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
 
 
 def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> None:
-    """Raise `StorageError` if a file of a local table is damaged: of its log, or one that the log
+    """Raise `TableError` if a file of a local table is damaged: of its log, or one that the log
     names. `delta` is the version that is open; None: the newest one.
 
     `text` is that of an error of a library, which may name the file of a deletion vector.
     """
-    _check_log(path, None, with_contents=True, with_history=True)
+    check_log(path, with_contents=True, with_history=True)
     if "://" in path or not Path(path, "_delta_log").is_dir():
         return
     for file, size in _named_files(path, delta):
@@ -169,9 +166,19 @@ def check_files(path: str, delta: DeltaTable | None = None, text: str = "") -> N
         raise data_file_damaged(path, vectors, "cannot be read: it marks rows as deleted")
 
 
-def _check_log(
-    path: str, version: int | None, *, with_contents: bool, with_history: bool = False
+def check_log(
+    path: str,
+    version: int | None = None,
+    *,
+    with_contents: bool = False,
+    with_history: bool = False,
 ) -> None:
+    """Raise `TableError` if the log of a local table lacks a commit that a version needs, or has an
+    empty one, which Delta's libraries read as a commit without changes. None: the newest one.
+
+    Only names and sizes are looked at; `with_contents` also looks into the files, and
+    `with_history` also into the commits that a checkpoint contains.
+    """
     if "://" in path:
         return
     log = Path(path, "_delta_log")
@@ -236,11 +243,11 @@ def _named_files(path: str, delta: DeltaTable | None) -> Iterator[tuple[str, int
 def _fault_of(file: str, size: int) -> str | None:
     """The damage of a Parquet file, in words. None: it is whole. `size` is what the log says."""
     with suppress(OSError), Path(file).open("rb") as content:
-        found = content.seek(0, os.SEEK_END)
-        if not found:
+        length = content.seek(0, os.SEEK_END)
+        if not length:
             return IS_EMPTY
-        if found != size:
-            return f"has {found} bytes, but the log says {size}"
+        if length != size:
+            return f"has {length} bytes, but the log says {size}"
         content.seek(0)
         begin = content.read(len(MAGIC))
         content.seek(-len(MAGIC) - 1, os.SEEK_END)
@@ -249,22 +256,32 @@ def _fault_of(file: str, size: int) -> str | None:
     return None
 
 
-def trouble(path: str, what: str, error: Exception, delta: DeltaTable | None = None) -> TableError:
-    """The error for a table that cannot be `what`, for example "read". Damage of its files is the
+def table_error(
+    path: str, use: str, error: Exception, delta: DeltaTable | None = None
+) -> TableError:
+    """The error for a table that cannot be `use`, for example "read". Damage of its files is the
     cause before the text of a library: each library tells it in another way.
     """
     text = str(error)
-    if (known := explained(path, what, text)) is not None:
-        return known
+    if (explanation := explained(path, use, text)) is not None:
+        return explanation
     try:
         check_files(path, delta, text)
-    except StorageError as damage:
+    except TableError as damage:
         return damage
-    return TableError(
-        ErrorCode.TABLE_UNREADABLE,
-        f"The table at {path} cannot be {what}",
-        text.partition("\n")[0],
-        "Look at the cause, which a library found. If it names a file, restore the file from a"
-        " backup" + or_move_away(path),
-        path=path,
-    )
+    return files_unreadable(path, use, text.partition("\n")[0], or_move_away(path))
+
+
+@contextmanager
+def explaining(path: str, use: str) -> Iterator[None]:
+    """Raise `TableError` instead of an error of deltalake or of files: the table at a path cannot
+    be `use`, for example "read".
+    """
+    try:
+        from deltalake.exceptions import DeltaError
+    except ImportError as error:
+        raise deltalake_missing(str(error)) from error
+    try:
+        yield
+    except (DeltaError, OSError, ValueError) as error:
+        raise table_error(path, use, error) from error

@@ -13,7 +13,7 @@ Arrays of numbers are int64. A row is the number of its key.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from connector.lake.table_fields import ARROW_TYPES, Numbers, plain
+from connector.lake.small_files import ARROW_TYPES, Numbers, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.stored_state import families_of
@@ -44,7 +44,7 @@ class Writes:
     """Writes to registers, one for each element of the arrays.
 
     `order` is the number of the change in `orders`, which has a line of `_ORDER` for each. `value`
-    is a place in `values` of the column, if the write sets a value.
+    is an index into `values` of the column, if the write sets a value.
     """
 
     row: Numbers
@@ -83,8 +83,8 @@ class Registers:
         # The last line and the last column are those of unknown names.
         self._of_cell = np.full((len(self._families) + 1, len(self._qualifiers) + 1), _NONE)
         for number, column in enumerate(self._columns):
-            place = self._families.index(column.family), self._qualifiers.index(column.qualifier)
-            self._of_cell[place] = number
+            cell = self._families.index(column.family), self._qualifiers.index(column.qualifier)
+            self._of_cell[cell] = number
         families = [self._families.index(column.family) for column in self._columns]
         self._family_of = np.array(families, np.int64)
 
@@ -106,8 +106,8 @@ class Registers:
         qualifier = _codes(pc.struct_field(flat, "qualifier"), self._qualifiers)
         deletes_family = kind == _DELETE_FAMILY
         register = self._of_cell[family, qualifier]
-        known = len(self._columns) + family
-        register[deletes_family] = np.where(family >= 0, known, _NONE)[deletes_family]
+        of_family = np.where(family >= 0, len(self._columns) + family, _NONE)
+        register[deletes_family] = of_family[deletes_family]
         start, end, at = (
             _numbers(pc.struct_field(flat, name))
             for name in ("range_start", "range_end", "cell_timestamp")
@@ -121,9 +121,9 @@ class Registers:
         values, of_column = pc.struct_field(flat, "value"), []
         value = np.zeros(len(flat), np.int64)
         for number, column in enumerate(self._columns):
-            places = np.nonzero(is_set & (register == number))[0]
-            value[places] = np.arange(len(places))
-            of_column.append(_typed(column, values.take(pa.array(places))))
+            indexes = np.nonzero(is_set & (register == number))[0]
+            value[indexes] = np.arange(len(indexes))
+            of_column.append(_typed(column, values.take(pa.array(indexes))))
         orders = _orders(changes["order_position"].combine_chunks(), changes)
         kept = np.nonzero(is_write)[0]
         writes = Writes(
@@ -153,13 +153,13 @@ class Registers:
         uneven = rows[~is_even]
         kept = pa.array(np.nonzero(is_even)[0])
         states, rows = states.take(kept), rows[is_even]
-        values = [one.take(kept) for one in values]
+        values = [array.take(kept) for array in values]
 
         first = np.cumsum(_lengths(states, "orders")) - _lengths(states, "orders")
         order, entry = (_matrix(states, name, columns) for name in of_column[:2])
         at = _matrix(states, "cell_timestamps", columns, 0)
         has_time = _flags(_elements(states, "cell_timestamps").is_valid()).reshape(at.shape)
-        has_value = np.array([_flags(one.is_valid()) for one in values], np.bool_)
+        has_value = np.array([_flags(array.is_valid()) for array in values], np.bool_)
         has_value = has_value.reshape(columns, len(rows)).T
         hidden = ((entry >= 0) & ~has_value & has_time).any(axis=1)
         deletions = _matrix(states, "family_orders", families)
@@ -169,11 +169,11 @@ class Registers:
         wide = np.hstack([has_value, np.zeros_like(deletions, np.bool_)])
         times = np.hstack([at, np.zeros_like(deletions)])
         number = np.hstack([order, deletions]) + first[:, None]
-        place = (row, register)
+        at_writes = (row, register)
         return (
             Writes(
-                *(rows[row], register, number[place], everything[place], wide[place]),
-                *(times[place], row, _orders(_elements(states, "orders"))),
+                *(rows[row], register, number[at_writes], everything[at_writes], wide[at_writes]),
+                *(times[at_writes], row, _orders(_elements(states, "orders"))),
                 values,
             ),
             np.concatenate([uneven, rows[hidden]]),
@@ -187,12 +187,13 @@ class Registers:
         every = _joined(writes, width)
         rank, example = _ranked(every.orders)
         span = 1 + int(every.entry.max(initial=0))
-        weight, place = rank[every.order] * span + every.entry, every.row * width + every.register
+        weight = rank[every.order] * span + every.entry
+        register = every.row * width + every.register
         best = np.full(rows * width, _NONE)
-        np.maximum.at(best, place, weight)
+        np.maximum.at(best, register, weight)
         winner = np.full(rows * width, _NONE)
-        wins = np.nonzero(best[place] == weight)[0]
-        winner[place[wins]] = wins
+        wins = np.nonzero(best[register] == weight)[0]
+        winner[register[wins]] = wins
         newest, of_row = best.reshape(rows, width), winner.reshape(rows, width)
         of_row[:, :columns][newest[:, columns:][:, self._family_of] > newest[:, :columns]] = _NONE
         of_row[uneven] = _NONE
@@ -223,7 +224,7 @@ class MergedRows:
         return np.nonzero(self.is_set.any(axis=1))[0]
 
     @property
-    def gone(self) -> Numbers:
+    def deleted(self) -> Numbers:
         """The rows of which only deletions are left."""
         return np.nonzero((self.winner >= 0).any(axis=1) & ~self.is_set.any(axis=1))[0]
 
@@ -236,8 +237,8 @@ class MergedRows:
         """The values of each column."""
         columns = []
         for number, values in enumerate(self.writes.values):
-            place = _at(self.writes.value, self.winner[rows, number], 0)
-            columns.append(values.take(pa.array(place, mask=~self.is_set[rows, number])))
+            index = _at(self.writes.value, self.winner[rows, number], 0)
+            columns.append(values.take(pa.array(index, mask=~self.is_set[rows, number])))
         return columns
 
     def states(self, rows: Numbers, type_: pa.StructType) -> pa.StructArray:
@@ -282,13 +283,13 @@ def _typed(column: Column, values: pa.Array) -> pa.Array:
         except pa.ArrowInvalid as error:
             raise Unfit(column.name) from error
     encoded = values.dictionary_encode()
-    read = [read_value(column.type, column.encoding, one.as_py()) for one in encoded.dictionary]
-    if any(isinstance(one, Unreadable) for one in read):
+    form = (column.type, column.encoding)
+    typed = [read_value(*form, value.as_py()) for value in encoded.dictionary]
+    if any(isinstance(value, Unreadable) for value in typed):
         raise Unfit(column.name)
     if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
-        written = (write_value(column.type, column.encoding, one) for one in read)
-        read = [read_value(column.type, column.encoding, one) for one in written]
-    return pa.array(read, ARROW_TYPES[column.type]).take(encoded.indices)
+        typed = [read_value(*form, write_value(*form, value)) for value in typed]
+    return pa.array(typed, ARROW_TYPES[column.type]).take(encoded.indices)
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:
@@ -323,29 +324,26 @@ def _ranked(orders: Numbers) -> tuple[Numbers, Numbers]:
 
 def _joined(several: Sequence[Writes], registers: int) -> Writes:
     """All of them together. The numbers of orders and values follow those of the writes before."""
-    orders, value, places = [], [], np.zeros(registers, np.int64)
-    known = 0
-    for one in several:
-        orders.append(one.order + known)
-        known += len(one.orders)
-        value.append(one.value + places[one.register])
-        places[: len(one.values)] += [len(values) for values in one.values]
+    order, value, count_of_orders = [], [], 0
+    count_of_values = np.zeros(registers, np.int64)
+    for writes in several:
+        order.append(writes.order + count_of_orders)
+        count_of_orders += len(writes.orders)
+        value.append(writes.value + count_of_values[writes.register])
+        count_of_values[: len(writes.values)] += [len(values) for values in writes.values]
 
-    of_columns = zip(*(one.values for one in several), strict=True)
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(writes, name) for writes in several])
 
-    def all_of(part: Callable[[Writes], Any]) -> Any:
-        return np.concatenate([part(one) for one in several])
-
+    of_columns = zip(*(writes.values for writes in several), strict=True)
     return Writes(
-        row=all_of(lambda one: one.row),
-        register=all_of(lambda one: one.register),
-        order=np.concatenate(orders),
-        entry=all_of(lambda one: one.entry),
-        is_set=all_of(lambda one: one.is_set),
-        cell_timestamp=all_of(lambda one: one.cell_timestamp),
+        order=np.concatenate(order),
         value=np.concatenate(value),
-        orders=all_of(lambda one: one.orders),
         values=[pa.concat_arrays(parts) for parts in of_columns],
+        **{
+            name: joined(name)
+            for name in ("row", "register", "entry", "is_set", "cell_timestamp", "orders")
+        },
     )
 
 
@@ -360,15 +358,15 @@ def _flags(array: pa.Array) -> Flags:
 
 
 def _codes(array: pa.Array, names: Sequence[str] | Sequence[bytes]) -> Numbers:
-    """The place of each element in `names`, or -1."""
+    """The index of each element in `names`, or -1."""
     return _numbers(pc.index_in(array, pa.array(names, array.type)))
 
 
-def _at(array: NDArray[_Kind], places: Numbers, absent: int | bool) -> NDArray[_Kind]:
-    """The elements at these places, `absent` at -1."""
+def _at(array: NDArray[_Kind], indexes: Numbers, absent: int | bool) -> NDArray[_Kind]:
+    """The elements at these indexes, `absent` at -1."""
     if not len(array):
-        return np.full(places.shape, absent, array.dtype)
-    return np.where(places >= 0, array[places], array.dtype.type(absent))
+        return np.full(indexes.shape, absent, array.dtype)
+    return np.where(indexes >= 0, array[indexes], array.dtype.type(absent))
 
 
 def _lengths(states: pa.StructArray, name: str) -> Numbers:

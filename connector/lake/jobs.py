@@ -14,7 +14,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Any, Final
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.lake.small_tables import append, delete, quoted, select
 from connector.state.damage import reading
 from connector.state.jobs import MAINTENANCE, CutRecord, Job, JobKind
@@ -47,8 +47,8 @@ class History:
     """
 
     def __init__(self, warehouse: str) -> None:
-        self._jobs = places.jobs(warehouse)
-        self._cuts = places.cuts(warehouse)
+        self._jobs = paths.jobs(warehouse)
+        self._cuts = paths.cuts(warehouse)
 
     def add_job(self, job: Job) -> None:
         """Add a job."""
@@ -94,10 +94,10 @@ class History:
         """The newest job of each kind of maintenance, of a table or of a stream's changelog
         (JOB-1).
         """
-        of = _of(table, stream)
+        owner = _of(table, stream)
         newest = {}
         for kind in MAINTENANCE:
-            condition = f"{of} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
+            condition = f"{owner} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
             for row in select(self._jobs, condition):
                 newest[kind] = self._job(row)
         return newest
@@ -106,10 +106,10 @@ class History:
         """When the last successful clean-up of a table began. If `table` is empty, that of the
         stream's changelog. None: not known.
         """
-        of = _of(table, stream)
-        condition = f"{of} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
-        found = select(self._jobs, condition, "max(started_at) AS newest")
-        return found[0]["newest"] if found else None
+        owner = _of(table, stream)
+        condition = f"{owner} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
+        rows = select(self._jobs, condition, "max(started_at) AS newest")
+        return rows[0]["newest"] if rows else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
         """The duration of each successful apply of a table that ended at or after `since`
@@ -128,14 +128,14 @@ class History:
         """The cuts of a stream that were recorded at or after `since` (microseconds), the newest
         first.
         """
-        return self._found(f"stream = {quoted(stream)} AND recorded_at >= {since}")
+        return self._cuts_where(f"stream = {quoted(stream)} AND recorded_at >= {since}")
 
     def newest_cut(self, stream: str) -> CutRecord | None:
         """The newest cut of a stream. None: no cut was recorded."""
         of_stream = f"stream = {quoted(stream)}"
         newest = f"(SELECT max(recorded_at) FROM t WHERE {of_stream})"  # noqa: S608, names are quoted
-        found = self._found(f"{of_stream} AND recorded_at = {newest}")
-        return found[0] if found else None
+        cuts = self._cuts_where(f"{of_stream} AND recorded_at = {newest}")
+        return cuts[0] if cuts else None
 
     def forget_cuts(
         self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None
@@ -143,13 +143,13 @@ class History:
         """Remove the cuts of a stream that name a table in a version below that in `oldest`, except
         the cut `but` (TBL-23).
         """
-        gone = [
+        old = [
             cut
             for cut in self.cuts(stream)
             if any(version < oldest.get(name, 0) for name, version in cut.versions.items())
         ]
         times = sorted(
-            {cut.recorded_at for cut in gone if but is None or cut.recorded_at != but.recorded_at}
+            {cut.recorded_at for cut in old if but is None or cut.recorded_at != but.recorded_at}
         )
         if times:
             delete(
@@ -165,7 +165,7 @@ class History:
         )
         return f"ended_at <= {max(now - JOBS_KEPT_US, newest_of_many)}"
 
-    def _found(self, condition: str) -> list[CutRecord]:
+    def _cuts_where(self, condition: str) -> list[CutRecord]:
         rows = select(
             self._cuts, f"{condition} ORDER BY recorded_at DESC, to_batch DESC, low_watermark DESC"
         )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.errors import check_note
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import append_next, quoted, select
@@ -71,10 +71,10 @@ class Overrides:
     def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:
         self._kept_for_s = kept_for_s
         self._kept: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
-        self._settings = places.overrides(warehouse)
-        self._ends = places.closed_partitions(warehouse)
-        self._releases = places.released_transactions(warehouse)
-        self._row_releases = places.released_rows(warehouse)
+        self._settings = paths.overrides(warehouse)
+        self._ends = paths.closed_partitions(warehouse)
+        self._releases = paths.released_transactions(warehouse)
+        self._row_releases = paths.released_rows(warehouse)
 
     def bounds(self) -> dict[str, int]:
         """The staleness overrides in seconds, by table. They have priority over the

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
-from connector.errors import ErrorCode, TableError
-from connector.lake.checks import check_missing, opened, trouble
+from connector.errors.tables import table_missing
+from connector.lake.checks import explaining, open_existing, table_error
 from connector.lake.stores import reader_of
 from connector.state.commits import Commit, Commits
 from connector.tables.column_names import BOOKKEEPING
@@ -60,8 +60,7 @@ class PlainTable:
         """The result of an SQL query of `t`, which is this table. Raises `TableError` if the table
         cannot be read.
         """
-        for batch in batches(self._delta, query):
-            yield from rows_in(batch)
+        return query_rows(self._delta, query)
 
     def commits(self) -> Iterator[Commit]:
         """The commits up to this version that the log still has, the newest first. Raises
@@ -70,7 +69,7 @@ class PlainTable:
         try:
             yield from commits_of(self._delta).back_from(self.version)
         except OSError as error:
-            raise trouble(self.path, "read", error, self._delta) from error
+            raise table_error(self.path, "read", error, self._delta) from error
 
     @property
     def path(self) -> str:
@@ -96,7 +95,7 @@ def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
     try:
         yield from QueryBuilder().register("t", delta).execute(query)
     except Exception as error:  # a damaged file raises no narrower type
-        raise trouble(_path_of(delta), "read", error, delta) from error
+        raise table_error(_path_of(delta), "read", error, delta) from error
 
 
 def _path_of(delta: DeltaTable) -> str:
@@ -105,10 +104,16 @@ def _path_of(delta: DeltaTable) -> str:
     return unquote(uri.removeprefix("file://")) if uri.startswith("file:///") else uri
 
 
+def query_rows(delta: DeltaTable, query: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of `batches`."""
+    for batch in batches(delta, query):
+        yield from rows_in(batch)
+
+
 def rows_in(batch: Any) -> Iterator[tuple[Any, ...]]:
     """The rows of an Arrow batch as Python values."""
     return zip(
-        *(batch.column(place).to_pylist() for place in range(batch.num_columns)), strict=True
+        *(batch.column(number).to_pylist() for number in range(batch.num_columns)), strict=True
     )
 
 
@@ -116,14 +121,11 @@ def newest_stored(path: str) -> Mapping[str, Any] | None:
     """The metadata of the newest commit of a Delta table. Empty: it is not one of lowmark. None:
     there is no table. Raises `TableError` if it cannot be read, or only its log is missing.
     """
-    not_found, unreadable = _errors()
-    try:
-        return stored_of(opened(path))
-    except not_found:
-        check_missing(path)
+    delta = open_existing(path)
+    if delta is None:
         return None
-    except unreadable as error:
-        raise trouble(path, "read", error) from error
+    with explaining(path, "read"):
+        return stored_of(delta)
 
 
 def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
@@ -146,44 +148,17 @@ def open_table(path: str, version: int | None = None, *, table: str = "") -> Pla
     """The table at a path or URI, in its newest or a given version. Raises `TableError` if there is
     no table, or only its log is missing, or it cannot be read. `table` is its name, for that error.
     """
-    not_found, unreadable = _errors()
-    try:
-        delta = opened(path, version)
-        stored = stored_of(delta)
-        fields = delta.schema().fields
-    except not_found as error:
-        check_missing(path)
-        raise TableError(
-            ErrorCode.TABLE_MISSING,
-            f"There is no table at {path}",
-            "No change was applied to it yet",
-            "Start the pipeline",
-            table=table,
-            path=path,
-        ) from error
-    except unreadable as error:
-        raise trouble(path, "read", error) from error
+    delta = open_existing(path, version)
+    if delta is None:
+        raise table_missing(path, table)
+    with explaining(path, "read"):
+        stored, fields = stored_of(delta), delta.schema().fields
     types = {
         field.name: str(getattr(field.type, "type", "map"))
         for field in fields
         if field.name not in BOOKKEEPING
     }
     return PlainTable(delta.version(), types, stored, delta)
-
-
-def _errors() -> tuple[type[Exception], tuple[type[Exception], ...]]:
-    """The error of deltalake for a missing table, and those for an unreadable one."""
-    try:
-        from deltalake.exceptions import DeltaError, TableNotFoundError
-    except ImportError as error:
-        remedy = "Install the package: pip install 'lowmark[lake]'"
-        raise TableError(
-            ErrorCode.EXTRA_MISSING,
-            "lowmark cannot read tables without the package deltalake",
-            str(error),
-            remedy,
-        ) from error
-    return TableNotFoundError, (DeltaError, OSError, ValueError)
 
 
 def _selected(name: str, type_: str) -> str:

@@ -13,8 +13,8 @@ from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any, Final
 
-from connector import warehouse as places
-from connector.errors import ErrorCode, TableError
+from connector import warehouse as paths
+from connector.errors import TableError
 from connector.errors.tables import tombstones_unusable
 from connector.lake.changelog_changes import (
     CHANGE_COLUMNS,
@@ -54,19 +54,19 @@ class RowStates:
         """Raises `TableError` if the table or the changelog cannot be read, or if the table was not
         made from this changelog. A table without an apply has no rows.
         """
-        folder = places.table_folder(warehouse, definition.name)
+        folder = paths.table_folder(warehouse, definition.name)
         self.definition, self.table_state = definition, TableState()
         self.table: PlainTable | None = None
         self._tombstones: PlainTable | None = None
-        if newest_stored(places.data(folder)) is not None:
-            self.table = open_table(places.data(folder), table=definition.name)
+        if newest_stored(paths.data(folder)) is not None:
+            self.table = open_table(paths.data(folder), table=definition.name)
             self.definition, _ = from_properties(self.table.properties)
-            check_owner(places.data(folder), "table", definition.name, self.table.stored)
-            with reading(places.data(folder)):
+            check_owner(paths.data(folder), "table", definition.name, self.table.stored)
+            with reading(paths.data(folder)):
                 self.table_state = TableState.from_json(self.table.stored)
             if self.table_state.has_tombstones:
                 self._tombstones = _tombstones(folder, self.table)
-        changelog = places.changelog(warehouse, definition.stream)
+        changelog = paths.changelog(warehouse, definition.stream)
         self.changelog = None if newest_stored(changelog) is None else open_table(changelog)
         batch, changelog_id = _newest_batch(changelog, self.changelog)
         self.table_state.check_changelog(definition.name, batch, changelog_id)
@@ -132,7 +132,7 @@ class RowStates:
 
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
-        plain = [_plain(one.type, value) for one, value in zip(columns, values, strict=False)]
+        plain = [_plain(column.type, value) for column, value in zip(columns, values, strict=False)]
         return canonical(self.definition, StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
@@ -155,7 +155,7 @@ def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | N
     if changelog is None:
         return 0, None
     stored = changelog.stored or next(
-        (one.stored for one in changelog.commits() if one.stored), changelog.stored
+        (commit.stored for commit in changelog.commits() if commit.stored), changelog.stored
     )
     with reading(path):
         batch, changelog_id = stored["ingest_batch"], stored["changelog_id"]
@@ -163,13 +163,13 @@ def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | N
 
 
 def _tombstones(folder: str, table: PlainTable) -> PlainTable:
-    path = places.tombstones(folder, table.properties.get(REBUILD, ""))
+    path = paths.tombstones(folder, table.properties.get(REBUILD, ""))
     try:
         return open_table(path)
     except TableError as error:
-        if error.code != ErrorCode.TABLE_MISSING:
+        if error.code != "TABLE_MISSING":
             raise
-        raise tombstones_unusable(path, places.table_of(folder), "is missing") from error
+        raise tombstones_unusable(path, paths.table_of(folder), "is missing") from error
 
 
 def _plain(type_: DataType, value: Any) -> Any:

@@ -19,26 +19,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connector.lake.changelog_changes import change_of
-from connector.lake.checks import trouble
+from connector.lake.checks import table_error
 from connector.lake.column_merge import Flags, MergedRows, Registers, Unfit, Writes
 from connector.lake.small_files import (
+    ARROW_TYPES,
     Add,
-    Found,
+    FileRows,
     Key,
     LeftToSpark,
-    Wanted,
+    Numbers,
+    WantedKeys,
     adds_of,
     check_memory,
     check_size,
-    find,
+    fields_of,
     keys_with_statistics,
     opened,
+    plain,
     read,
     remove,
+    rows_with_keys,
     write,
 )
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES, Numbers, fields_of, plain
 from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
 from connector.state.apply_level import Merged, SmallApply
@@ -74,7 +77,9 @@ def merge_few(task: SmallApply) -> Merged | None:
     except (LeftToSpark, Unfit):
         return None
     except (OSError, ValueError, pa.ArrowException) as error:
-        raise trouble(task.table, "read or written", error) from error
+        read_only = (task.changelog, task.tombstones)
+        path = next((path for path in read_only if f"{path}/" in str(error)), task.table)
+        raise table_error(path, "read or written", error) from error
 
 
 def _merge(task: SmallApply) -> Merged:
@@ -93,11 +98,11 @@ def _merge(task: SmallApply) -> Merged:
     table = [add for add in table if _bucket_of(add) in touched]
     check_size(always + _size(table))
 
-    found, merged = list[Found](), list[_Rows]()
+    old, merged = list[FileRows](), list[_Rows]()
     if len(changes):
-        wanted = Wanted(task.definition, keys.values)
-        found, merged = _merged(task, reader, changes, keys, table, tombstones, wanted)
-    removed = remove(files_at(task.table), found)
+        wanted = WantedKeys(task.definition, keys.values)
+        old, merged = _merged(task, reader, changes, keys, table, tombstones, wanted)
+    removed = remove(files_at(task.table), old)
     added = _write_rows(task, [rows.live for rows in merged])
     return Merged(
         changes=len(changes),
@@ -105,18 +110,18 @@ def _merge(task: SmallApply) -> Merged:
         deferred_from=deferred_from,
         has_residual=any(rows.has_residual for rows in merged),
         table=(*removed, *added),
-        tombstones=tuple(_write_tombstones(task, [rows.gone for rows in merged])),
+        tombstones=tuple(_write_tombstones(task, [rows.tombstones for rows in merged])),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows as the files have them, with their bucket. `gone` has the time of the newest deletion of
-    each row instead of values.
+    """Rows as the files have them, with their bucket. `tombstones` has the time of the newest
+    deletion of each row instead of values.
     """
 
     live: pa.Table
-    gone: pa.Table
+    tombstones: pa.Table
     has_residual: bool
 
 
@@ -127,8 +132,8 @@ def _merged(
     keys: _Keys,
     table: Iterable[Add],
     tombstones: Iterable[Add],
-    wanted: Wanted,
-) -> tuple[list[Found], list[_Rows]]:
+    wanted: WantedKeys,
+) -> tuple[list[FileRows], list[_Rows]]:
     """The rows of the table that go, and those that come."""
     definition, before = task.definition, task.before
     replaces, uneven = False, np.ones(len(keys.values), np.bool_)
@@ -143,11 +148,13 @@ def _merged(
     _check_uneven(task, changes, keys, uneven)
     columns = [column.name for column in definition.columns]
     names = () if replaces else (*columns, STATE)
-    found = list(find(files_at(task.table), table, wanted, names))
-    old = [] if replaces else [*_of_rows(definition, found), *_of_gone(task, tombstones, wanted)]
+    file_rows = list(rows_with_keys(files_at(task.table), table, wanted, names))
+    old = list[_Old]()
+    if not replaces:
+        old = [*_of_rows(definition, file_rows), *_of_tombstones(task, tombstones, wanted)]
     if writes:
-        for one in old:
-            of_states, others = registers.of_states(one.states, one.values, one.keys)
+        for stored in old:
+            of_states, others = registers.of_states(stored.states, stored.values, stored.keys)
             writes.append(of_states)
             uneven[others] = True
         _check_uneven(task, changes, keys, uneven)
@@ -156,7 +163,7 @@ def _merged(
         rows.append(_even_rows(task, keys, wanted, registers.merged(writes, uneven, task.horizon)))
     if uneven.any():
         rows.append(_uneven_rows(task, reader, changes, keys, uneven, old))
-    return found, rows
+    return file_rows, rows
 
 
 def _check_uneven(task: SmallApply, changes: pa.Table, keys: _Keys, uneven: Flags) -> None:
@@ -182,7 +189,7 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
     oldest batch with a change that is not below it.
     """
     definition, before = task.definition, task.before
-    found: list[pa.Table] = []
+    tables: list[pa.Table] = []
     files, deferred, entries, size = files_at(task.changelog), list[int](), 0, 0
     for add in changelog:
         with opened(files, add) as file:
@@ -191,22 +198,22 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
             pc.equal(table["kind"], "change"), pc.equal(table["table"], definition.source)
         )
         table = table.filter(is_ours)
-        places = list[int]()
+        new = list[int]()
         of_row = (plain(table[name]).to_pylist() for name in ("ingest_batch", "commit_timestamp"))
-        for place, (batch, committed) in enumerate(zip(*of_row, strict=True)):
+        for number, (batch, committed) in enumerate(zip(*of_row, strict=True)):
             if task.below is not None and committed >= task.below:
                 deferred.append(batch)
             elif not before.covers(batch, committed):
-                places.append(place)
-        found.append(table.take(pa.array(places, pa.int64())))
-        entries += pc.sum(pc.list_value_length(found[-1]["entries"])).as_py() or 0
-        size += found[-1].nbytes
+                new.append(number)
+        tables.append(table.take(pa.array(new, pa.int64())))
+        entries += pc.sum(pc.list_value_length(tables[-1]["entries"])).as_py() or 0
+        size += tables[-1].nbytes
         check_memory(size)
         if entries > limits.MAX_ENTRIES:
             raise LeftToSpark
-    if any(table.schema != found[0].schema for table in found):
+    if any(table.schema != tables[0].schema for table in tables):
         raise LeftToSpark
-    return pa.concat_tables(found), min(deferred, default=None)
+    return pa.concat_tables(tables), min(deferred, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,20 +250,20 @@ class _Old:
     values: Sequence[pa.Array]
 
 
-def _of_rows(definition: TableDefinition, found: Iterable[Found]) -> Iterator[_Old]:
-    for one in found:
+def _of_rows(definition: TableDefinition, file_rows: Iterable[FileRows]) -> Iterator[_Old]:
+    for rows in file_rows:
         values = [
-            one.columns[column.name].cast(ARROW_TYPES[column.type]).combine_chunks()
+            rows.columns[column.name].cast(ARROW_TYPES[column.type]).combine_chunks()
             for column in definition.columns
         ]
-        yield _Old(one.keys, one.columns[STATE].combine_chunks(), values)
+        yield _Old(rows.keys, rows.columns[STATE].combine_chunks(), values)
 
 
-def _of_gone(task: SmallApply, adds: Iterable[Add], wanted: Wanted) -> Iterator[_Old]:
+def _of_tombstones(task: SmallApply, adds: Iterable[Add], wanted: WantedKeys) -> Iterator[_Old]:
     """The stored states of the removed rows that count at the commit `before`."""
     columns, before = ["_apply_number", "_attempt_id", STATE], task.before
-    for one in find(files_at(task.tombstones), adds, wanted, columns):
-        attempts = zip(*(one.columns[name].to_pylist() for name in columns[:2]), strict=True)
+    for rows in rows_with_keys(files_at(task.tombstones), adds, wanted, columns):
+        attempts = zip(*(rows.columns[name].to_pylist() for name in columns[:2]), strict=True)
         counts = np.array(
             [
                 apply <= before.vacuumed_to or before.attempt_ids.get(apply) == attempt
@@ -264,19 +271,18 @@ def _of_gone(task: SmallApply, adds: Iterable[Add], wanted: Wanted) -> Iterator[
             ],
             np.bool_,
         )
-        states = one.columns[STATE].combine_chunks().filter(pa.array(counts))
+        states = rows.columns[STATE].combine_chunks().filter(pa.array(counts))
         types = (ARROW_TYPES[column.type] for column in task.definition.columns)
-        yield _Old(one.keys[counts], states, [pa.nulls(len(states), type_) for type_ in types])
+        yield _Old(rows.keys[counts], states, [pa.nulls(len(states), type_) for type_ in types])
 
 
-def _even_rows(task: SmallApply, keys: _Keys, wanted: Wanted, merged: MergedRows) -> _Rows:
+def _even_rows(task: SmallApply, keys: _Keys, wanted: WantedKeys, merged: MergedRows) -> _Rows:
     fields = fields_of(task.definition)
     of_keys, state, unmapped = len(wanted.columns), fields[-1], fields[-2]
 
     def table_of(rows: Numbers, columns: Sequence[pa.Array], names: Sequence[pa.Field]) -> pa.Table:
-        places = pa.array(rows)
         arrays = [
-            *(part.take(places) for part in wanted.columns),
+            *(part.take(pa.array(rows)) for part in wanted.columns),
             *columns,
             merged.states(rows, state.type),
             pa.array(keys.buckets[rows], pa.int32()),
@@ -284,11 +290,11 @@ def _even_rows(task: SmallApply, keys: _Keys, wanted: Wanted, merged: MergedRows
         schema = pa.schema([*fields[:of_keys], *names, state, _BUCKET])
         return pa.Table.from_arrays(arrays, schema=schema)
 
-    live, gone = merged.live, merged.gone
+    live, deleted = merged.live, merged.deleted
     values = [*merged.values(live), pa.nulls(len(live), unmapped.type)]
     return _Rows(
         table_of(live, values, fields[of_keys:-1]),
-        table_of(gone, [pa.array(merged.newest(gone))], [_NEWEST]),
+        table_of(deleted, [pa.array(merged.newest(deleted))], [_NEWEST]),
         has_residual=False,
     )
 
@@ -305,8 +311,7 @@ def _uneven_rows(
     form, states = StateForm(task.definition), dict[int, RowState]()
 
     def add(row: int, state: RowState) -> None:
-        known = states.get(row)
-        states[row] = state if known is None else join(known, state)
+        states[row] = join(states[row], state) if row in states else state
 
     of_change = keys.of_change[uneven[keys.of_change]]
     changes = changes.filter(pa.array(uneven[keys.of_change]))
@@ -316,15 +321,16 @@ def _uneven_rows(
         if reader.fault(change) is not None:
             raise LeftToSpark
         add(number, reader.state([(change, position)]))
-    for one in old:
-        is_here = uneven[one.keys]
-        mask = pa.array(is_here)
-        values = [plain(column.filter(mask)).to_pylist() for column in (one.states, *one.values)]
-        stored = zip(*values, strict=True)
-        for number, (state, *of_columns) in zip(one.keys[is_here].tolist(), stored, strict=True):
-            add(number, form.read(state, of_columns))
+    for stored in old:
+        is_uneven = uneven[stored.keys]
+        mask = pa.array(is_uneven)
+        arrays = (stored.states, *stored.values)
+        rows = zip(*(plain(array.filter(mask)).to_pylist() for array in arrays), strict=True)
+        numbers = stored.keys[is_uneven].tolist()
+        for number, (state, *values) in zip(numbers, rows, strict=True):
+            add(number, form.read(state, values))
 
-    live, gone = list[dict[str, Any]](), list[dict[str, Any]]()
+    live, tombstones = list[dict[str, Any]](), list[dict[str, Any]]()
     names = [part.name for part in task.definition.key.parts]
     for number, joined in states.items():
         kept = expire(joined, task.horizon)
@@ -334,12 +340,12 @@ def _uneven_rows(
             live.append({**row, UNMAPPED: row[UNMAPPED] or None, **others})
         elif kept != EMPTY:
             key = dict(zip(names, keys.values[number], strict=True))
-            gone.append({**key, "_newest": _newest(kept), **others})
+            tombstones.append({**key, "_newest": _newest(kept), **others})
     fields = fields_of(task.definition)
     return _Rows(
         _table_of(live, [*fields, _BUCKET]),
-        _table_of(gone, [*fields[: len(names)], _NEWEST, fields[-1], _BUCKET]),
-        has_residual=any(one[STATE]["residual"] for one in (*live, *gone)),
+        _table_of(tombstones, [*fields[: len(names)], _NEWEST, fields[-1], _BUCKET]),
+        has_residual=any(row[STATE]["residual"] for row in (*live, *tombstones)),
     )
 
 
@@ -355,11 +361,11 @@ def _table_of(rows: Sequence[Mapping[str, Any]], fields: Sequence[pa.Field]) -> 
 
 def _write_rows(task: SmallApply, tables: Sequence[pa.Table]) -> Iterator[str]:
     """Write the rows of each bucket to one file."""
-    known = keys_with_statistics(task.definition)
+    statistics = keys_with_statistics(task.definition)
     rows = pa.concat_tables(tables) if tables else _table_of((), [_BUCKET])
     for bucket in sorted(rows[BUCKET].unique().to_pylist()):
         of_bucket = rows.filter(pc.equal(rows[BUCKET], bucket)).drop_columns([BUCKET])
-        yield write(task.table, of_bucket, known, **{BUCKET: bucket})
+        yield write(task.table, of_bucket, statistics, **{BUCKET: bucket})
 
 
 def _write_tombstones(task: SmallApply, tables: Sequence[pa.Table]) -> Iterator[str]:

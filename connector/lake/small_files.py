@@ -1,14 +1,20 @@
-"""Reads and writes the files of an apply without Spark: finds rows by their keys, and writes rows
-and deletion vectors.
+"""The files of a table without Spark: their columns, their rows with given keys, and their deletion
+vectors.
 
 A file is named by the action of Delta's log that adds it.
+
+A deletion vector has the numbers of the rows of a file that do not count. Its form is that of
+Delta's protocol: a bitmap of 64-bit numbers in the portable form of Roaring, behind a magic number.
+A vector is in a file of the table, or as text in the commit.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import time
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +24,14 @@ from urllib.parse import quote, unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import parquet
 from pyroaring import BitMap64
 
-from connector.lake.deletion_vectors import read_vector, write_vectors
 from connector.lake.stores import files_at
-from connector.lake.table_fields import ARROW_TYPES, Numbers, plain
+from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
+from connector.tables.column_names import STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.values import DataType
 
@@ -33,7 +40,19 @@ if TYPE_CHECKING:
 
 Key = tuple[object, ...]
 Add = Mapping[str, Any]
+Numbers = NDArray[np.int64]
 
+ARROW_TYPES: Final = {
+    DataType.STRING: pa.string(),
+    DataType.BYTES: pa.binary(),
+    DataType.BOOL: pa.bool_(),
+    DataType.INT64: pa.int64(),
+    DataType.FLOAT64: pa.float64(),
+    DataType.NUMERIC: pa.decimal128(38, 9),
+    DataType.DATE: pa.date32(),
+    DataType.TIMESTAMP: pa.timestamp("us", "UTC"),
+    DataType.JSON: pa.string(),
+}
 _MAX_TEXT: Final = 32
 """Delta's file statistics have the first characters of a text. A longer one is left out."""
 _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
@@ -42,6 +61,53 @@ _REBASED: Final = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacy
 
 class LeftToSpark(Exception):  # noqa: N818, no fault
     """Spark must do this apply. No file was written."""
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column, or an array, whose times are microseconds."""
+    if pa.types.is_timestamp(column.type):
+        return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    return column
+
+
+def fields_of(definition: TableDefinition) -> list[pa.Field]:
+    """The columns of a file of the table, as Arrow has them."""
+    rank = (
+        [(name, pa.int64()) for name in ("commit_timestamp", "tie_breaker", "record_sequence")]
+        if definition.order is OrderBy.COMMIT
+        else [("sequence_number", pa.binary())]
+    )
+    position = [("ingest_batch", pa.int64()), ("kafka_partition", pa.int32())]
+    position += [("offset", pa.int64()), ("attempt", pa.int32())]
+    change = pa.struct([*rank, *position])
+    element = pa.struct(
+        [
+            ("family", pa.string()),
+            ("qualifier", pa.binary()),
+            ("range_start", pa.int64()),
+            ("range_end", pa.int64()),
+            ("order", pa.struct([("change", change), ("entry_index", pa.int32())])),
+            ("cell_timestamp", pa.int64()),
+            ("value", pa.binary()),
+        ]
+    )
+    state = pa.struct(
+        [
+            ("orders", pa.list_(change)),
+            ("column_orders", pa.list_(pa.int32())),
+            ("column_entries", pa.list_(pa.int32())),
+            ("cell_timestamps", pa.list_(pa.int64())),
+            ("family_orders", pa.list_(pa.int32())),
+            ("family_entries", pa.list_(pa.int32())),
+            ("residual", pa.list_(element)),
+        ]
+    )
+    return [
+        *(pa.field(part.name, ARROW_TYPES[part.type]) for part in definition.key.parts),
+        *(pa.field(column.name, ARROW_TYPES[column.type]) for column in definition.columns),
+        pa.field(UNMAPPED, pa.map_(pa.string(), pa.binary())),
+        pa.field(STATE, state),
+    ]
 
 
 def adds_of(actions: Iterable[str]) -> list[Add]:
@@ -79,7 +145,7 @@ def read(file: parquet.ParquetFile, columns: Sequence[str]) -> pa.Table:
     return file.read(columns=columns, use_threads=False)
 
 
-class Wanted:
+class WantedKeys:
     """Keys that are looked for in files. They are different ones, and are named by their number."""
 
     def __init__(self, definition: TableDefinition, keys: Sequence[Key]) -> None:
@@ -94,24 +160,24 @@ class Wanted:
         After each part, a row and a wanted key have the number of their parts so far, so that no
         more than the wanted combinations are looked for.
         """
-        found = known = None
+        rows = keys = None
         for name, part in zip(self.names, self.columns, strict=True):
             part = plain(part)
             column = plain(table[name]).cast(part.type)
-            if found is not None and known is not None:
-                found, known = _numbered(found, known)
+            if rows is not None and keys is not None:
+                rows, keys = _numbered(rows, keys)
                 column, part = _numbered(column, part)
                 size = len(part.unique())
-                column = pc.add(pc.multiply(found.cast("int64"), size), column.cast("int64"))
-                part = pc.add(pc.multiply(known.cast("int64"), size), part.cast("int64"))
-            found, known = column, part
-        assert found is not None
-        assert known is not None
-        places = pc.index_in(found, known)
-        rows = pc.indices_nonzero(pc.is_valid(places))
+                column = pc.add(pc.multiply(rows.cast("int64"), size), column.cast("int64"))
+                part = pc.add(pc.multiply(keys.cast("int64"), size), part.cast("int64"))
+            rows, keys = column, part
+        assert rows is not None
+        assert keys is not None
+        indexes = pc.index_in(rows, keys)
+        numbers = pc.indices_nonzero(pc.is_valid(indexes))
         return (
-            np.asarray(rows.to_numpy(), np.int64),
-            np.asarray(places.take(rows).to_numpy(), np.int64),
+            np.asarray(numbers.to_numpy(), np.int64),
+            np.asarray(indexes.take(numbers).to_numpy(), np.int64),
         )
 
 
@@ -122,9 +188,8 @@ def _numbered(column: pa.ChunkedArray, wanted: pa.Array) -> tuple[pa.ChunkedArra
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The rows of a file that have a wanted key, in order, their keys, and the columns that were
-    asked for.
+class FileRows:
+    """The rows of a file that have a wanted key, in order, their keys, and some of their columns.
 
     `deleted` is the deletion vector of the file.
     """
@@ -136,9 +201,9 @@ class Found:
     columns: pa.Table
 
 
-def find(
-    files: FileSystem, adds: Iterable[Add], wanted: Wanted, columns: Sequence[str]
-) -> Iterator[Found]:
+def rows_with_keys(
+    files: FileSystem, adds: Iterable[Add], wanted: WantedKeys, columns: Sequence[str]
+) -> Iterator[FileRows]:
     """The rows with a wanted key in each of the files that has some. Raises `LeftToSpark`."""
     size = 0
     for add in adds:
@@ -147,50 +212,48 @@ def find(
             deleted = BitMap64()
             if len(rows) and (descriptor := add.get("deletionVector")):
                 deleted = read_vector(files, descriptor)
-                there = ~np.isin(rows, np.array(deleted & BitMap64(rows), np.int64))
-                rows, keys = rows[there], keys[there]
+                is_there = ~np.isin(rows, np.array(deleted & BitMap64(rows), np.int64))
+                rows, keys = rows[is_there], keys[is_there]
             if len(rows):
-                taken = read(file, columns).take(pa.array(rows))
-                size += taken.nbytes
+                table = read(file, columns).take(pa.array(rows))
+                size += table.nbytes
                 check_memory(size)
-                yield Found(add, rows, keys, deleted, taken)
+                yield FileRows(add, rows, keys, deleted, table)
 
 
-def remove(files: FileSystem, found: Iterable[Found]) -> Iterator[str]:
+def remove(files: FileSystem, removed: Iterable[FileRows]) -> Iterator[str]:
     """Write the deletion vectors of these rows. Returns the actions that remove the rows."""
-    now, marked = time.time_ns() // 1_000_000, list(found)
-    vectors = {one.add["path"]: one.deleted | BitMap64(one.rows) for one in marked}
-    named = write_vectors(
-        files,
-        {
-            one.add["path"]: vectors[one.add["path"]]
-            for one in marked
-            if len(vectors[one.add["path"]]) < json.loads(one.add["stats"])["numRecords"]
-        },
-    )
-    for one in marked:
-        yield json.dumps({"remove": _removed(one.add, now)})
-        if (descriptor := named.get(one.add["path"])) is not None:
-            statistics = {**json.loads(one.add["stats"]), "tightBounds": False}
+    now, adds = time.time_ns() // 1_000_000, list[Add]()
+    vectors = dict[str, BitMap64]()
+    for rows in removed:
+        adds.append(rows.add)
+        vector = rows.deleted | BitMap64(rows.rows)
+        if len(vector) < json.loads(rows.add["stats"])["numRecords"]:
+            vectors[rows.add["path"]] = vector
+    descriptors = write_vectors(files, vectors)
+    for add in adds:
+        yield json.dumps({"remove": _removed(add, now)})
+        if (descriptor := descriptors.get(add["path"])) is not None:
+            statistics = {**json.loads(add["stats"]), "tightBounds": False}
             changed = {"stats": json.dumps(statistics), "deletionVector": descriptor}
-            yield json.dumps({"add": {**one.add, "dataChange": True, **changed}})
+            yield json.dumps({"add": {**add, "dataChange": True, **changed}})
 
 
 def _removed(add: Add, now: int) -> dict[str, Any]:
     kept = ("path", "partitionValues", "size", "deletionVector", "tags", "stats")
-    known = {name: add[name] for name in kept if add.get(name) is not None}
-    return {**known, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
+    present = {name: add[name] for name in kept if add.get(name) is not None}
+    return {**present, "deletionTimestamp": now, "dataChange": True, "extendedFileMetadata": True}
 
 
-def write(folder: str, rows: pa.Table, known: Iterable[str], **parts: int) -> str:
-    """Write rows to a file of a table, with statistics of the `known` columns. `parts` are the
-    values of the partition columns. Returns the action that adds the file.
+def write(folder: str, rows: pa.Table, statistics: Iterable[str], **parts: int) -> str:
+    """Write rows to a file of a table, with `statistics` of these columns. `parts` are the values
+    of the partition columns. Returns the action that adds the file.
     """
     # Readers take the calendar of old dates from this key.
     rows = rows.replace_schema_metadata({"org.apache.spark.version": "4.1.1"})
-    place = "".join(f"{name}={value}/" for name, value in parts.items())
-    files, path = files_at(folder), f"{place}part-{uuid.uuid4()}.parquet"
-    files.create_dir(place or ".", recursive=True)
+    folder_of_parts = "".join(f"{name}={value}/" for name, value in parts.items())
+    files, path = files_at(folder), f"{folder_of_parts}part-{uuid.uuid4()}.parquet"
+    files.create_dir(folder_of_parts or ".", recursive=True)
     with files.open_output_stream(path) as sink:
         parquet.write_table(rows, sink, compression="snappy", write_statistics=False)
         size = sink.tell()
@@ -200,22 +263,93 @@ def write(folder: str, rows: pa.Table, known: Iterable[str], **parts: int) -> st
         "size": size,
         "modificationTime": time.time_ns() // 1_000_000,
         "dataChange": True,
-        "stats": json.dumps(_statistics(rows, known)),
+        "stats": json.dumps(_statistics(rows, statistics)),
     }
     return json.dumps({"add": add})
 
 
 def _statistics(rows: pa.Table, names: Iterable[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"numRecords": len(rows), "tightBounds": True}
+    statistics: dict[str, Any] = {"numRecords": len(rows), "tightBounds": True}
     for name in names:
         least, most = pc.min_max(rows[name]).as_py().values()
-        if not any(isinstance(one, str) and len(one) > _MAX_TEXT for one in (least, most)):
-            found.setdefault("minValues", {})[name] = least
-            found.setdefault("maxValues", {})[name] = most
-            found.setdefault("nullCount", {})[name] = 0
-    return found
+        if not any(isinstance(value, str) and len(value) > _MAX_TEXT for value in (least, most)):
+            for kind, value in (("minValues", least), ("maxValues", most), ("nullCount", 0)):
+                statistics.setdefault(kind, {})[name] = value
+    return statistics
 
 
 def keys_with_statistics(definition: TableDefinition) -> list[str]:
     of_keys = definition.key.parts
     return [part.name for part in of_keys if part.type in (DataType.INT64, DataType.STRING)]
+
+
+_MAGIC: Final = (1681511377).to_bytes(4, "little")
+_VERSION: Final = b"\x01"
+_ID_LENGTH: Final = 20
+_RFC_1924: Final = (
+    "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+)
+_Z85: Final = (
+    "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
+)
+
+
+def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
+    """The numbers of the deleted rows that a vector has. `files` are those of the table.
+
+    Raises `ValueError` if the vector is damaged.
+    """
+    text, kind = descriptor["pathOrInlineDv"], descriptor["storageType"]
+    if kind == "i":
+        data = _decoded(text)[: descriptor["sizeInBytes"]]
+    else:
+        name, size = _file_of(text), descriptor["sizeInBytes"]
+        with files.open_input_file(name) as file:
+            file.seek(descriptor.get("offset") or 0)
+            framed = bytes(file.read(size + 8))
+        data = framed[4 : size + 4]
+        if framed[:4] != size.to_bytes(4) or framed[size + 4 :] != zlib.crc32(data).to_bytes(4):
+            raise ValueError(f"the deletion vector in {name} is damaged")
+    if kind not in ("i", "u") or not data.startswith(_MAGIC):
+        raise ValueError(f"the deletion vector {text!r} has an unknown form")
+    vector = BitMap64.deserialize(data[len(_MAGIC) :])
+    if len(vector) != descriptor["cardinality"]:
+        raise ValueError(f"the deletion vector {text!r} is damaged")
+    return vector
+
+
+def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[str, dict[str, Any]]:
+    """Write vectors by name into one file of the table. Returns their descriptors. Without vectors,
+    there is no file.
+    """
+    if not vectors:
+        return {}
+    id_ = uuid.uuid4()
+    content, descriptors = bytearray(_VERSION), dict[str, dict[str, Any]]()
+    for name, rows in vectors.items():
+        data = _MAGIC + rows.serialize()
+        descriptors[name] = {
+            "storageType": "u",
+            "pathOrInlineDv": _encoded(id_.bytes),
+            "offset": len(content),
+            "sizeInBytes": len(data),
+            "cardinality": len(rows),
+        }
+        content += len(data).to_bytes(4) + data + zlib.crc32(data).to_bytes(4)
+    with files.open_output_stream(f"deletion_vector_{id_}.bin") as file:
+        file.write(bytes(content))
+    return descriptors
+
+
+def _file_of(text: str) -> str:
+    prefix, id_ = text[:-_ID_LENGTH], uuid.UUID(bytes=_decoded(text[-_ID_LENGTH:]))
+    name = f"deletion_vector_{id_}.bin"
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _encoded(data: bytes) -> str:
+    return base64.b85encode(data).decode().translate(str.maketrans(_RFC_1924, _Z85))
+
+
+def _decoded(text: str) -> bytes:
+    return base64.b85decode(text.translate(str.maketrans(_Z85, _RFC_1924)))

@@ -6,7 +6,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from connector.lake.checks import check_missing, check_writable, opened, trouble
+from connector.lake.checks import (
+    check_missing,
+    check_writable,
+    explaining,
+    open_existing,
+    opened,
+    table_error,
+)
 from connector.lake.plain_table import batches, rows_in, stored_of
 from connector.lake.stores import options_of
 from connector.state.damage import foreign_table
@@ -41,20 +48,17 @@ def append(
     rows are removed for which the SQL condition from `forget` is true (TBL-23).
     """
     from deltalake import write_deltalake
-    from deltalake.exceptions import DeltaError
 
     check_writable(path)
-    try:
+    with explaining(path, "written"):
         table = _existing(path) or _made(path, types, configuration=_KEPT)
-        known = {field.name for field in table.schema().fields}
-        if lacking := sorted(set(types) - known):
+        names = {field.name for field in table.schema().fields}
+        if lacking := sorted(set(types) - names):
             raise foreign_table(path, f"It lacks the columns {', '.join(lacking)}")
         write_deltalake(table, as_arrow(rows, types), mode="append")
         table = opened(path)
         if table.version() % TIDY_EVERY == TIDY_EVERY - 1:
             tidy(table, forget())
-    except (DeltaError, OSError, ValueError) as error:
-        raise trouble(path, "written", error) from error
 
 
 def _existing(path: str) -> DeltaTable | None:
@@ -77,9 +81,9 @@ def _made(
     from deltalake.exceptions import DeltaError
     from deltalake.schema import PrimitiveType
 
-    of = {"string": "string", "int64": "long"}
+    delta_types = {"string": "string", "int64": "long"}
     check_missing(path)
-    columns = [Field(name, PrimitiveType(of[type_])) for name, type_ in types.items()]
+    columns = [Field(name, PrimitiveType(delta_types[type_])) for name, type_ in types.items()]
     try:
         return DeltaTable.create(
             path,
@@ -123,15 +127,10 @@ def delete(path: str, condition: str) -> None:
     """Remove the rows for which an SQL condition is true, if there is a table. Raises
     `TableError`.
     """
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
     check_writable(path)
-    try:
-        opened(path).delete(condition)
-    except TableNotFoundError:
-        return
-    except (DeltaError, OSError, ValueError) as error:
-        raise trouble(path, "written", error) from error
+    if (delta := open_existing(path)) is not None:
+        with explaining(path, "written"):
+            delta.delete(condition)
 
 
 def append_next(
@@ -158,7 +157,7 @@ def append_next(
             )
         except (DeltaError, OSError, ValueError) as error:
             if attempt == ATTEMPTS - 1:
-                raise trouble(path, "written", error) from error
+                raise table_error(path, "written", error) from error
         else:
             return
 
@@ -169,18 +168,13 @@ def select(path: str, condition: str, columns: str = "*") -> list[dict[str, Any]
 
     Raises `TableError`, also if only the log of the table is missing.
     """
-    from deltalake.exceptions import DeltaError, TableNotFoundError
-
-    try:
-        delta = opened(path)
-    except TableNotFoundError:
-        check_missing(path)
+    delta = open_existing(path)
+    if delta is None:
         return []
-    except (DeltaError, OSError, ValueError) as error:
-        raise trouble(path, "read", error) from error
-    found = batches(delta, f"SELECT {columns} FROM t WHERE {condition}")  # noqa: S608, names are quoted
     return [
-        dict(zip(batch.schema.names, row, strict=True)) for batch in found for row in rows_in(batch)
+        dict(zip(batch.schema.names, row, strict=True))
+        for batch in batches(delta, f"SELECT {columns} FROM t WHERE {condition}")  # noqa: S608, names are quoted
+        for row in rows_in(batch)
     ]
 
 
@@ -188,9 +182,10 @@ def as_arrow(rows: Sequence[Mapping[str, Any]], types: Mapping[str, str]) -> Any
     """Rows as an Arrow table. A missing column is null."""
     from arro3.core import Array, DataType, Table
 
-    of = {"string": DataType.string(), "int64": DataType.int64()}
+    arrow_types = {"string": DataType.string(), "int64": DataType.int64()}
     columns: dict[str, Any] = {
-        name: Array([row.get(name) for row in rows], of[type_]) for name, type_ in types.items()
+        name: Array([row.get(name) for row in rows], arrow_types[type_])
+        for name, type_ in types.items()
     }
     return Table.from_pydict(columns)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.errors.changelog import frontier_missing
 from connector.lake.plain_table import newest_stored
 from connector.lake.small_tables import select
@@ -47,17 +47,17 @@ def logged_progress_of(
     If there is no changelog, it is the progress of a stream that was never ingested. Raises
     `TableError` if the changelog cannot be read.
     """
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return LoggedProgress(Progress(), None)
-    file = text_at(places.freshness(warehouse, stream))
+    file = text_at(paths.freshness(warehouse, stream))
     with reading(path):
         progress = with_freshness_file(
             Progress.from_json(metadata["progress"], UNKNOWN), metadata, file
         )
-        known = metadata.get("changelog_id")
-        changelog_id = None if known is None else from_stored(str, known)
+        changelog_id = metadata.get("changelog_id")
+        changelog_id = None if changelog_id is None else from_stored(str, changelog_id)
     if not with_frontier or not progress.ingest_batch:
         return LoggedProgress(progress, changelog_id)
     frontier = metadata.get("frontier")
@@ -77,25 +77,25 @@ def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> 
 
 def _frontier_row(path: str, stream: str, ingest_batch: int) -> str:
     of_batch = f"slot = {FRONTIER_SLOT} AND ingest_batch = {ingest_batch}"
-    found = select(path, of_batch, "frontier")
-    if not found:
+    rows = select(path, of_batch, "frontier")
+    if not rows:
         raise frontier_missing(path, stream, ingest_batch)
-    return str(found[0]["frontier"])
+    return str(rows[0]["frontier"])
 
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
     """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
     Otherwise None. Raises `TableError`.
     """
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return None
     with reading(path):
         newest = from_stored(int, metadata["ingest_batch"])
-        known = from_stored(dict[int, int], metadata["end_offsets"])
+        logged = from_stored(dict[int, int], metadata["end_offsets"])
         is_complete = from_stored(int, metadata["progress"]["ingest_batch"]) >= newest
-    is_covered = all(known.get(number, 0) >= end for number, end in ends.items())
+    is_covered = all(logged.get(number, 0) >= end for number, end in ends.items())
     return newest if is_complete and is_covered else None
 
 
@@ -103,7 +103,7 @@ def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
     """The end offsets of the changelog of a stream, by Kafka partition. They are empty if there is
     no changelog. Raises `TableError`.
     """
-    path = places.changelog(warehouse, stream)
+    path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
         return {}
@@ -115,7 +115,7 @@ def table_state_of(warehouse: str, table: str) -> TableState:
     """The table state of the newest commit. If there is no table, it is that of a table without an
     apply. Raises `TableError`.
     """
-    path = places.table(warehouse, table)
+    path = paths.table(warehouse, table)
     metadata = _newest_of(path, "table", table)
     with reading(path):
         return TableState() if metadata is None else TableState.from_json(metadata)

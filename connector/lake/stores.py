@@ -31,8 +31,8 @@ def warehouse_with(path: str) -> str | None:
     if "://" not in path:
         return None
     with _LOCK:
-        known = [warehouse for warehouse in _OPTIONS if f"{path}/".startswith(f"{warehouse}/")]
-    return max(known, key=len) if known else None
+        around = [warehouse for warehouse in _OPTIONS if f"{path}/".startswith(f"{warehouse}/")]
+    return max(around, key=len, default=None)
 
 
 def options_of(path: str) -> dict[str, str] | None:

@@ -29,8 +29,7 @@ from connector.text import counted
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
-    from connector.lake.audit_log import AuditLog
-    from connector.lake.changelog_reader import Logged
+    from connector.lake.audit import AuditLog, Logged
 
 OnRows = Callable[[int], None]
 """Receives the number of rows that were read so far."""
@@ -177,8 +176,7 @@ def _followed(
 def _of_stream(
     config: ConnectorConfig, source: StreamConfig, on_event: OnEvent, on_rows: OnRows
 ) -> StreamAudit | None:
-    from connector.lake.audit_log import AuditLog
-    from connector.lake.changelog_reader import open_logged
+    from connector.lake.audit import AuditLog, open_logged
 
     logged = open_logged(warehouse_of(config), source.name)
     if logged is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import StorageError, TableError
+from connector.errors import TableError
 from connector.errors.changelog import freshness_unknown
 from connector.errors.tables import cut_expired, cut_missing
 from connector.records.views import view_of_time
@@ -190,9 +190,9 @@ def _snapshot(config: ConnectorConfig, name: str) -> TableRead:
     try:
         path = paths.table(warehouse_of(config), name)
         table = open_table(path, version=cut.versions[name], table=name)
-    except StorageError:
-        raise
     except TableError as error:
+        if error.code not in ("TABLE_MISSING", "TABLE_UNREADABLE"):
+            raise
         cause = f"It may have expired: {error.cause}"
         raise cut_expired(name, str(view_of_time(cut.low_watermark)), cause) from error
     with reading(path):

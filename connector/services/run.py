@@ -202,15 +202,16 @@ class _Run:
 
     def _end_without_spark(self, error: Exception) -> None:
         """Raise `ConnectorError` if Spark ended before `stop` was set."""
-        from connector.spark.jvm import session_ended
+        from connector.errors.spark import session_ended
 
         if self.stop.is_set():
             text = "stopped: Spark ended before its work did; the next run does it"
             self.on_event(info("STOPPED", text))
             return
-        is_known = isinstance(error, ConnectorError) and error.code == "SPARK_SESSION_ENDED"
-        cause = error.cause if isinstance(error, ConnectorError) and is_known else ""
-        raise session_ended("The pipeline stopped, because Spark has ended", cause) from error
+        problem = "The pipeline stopped, because Spark has ended"
+        if isinstance(error, ConnectorError) and error.code == "SPARK_SESSION_ENDED":
+            raise session_ended(problem, error.cause) from error
+        raise session_ended(problem) from error
 
     def _job_log(self) -> JobLog:
         from connector.lake.jobs import History
@@ -334,11 +335,13 @@ def ports_of(
         count_rows=count_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
-        ends=lambda after: overrides.ends(name, above=after),
+        closed_partitions=lambda after: overrides.ends(name, above=after),
         releases=lambda after: overrides.releases(name, above=after),
         row_releases=lambda after: overrides.row_releases(name, above=after),
         discarded=lambda: read_ledger(kafka, topic).ids(LetterState.DISCARDED),
-        outside=lambda counts, published: external_dead_letters(kafka, topic, counts, published),
+        external_dead_letters=lambda counts, published: external_dead_letters(
+            kafka, topic, counts, published
+        ),
         partition_of=topics.partition_of,
         open_transactions=lambda: open_transactions(kafka, describe()),
         read=lambda offsets: records_between(

@@ -15,7 +15,6 @@ from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.errors import (
     BrokerError,
     ConfigError,
-    StorageError,
     StreamHaltedError,
     TableError,
     TopicError,
@@ -44,7 +43,7 @@ def warehouse_of(config: ConnectorConfig) -> str:
 
 
 def check_logs(config: ConnectorConfig, streams: Iterable[str], tables: Iterable[str]) -> None:
-    """Raise `StorageError` if a commit of these streams or tables, or of the tables beside them,
+    """Raise `TableError` if a commit of these streams or tables, or of the tables beside them,
     is damaged (TBL-14). Spark would read an empty commit as one without changes.
     """
     from connector.lake.checks import check_log
@@ -64,13 +63,15 @@ def naming_damage(
 
     try:
         yield
-    except (BrokerError, ConfigError, StorageError, StreamHaltedError, TopicError):
+    except (BrokerError, ConfigError, StreamHaltedError, TopicError):
         raise
     except Exception as error:
+        if isinstance(error, TableError) and error.code == "TABLE_DAMAGED":
+            raise
         for path in _paths(warehouse_of(config), streams, tables):
             try:
                 check_files(path, text=str(error))
-            except StorageError as damage:
+            except TableError as damage:
                 raise damage from error
         raise
 

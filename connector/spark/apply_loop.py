@@ -24,10 +24,9 @@ from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import Applied, apply
-from connector.spark.cluster import applies_at_once, follow_cores, repeating
+from connector.spark.cluster import OnLine, Pool, applies_at_once, follow_cores, in_pool, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
-from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table
 from connector.state.apply_level import MergeFew
@@ -43,8 +42,7 @@ CHECK_EVERY_S: Final = 1.0
 _STOP_WITHIN_S: Final = 0.2
 
 Done = TypeVar("Done")
-Say = Callable[[str], None]
-Stood = tuple[int, TableState]
+AtVersion = tuple[int, TableState]
 """A version of a table, and its table state."""
 
 
@@ -72,18 +70,18 @@ class JobLog:
 @dataclass(frozen=True, slots=True)
 class Listener:
     """Functions that are called while tables are applied: `record` when a round ends, with the
-    version of each table at its cut; `say` with a line about each apply; `on_step` after each step
-    of an apply.
+    version of each table at its cut; `on_line` with a line about each apply; `on_step` after each
+    step of an apply.
     """
 
-    record: Callable[[str, Cut, Mapping[str, Stood]], None]
-    say: Say
+    record: Callable[[str, Cut, Mapping[str, AtVersion]], None]
+    on_line: OnLine
     on_step: Callable[[str], None]
 
 
 @dataclass(slots=True)
 class _Round:
-    """Tables on their way to one cut, and those that have reached it.
+    """Tables on their way to one cut, and the versions in which they `reached` it.
 
     `turns` chose the tables. None: all tables of the stream are applied.
     """
@@ -92,11 +90,12 @@ class _Round:
     cut: Cut
     turns: ApplySchedule | None
     under_way: set[str]
-    stood: dict[str, Stood] = field(default_factory=dict)
+    reached: dict[str, AtVersion] = field(default_factory=dict)
 
 
 class Applies:
-    """The applies of all tables of a configuration. Use it from one thread only, except `heard`,
+    """The applies of all tables of a configuration. Use it from one thread only, except
+    `batch_logged`,
     `between` and `add_job`.
     """
 
@@ -106,18 +105,18 @@ class Applies:
         config: ConnectorConfig,
         tables: Mapping[str, Table],
         changelogs: Mapping[str, Changelog],
-        worlds: Mapping[str, IngestPorts],
-        journal: JobLog,
+        ports: Mapping[str, IngestPorts],
+        job_log: JobLog,
         merge_few: MergeFew | None,
         listener: Listener,
     ) -> None:
         self._spark, self._config, self._tables = spark, config, tables
-        self._changelogs, self._worlds = changelogs, worlds
-        self._journal, self._record = journal, listener.record
-        self._say, self._on_step = listener.say, listener.on_step
+        self._changelogs, self._ports = changelogs, ports
+        self._job_log, self._record = job_log, listener.record
+        self._on_line, self._on_step = listener.on_line, listener.on_step
         self._merge_few = merge_few
         self._names = {
-            stream: [name for name, one in config.tables.items() if one.stream == stream]
+            stream: [name for name, table in config.tables.items() if table.stream == stream]
             for stream in config.streams
         }
         # The settings of operators are read so often, and unapplied changes are looked for so
@@ -126,7 +125,7 @@ class Applies:
         self._alone = {name: threading.Lock() for name in tables}
         most = config.spark.max_parallel_applies
         self._entry = _Entry(lambda: most or applies_at_once(spark))
-        self._journalling = threading.Lock()
+        self._adding = threading.Lock()
         self._wake = threading.Event()
         self._news = dict.fromkeys(config.streams, True)
         self._begin_anew()
@@ -138,9 +137,9 @@ class Applies:
         self._cuts: dict[str, object] = {}
         self._paces: Mapping[str, Mapping[str, float]] = {}
         self._asked = float("-inf")
-        self._under_way: dict[Future[tuple[bool, Stood]], tuple[_Round, str]] = {}
+        self._under_way: dict[Future[tuple[bool, AtVersion]], tuple[_Round, str]] = {}
 
-    def heard(self, stream: str) -> None:
+    def batch_logged(self, stream: str) -> None:
         """Note that a batch of the stream was logged. Any thread may call it."""
         self._news[stream] = True
         self._wake.set()
@@ -152,8 +151,8 @@ class Applies:
 
     def add_job(self, job: Job) -> None:
         """Add the job to the history. Any thread may call it."""
-        with self._journalling:
-            self._journal.add_job(job)
+        with self._adding:
+            self._job_log.add_job(job)
 
     def all(self, stop: threading.Event | None = None) -> None:
         """Bring all tables of a stream to one cut (TBL-10).
@@ -201,7 +200,7 @@ class Applies:
     def _begin_due(self, threads: ThreadPoolExecutor) -> None:
         now = time.monotonic()
         if now >= self._asked + self._look_every_s:
-            bounds, set_paces, self._asked = self._journal.bounds(), self._journal.paces(), now
+            bounds, set_paces, self._asked = self._job_log.bounds(), self._job_log.paces(), now
             self._paces = {
                 stream: {
                     name: pace_in_force(self._config.tables[name], bounds, set_paces)
@@ -210,13 +209,15 @@ class Applies:
                 for stream, names in self._names.items()
             }
         for stream, turns in self._turns.items():
-            paces, known = self._paces[stream], self._cuts.get(stream)
+            paces, last_cut = self._paces[stream], self._cuts.get(stream)
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
-            if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, known)):
+            if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, last_cut)):
                 self._news[stream], self._looked[stream] = False, now
                 cut = self._cut(stream)
-                self._cuts[stream] = known = (cut.batch, cut.low_watermark, cut.ignores_watermark)
-                self._begin(threads, _Round(stream, cut, turns, set(turns.take(paces, now, known))))
+                this_cut = (cut.batch, cut.low_watermark, cut.ignores_watermark)
+                self._cuts[stream] = this_cut
+                names = set(turns.take(paces, now, this_cut))
+                self._begin(threads, _Round(stream, cut, turns, names))
 
     def _pause(self, stop: threading.Event) -> None:
         now = time.monotonic()
@@ -235,17 +236,17 @@ class Applies:
         self._wake.clear()
 
     def _cut(self, stream: str) -> Cut:
-        of = self._config.streams[stream]
-        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._say)
-        return progress.cut(self._worlds[stream].now(), of.stall_after_s, of.wait_s)
+        config = self._config.streams[stream]
+        progress = repeating(self._changelogs[stream].progress, f"stream {stream}", self._on_line)
+        return progress.cut(self._ports[stream].now(), config.stall_after_s, config.wait_s)
 
     def _begin(
-        self, threads: ThreadPoolExecutor, going: _Round, stop: threading.Event | None = None
+        self, threads: ThreadPoolExecutor, round_: _Round, stop: threading.Event | None = None
     ) -> None:
-        for name in self._names[going.stream]:
-            if name in going.under_way:
-                future = threads.submit(self._bring, name, going.cut, stop)
-                self._under_way[future] = (going, name)
+        for name in self._names[round_.stream]:
+            if name in round_.under_way:
+                future = threads.submit(self._bring, name, round_.cut, stop)
+                self._under_way[future] = (round_, name)
                 future.add_done_callback(lambda _: self._wake.set())
 
     def _settle_all(self, threads: ThreadPoolExecutor) -> None:
@@ -276,19 +277,19 @@ class Applies:
         """Record the rounds that have ended, and return their streams. Raises the error of a failed
         apply.
         """
-        over = set[str]()
+        ended = set[str]()
         for future in [future for future in self._under_way if future.done()]:
-            going, name = self._under_way.pop(future)
-            going.under_way.discard(name)
-            applied, going.stood[name] = future.result()
-            if going.turns is not None:
-                going.turns.ended(name, applied=applied)
-            if not going.under_way:
-                self._record(going.stream, going.cut, going.stood)
-                over.add(going.stream)
-        return over
+            round_, name = self._under_way.pop(future)
+            round_.under_way.discard(name)
+            applied, round_.reached[name] = future.result()
+            if round_.turns is not None:
+                round_.turns.ended(name, applied=applied)
+            if not round_.under_way:
+                self._record(round_.stream, round_.cut, round_.reached)
+                ended.add(round_.stream)
+        return ended
 
-    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, Stood]:
+    def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, AtVersion]:
         """Bring a table to a cut, in a thread of its own. Returns whether it changed, and its
         newest version.
         """
@@ -299,8 +300,8 @@ class Applies:
 
     def _apply(self, name: str, cut: Cut) -> bool:
         table, definition = self._tables[name], self._config.tables[name]
-        world, changelog = self._worlds[definition.stream], self._changelogs[definition.stream]
-        started_at, before = world.now(), table.table_state()
+        ports, changelog = self._ports[definition.stream], self._changelogs[definition.stream]
+        started_at, before = ports.now(), table.table_state()
         job = Job(
             JobKind.APPLY,
             name,
@@ -319,33 +320,34 @@ class Applies:
             with applying(name):
                 return apply(
                     *(table, changelog, definition.source, cut),
-                    publish=world.publish,
+                    publish=ports.publish,
                     on_step=lambda step: self._on_step(f"table {name}: {step}"),
-                    discarded=partial(_discarded, world),
+                    discarded=partial(_discarded, ports),
                     merge_few=self._merge_few,
                 )
 
         try:
-            applied = repeating(once, f"table {name}", self._say)
+            applied = repeating(once, f"table {name}", self._on_line)
         except ConnectorError as error:
-            self.add_job(replace(job, ended_at=world.now(), error=error.problem))
+            self.add_job(replace(job, ended_at=ports.now(), error=error.problem))
             raise
         if applied is None and tries > 1 and (after := table.table_state()) != before:
             # The try that lost executors had committed. How many changes it had is not known.
             applied = Applied(after, 0, after.letters - before.letters)
         if applied is None:
             return False
-        done = replace(
-            job,
-            changes=applied.changes,
-            letters=applied.letters,
-            watermark_after=applied.table_state.apply_watermark,
+        self.add_job(
+            replace(
+                job,
+                ended_at=ports.now(),
+                changes=applied.changes,
+                letters=applied.letters,
+                watermark_after=applied.table_state.apply_watermark,
+            )
         )
-        self.add_job(replace(done, ended_at=world.now()))
         self._on_step(f"table {name}: job recorded")
-        became = "became a table letter" if applied.letters == 1 else "became table letters"
-        letters = f"; {counted(applied.letters, 'change')} {became}" if applied.letters else ""
-        self._say(
+        letters = f"; {counted(applied.letters, 'table letter')}" if applied.letters else ""
+        self._on_line(
             f"table {name}: {counted(applied.changes, 'change')} applied, up to batch"
             f" {applied.table_state.to_batch}{letters}"
         )
@@ -437,15 +439,12 @@ class _Upkeep:
             self._maintain(stream)
 
 
-def _discarded(world: IngestPorts) -> frozenset[str]:
+def _discarded(ports: IngestPorts) -> frozenset[str]:
     """The ids of discarded dead letters.
 
     The set is empty while the ledger cannot be read. The blocked rows then wait a little longer.
     """
     try:
-        return world.discarded()
+        return ports.discarded()
     except (BrokerError, TopicError):
         return frozenset()
-
-
-__all__ = ["Applies", "JobLog", "Listener", "Stood"]

@@ -5,19 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
-from connector.errors import (
-    ErrorCode,
-    OutOfRangeError,
-    TableError,
-    argument_invalid,
-    check_name,
-    check_time,
-)
-from connector.records.model import MAX_INT, MAX_TIMESTAMP, check_table
+from connector.errors import check_time
+from connector.errors.changelog import changelog_missing, low_watermark_unknown
+from connector.errors.kafka import changelog_start_too_old
+from connector.records.model import MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader, entries_of
@@ -33,8 +27,6 @@ COLUMNS: Final = (
 )
 """The columns of a change. `docs/reference/on-disk-format.md` describes them."""
 
-DEFAULT_CLOCK_SKEW_S: Final = 300
-
 
 def read_changes(
     spark: SparkSession,
@@ -46,8 +38,6 @@ def read_changes(
     *,
     complete: bool = True,
     entries: bool = False,
-    max_clock_skew_s: int = DEFAULT_CLOCK_SKEW_S,
-    now: int | None = None,
 ) -> DataFrame:
     """The changes in the changelog of a stream, one row each. The rows have no order.
 
@@ -68,9 +58,6 @@ def read_changes(
             a transaction are. False: return also what has arrived since.
         entries: Return one row for each entry of a change, with the columns of Bigtable's change
             log (TBL-4).
-        max_clock_skew_s: The value of the stream. A trimmed changelog uses it for the oldest
-            `start_commit`.
-        now: The current time in microseconds. None: the time of the clock.
 
     Returns:
         The changes, with `COLUMNS`. Times are of the type TIMESTAMP.
@@ -81,30 +68,19 @@ def read_changes(
         TableError: There is no such changelog, or it is damaged. With `complete`, also if the low
             watermark is not known.
         InvalidChangeError: `table` cannot be the name of a source table.
-        ConfigError: The range begins in the future, or ends before it begins. Or another argument
-            has a value that is not allowed.
+        ConfigError: A time is not a whole number of 64 bits.
         ConnectorError: The session has ended.
     """
-    _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit, now=now)
-    _check_skew(max_clock_skew_s)
-    at = now_us() if now is None else now
-    check_range(start_commit, end_commit, at)
+    _check_range(start_commit, end_commit)
     changelog = existing_changelog(spark, warehouse, stream)
     progress = changelog.progress(with_frontier=False)
     low, rows = progress.low_watermark, changelog.visible_rows()
-    if start_commit is not None:
-        _check_not_trimmed(
-            changelog, changelog.rows(pinned=True), start_commit, max_clock_skew_s, at
-        )
+    oldest = changelog.trimmed_below()
+    if start_commit is not None and start_commit < oldest:
+        raise changelog_start_too_old(view_of_time(start_commit), view_of_time(oldest), oldest)
     if complete:
         if low is None:
-            raise TableError(
-                ErrorCode.LOW_WATERMARK_UNKNOWN,
-                f"It is not known up to which time stream {stream} is complete",
-                "Not all stream partitions were announced in each Kafka partition",
-                "Let the producers send heartbeats, or read the changes with complete=False",
-                stream=stream,
-            )
+            raise low_watermark_unknown(stream)
         low = progress.releases.waits_below(low)
         end_commit = low - 1 if end_commit is None else min(low - 1, end_commit)
     return _selected(changelog, rows, table, start_commit, end_commit, entries=entries)
@@ -152,30 +128,20 @@ def stream_changes(
         ConfigError: The range begins in the future, or ends before it begins.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
-        ConfigError: The range begins in the future, or ends before it begins. Or another argument
-            has a value that is not allowed.
+        ConfigError: A time is not a whole number of 64 bits.
         ConnectorError: The session has ended.
     """
-    _check_arguments(warehouse, stream, start_commit=start_commit, end_commit=end_commit)
-    check_range(start_commit, end_commit, now_us())
+    _check_range(start_commit, end_commit)
     changelog = existing_changelog(spark, warehouse, stream)
     return _selected(
         changelog, changelog.follow(), table, start_commit, end_commit, entries=entries
     )
 
 
-def _check_arguments(warehouse: str, stream: str, **times: int | None) -> None:
-    check_name("warehouse", warehouse)
-    check_name("stream", stream)
-    for name, time in times.items():
-        check_time(name, time)
-
-
-def _check_skew(max_clock_skew_s: object) -> None:
-    is_whole = isinstance(max_clock_skew_s, int) and not isinstance(max_clock_skew_s, bool)
-    if not (is_whole and 0 <= max_clock_skew_s <= MAX_INT):  # type: ignore[operator]
-        allowed = f"a whole number of seconds from 0 to {MAX_INT}"
-        raise argument_invalid("max_clock_skew_s", max_clock_skew_s, allowed)
+def _check_range(start_commit: int | None, end_commit: int | None) -> None:
+    check_time("start_commit", start_commit)
+    check_time("end_commit", end_commit)
+    check_range(start_commit, end_commit, now_us())
 
 
 def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> ChangelogReader:
@@ -183,50 +149,10 @@ def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> Chan
     the session has ended.
     """
     check_live(spark)
-    changelog = ChangelogReader(spark, places.changelog(warehouse, stream), stream)
+    changelog = ChangelogReader(spark, paths.changelog(warehouse, stream), stream)
     if changelog.newest() is None:
-        raise TableError(
-            ErrorCode.CHANGELOG_EMPTY,
-            f"There is no changelog of stream {stream} in {warehouse}",
-            "The stream was not ingested yet, or its name or the warehouse is another one",
-            "Check both, or ingest the stream first",
-            stream=stream,
-        )
+        raise changelog_missing(stream, warehouse)
     return changelog
-
-
-def oldest_start(
-    changelog: ChangelogReader, rows: DataFrame, max_clock_skew_s: int, now: int
-) -> int | None:
-    """The least commit timestamp from which no change was trimmed. None: nothing was trimmed.
-
-    A trimmed change was ingested before the batches that are left. It arrived at most
-    `max_clock_skew_s` before its commit timestamp.
-    """
-    newest = changelog.newest()
-    trimmed_to = newest.trimmed_to if newest else 0
-    if not trimmed_to:
-        return None
-    left = rows.where(F.col("ingest_batch") > trimmed_to).agg(
-        F.expr("unix_micros(min(ingest_time))")
-    )
-    row = left.first()
-    ingested = row[0] if row is not None and row[0] is not None else now
-    return int(ingested) + max_clock_skew_s * 1_000_000 + 1
-
-
-def _check_not_trimmed(
-    changelog: ChangelogReader, rows: DataFrame, start_commit: int, max_clock_skew_s: int, now: int
-) -> None:
-    oldest = oldest_start(changelog, rows, max_clock_skew_s, now)
-    if oldest is not None and start_commit < oldest:
-        raise OutOfRangeError(
-            ErrorCode.START_TOO_OLD,
-            f"The changelog may lack changes from {view_of_time(start_commit)} on",
-            "Batches older than changelog_retention were deleted",
-            f"Use a start_commit of {view_of_time(oldest)} or later, or read the tables",
-            oldest=oldest,
-        )
 
 
 def _selected(

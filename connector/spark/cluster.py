@@ -1,5 +1,10 @@
-"""The differences of a Spark cluster: executors come and go, and cores change (SCL-2, SCL-4,
-SCL-5).
+"""The jobs of a session: its scheduler pools, and the differences of a cluster, where executors
+come and go, and cores change (JOB-3, SCL-2, SCL-4, SCL-5).
+
+Pools of Spark's fair scheduler get free cores by weight, not by waiting time. The pool of a job is
+a property of the thread that starts it. Threads that Spark or Delta start for the job, and the
+thread of a streaming query, inherit the pool. If the scheduler of the session is not fair, pools
+have no effect.
 """
 
 from __future__ import annotations
@@ -7,7 +12,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from enum import StrEnum
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from py4j.protocol import Py4JError
@@ -15,10 +22,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from connector.config.spark_settings import is_local_master
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
+from connector.errors.spark import executors_without_jars, spark_setting_missing
 from connector.spark.failures import NO_EXECUTORS, explained, lost_executor
 from connector.spark.jvm import GONE
-from connector.spark.pools import TAG, tagged
 
 REPEATS: Final = 5
 """How often a step is repeated after the loss of executors."""
@@ -32,6 +39,66 @@ CORES_PER_APPLY: Final = 4
 """An apply of a few changes has few tasks, and plans and commits without any."""
 
 Done = TypeVar("Done")
+OnLine = Callable[[str], None]
+"""Called with a line for the log."""
+
+_POOL: Final = "spark.scheduler.pool"
+TAG: Final = "lowmark"
+"""The tag of lowmark's jobs in Spark."""
+
+
+class Pool(StrEnum):
+    """The pools. `READ` is Spark's pool of all threads that name no pool, for example yours."""
+
+    INGEST = "ingest"
+    READ = "default"
+    APPLY = "apply"
+
+
+WEIGHTS: Final = {Pool.INGEST: 4, Pool.READ: 2, Pool.APPLY: 1}
+"""The share of the cores that each pool gets. Ingest gets one core before other pools get a second
+one.
+"""
+
+
+def fair_scheduling(folder: Path) -> dict[str, str]:
+    """The settings of a session with these pools. A file in `folder` describes the pools."""
+    file = folder / "pools.xml"
+    pools = "".join(
+        f'<pool name="{pool}"><schedulingMode>FIFO</schedulingMode><weight>{weight}</weight>'
+        f"<minShare>{int(pool is Pool.INGEST)}</minShare></pool>"
+        for pool, weight in WEIGHTS.items()
+    )
+    file.write_text(f'<?xml version="1.0"?><allocations>{pools}</allocations>')
+    return {"spark.scheduler.mode": "FAIR", "spark.scheduler.allocation.file": file.as_uri()}
+
+
+@contextmanager
+def in_pool(spark: SparkSession, pool: Pool) -> Iterator[None]:
+    """Jobs that this thread starts inside the block belong to the pool, and have `TAG`."""
+    context = spark.sparkContext
+    before = context.getLocalProperty(_POOL)
+    context.setLocalProperty(_POOL, pool.value)
+    try:
+        with tagged(spark):
+            yield
+    finally:
+        with suppress(*GONE):  # a session that has ended has no pools
+            context.setLocalProperty(_POOL, before)  # type: ignore[arg-type]
+
+
+@contextmanager
+def tagged(spark: SparkSession) -> Iterator[None]:
+    """Jobs that this thread starts inside the block, and queries that it starts, have `TAG`."""
+    context = spark.sparkContext
+    is_tagged = TAG in context.getJobTags()
+    context.addJobTag(TAG)
+    try:
+        yield
+    finally:
+        if not is_tagged:
+            with suppress(*GONE, Py4JError):  # a session that has ended has no tags
+                context.removeJobTag(TAG)
 
 
 class Losses:
@@ -57,7 +124,7 @@ class Losses:
 def repeating(
     act: Callable[[], Done],
     what: str,
-    say: Callable[[str], None] = lambda line: None,
+    on_line: OnLine = lambda line: None,
     stop: threading.Event | None = None,
 ) -> Done:
     """Call `act`, and again if executors were lost meanwhile, up to `REPEATS` times (SCL-4).
@@ -73,7 +140,7 @@ def repeating(
             pause = losses.pause_after(error)
             if pause is None:
                 raise
-            say(repeated(what, error, pause))
+            on_line(repeated(what, error, pause))
             if (stop or threading.Event()).wait(pause):
                 raise
 
@@ -195,23 +262,15 @@ def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> N
             return spark.range(0, tasks, 1, tasks).selectExpr(*tests).collect()
 
     with watching(spark):
-        found = repeating(ask, "the check of the session")
+        rows = repeating(ask, "the check of the session")
     # NULL is not true.
-    *jars, limited = (all(row[number] for row in found) for number in range(len(tests)))
-    lacking = [_CLASSES[name] for name, is_there in zip(wanted, jars, strict=True) if not is_there]
+    *has_jars, limited = (all(row[number] for row in rows) for number in range(len(tests)))
+    lacking = [_CLASSES[name] for name, has in zip(wanted, has_jars, strict=True) if not has]
     if lacking:
-        raise ConnectorError(
-            ErrorCode.EXECUTORS_WITHOUT_JARS,
-            f"Executors lack the jars of {' and '.join(lacking)}",
-            "Spark was not told to send them to the executors. The driver may have them on its"
-            " class path",
-            "Name the jars in `spark.jars`, or put them on the class path of the executors",
-        )
+        raise executors_without_jars(" and ".join(lacking))
     if for_writing and not limited:
-        raise ConnectorError(
-            ErrorCode.EXECUTORS_WITHOUT_AVRO_LIMITS,
+        raise spark_setting_missing(
             "Executors decode Avro without limits",
             "They run without the JVM options of lowmark. A damaged record could use all memory",
-            f"Set spark.executor.extraJavaOptions to {limits}, or build the session with"
-            " connector.spark.configure_session",
+            f"{limits} in spark.executor.extraJavaOptions",
         )

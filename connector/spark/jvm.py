@@ -15,7 +15,8 @@ from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError, ErrorCode, argument_invalid
+from connector.errors import argument_invalid
+from connector.errors.spark import session_ended
 from connector.text import is_secret
 
 GONE: Final = (Py4JNetworkError, ConnectionError, AttributeError)
@@ -98,18 +99,6 @@ def check_live(spark: SparkSession) -> None:
         )
     if has_ended(spark):
         raise session_ended("The Spark session cannot be used")
-
-
-def session_ended(problem: str, cause: str = "") -> ConnectorError:
-    """The error for a session that was stopped, or whose JVM is gone. `cause` is what is known."""
-    return ConnectorError(
-        ErrorCode.SPARK_SESSION_ENDED,
-        problem,
-        cause
-        or "The session was stopped, or its Java process has ended, for example because the machine"
-        " had no memory left",
-        "Start a new session and call again. Nothing is lost: lowmark continues where it stopped",
-    )
 
 
 def has_ended(spark: SparkSession) -> bool:

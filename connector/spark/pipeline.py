@@ -15,10 +15,10 @@ from functools import partial
 
 from pyspark.sql import SparkSession
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
-from connector.spark.apply_loop import Applies, JobLog, Listener, Say, Stood
-from connector.spark.cluster import repeating
+from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
+from connector.spark.cluster import OnLine, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.storage.maintenance import Maintained, Maintenance, Work
@@ -32,7 +32,7 @@ from connector.state.stream_progress import Cut
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `worlds` has an entry for every stream.
+    """All streams and tables of a configuration. `ports` has an entry for every stream.
     `merge_few` merges few changes without Spark (TBL-13).
 
     `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
@@ -43,22 +43,22 @@ class Pipeline:
         self,
         spark: SparkSession,
         config: ConnectorConfig,
-        worlds: Mapping[str, IngestPorts],
-        journal: JobLog,
+        ports: Mapping[str, IngestPorts],
+        job_log: JobLog,
         merge_few: MergeFew | None = None,
-        say: Say = lambda line: None,
+        on_line: OnLine = lambda line: None,
         on_step: Callable[[str], None] = lambda step: None,
     ) -> None:
-        self._worlds = worlds
-        self._journal = journal
+        self._ports = ports
+        self._job_log = job_log
         self._on_step = on_step
-        self._cuts = {name: journal.newest_cut(name) for name in config.streams}
-        self._say = say
+        self._cuts = {name: job_log.newest_cut(name) for name in config.streams}
+        self._on_line = on_line
         self._streams = {
             name: StreamIngest(
-                *(spark, config, stream, worlds[name], say, journal.bounds),
+                *(spark, config, stream, ports[name], on_line, job_log.bounds),
                 on_step=partial(self._step, f"stream {name}"),
-                heard=partial(self._heard, name),
+                on_batch_done=partial(self._batch_logged, name),
             )
             for name, stream in config.streams.items()
         }
@@ -68,15 +68,15 @@ class Pipeline:
                 retention = config.streams[definition.stream].retention
                 self._tables[name] = Table(
                     spark,
-                    places.table_folder(config.warehouse, name),
+                    paths.table_folder(config.warehouse, name),
                     definition,
                     retention=retention,
                 )
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(
-            *(spark, config, self._tables, changelogs, worlds, journal, merge_few),
-            Listener(self._record, lambda line: self._say(line), on_step),
+            *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
+            Listener(self._record, lambda line: self._on_line(line), on_step),
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
@@ -87,7 +87,7 @@ class Pipeline:
         for name, ingest in self._streams.items():
             if not stop.is_set():
                 once = partial(self._ingest_once, ingest, stop)
-                repeating(once, f"stream {name}", self._say, stop)
+                repeating(once, f"stream {name}", self._on_line, stop)
         self._applies.all(stop)
         for stream in self._streams:
             self._maintain(upkeep, stop, stream)
@@ -98,7 +98,7 @@ class Pipeline:
             ingest.wait(stop)
         ingest.take_requests()
         ingest.check_transactions(is_last=True)
-        ingest.renew()
+        ingest.refresh()
 
     def run(self, stop: threading.Event) -> None:
         """Ingest and apply until `stop` is set. Then finish the work in flight, and apply
@@ -108,7 +108,7 @@ class Pipeline:
         try:
             for name, ingest in self._streams.items():
                 start = partial(ingest.start, once=False)
-                repeating(start, f"stream {name}", self._say, stop)
+                repeating(start, f"stream {name}", self._on_line, stop)
             self._applies.run(stop, self._check, partial(self._maintain, upkeep, stop))
         finally:
             for ingest in self._streams.values():
@@ -120,8 +120,8 @@ class Pipeline:
         for ingest in self._streams.values():
             ingest.check(again=again)
 
-    def _heard(self, stream: str) -> None:
-        self._applies.heard(stream)
+    def _batch_logged(self, stream: str) -> None:
+        self._applies.batch_logged(stream)
 
     def _upkeep(self) -> dict[str, list[Maintenance]]:
         """The maintenance of each stream: first that of its tables, then that of its changelog."""
@@ -136,44 +136,46 @@ class Pipeline:
     def _upkeep_of_table(self, stream: str, name: str) -> Maintenance:
         table = self._tables[name]
         maintained = Maintained(
-            passed=table.passed,
-            begun_at=table.begun_at,
+            new_commits=table.new_commits,
+            oldest_commit_at=table.oldest_commit_at,
             compact=lambda: table.compact(partial(self._applies.between, name)),
             clean=partial(self._clean_table, stream, name),
             clean_log=partial(self._clean_table_log, stream, name),
             is_wanted=table.is_vacuum_due,
             live_bytes=table.size_in_bytes,
         )
-        return Maintenance(
-            *(f"table {name}", Job(JobKind.CLEAN_UP, name, 0, 0), maintained),
-            retention_s=self._config.streams[stream].retention.table_file_s,
-            last_clean=partial(self._journal.last_clean_up, name, ""),
-            add_job=self._applies.add_job,
-            say=self._say,
-            is_late=self._is_late,
-        )
+        job = Job(JobKind.CLEAN_UP, name, 0, 0)
+        retention_s = self._config.streams[stream].retention.table_file_s
+        return self._maintenance(f"table {name}", job, maintained, retention_s)
 
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
         maintained = Maintained(
-            passed=ingest.changelog.passed,
-            begun_at=ingest.changelog.begun_at,
+            new_commits=ingest.changelog.new_commits,
+            oldest_commit_at=ingest.changelog.oldest_commit_at,
             compact=ingest.compact,
             clean=partial(self._clean_changelog, stream),
             clean_log=partial(self._clean_changelog_log, stream),
         )
+        job = Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream)
+        retention_s = self._config.streams[stream].retention.file_s
+        return self._maintenance(f"stream {stream}", job, maintained, retention_s)
+
+    def _maintenance(
+        self, what: str, job: Job, maintained: Maintained, retention_s: int
+    ) -> Maintenance:
         return Maintenance(
-            *(f"stream {stream}", Job(JobKind.CLEAN_UP, "", 0, 0, stream=stream), maintained),
-            retention_s=self._config.streams[stream].retention.file_s,
-            last_clean=partial(self._journal.last_clean_up, "", stream),
+            *(what, job, maintained),
+            retention_s=retention_s,
+            last_clean=partial(self._job_log.last_clean_up, job.table, job.stream),
             add_job=self._applies.add_job,
-            say=self._say,
+            on_line=self._on_line,
             is_late=self._is_late,
         )
 
     def _is_late(self, now: int) -> bool:
         """Whether a batch has waited too long for an apply of one of the tables."""
-        bounds, paces = self._journal.bounds(), self._journal.paces()
+        bounds, paces = self._job_log.bounds(), self._job_log.paces()
         for stream, ingest in self._streams.items():
             progress = ingest.changelog.progress(with_frontier=False)
             for name in self._tables_of(stream):
@@ -189,9 +191,9 @@ class Pipeline:
         """Run the maintenance that is due for a stream and its tables. Its commits are made between
         two applies of a table (TBL-15).
         """
-        for each in upkeep[stream]:
+        for maintenance in upkeep[stream]:
             if not stop.is_set():
-                each.after_round(self._worlds[stream].now())
+                maintenance.after_round(self._ports[stream].now())
 
     def _clean_table(self, stream: str, name: str, now: int) -> Work:
         """Delete old versions of a table.
@@ -201,61 +203,51 @@ class Pipeline:
         """
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
-        known = {of: self._tables[of].version_at(before) for of in self._tables_of(stream)}
-        oldest = {of: version for of, version in known.items() if version is not None}
-        self._journal.forget_cuts(
-            stream, oldest, self._cuts[stream] if self._keeps_newest_cut(stream, now) else None
-        )
+        versions = {
+            table: self._tables[table].version_at(before) for table in self._tables_of(stream)
+        }
+        oldest = {table: version for table, version in versions.items() if version is not None}
+        self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
         kept = self._kept_versions(stream, name, now)
         return self._applies.between(name, partial(self._tables[name].clean, now, kept))
 
     def _clean_table_log(self, stream: str, name: str, now: int) -> None:
-        before = (
-            now - (self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S) * 1_000_000
-        )
-        self._tables[name].clean_log(before, self._kept_versions(stream, name, now))
+        kept_s = self._config.streams[stream].retention.table_file_s + LOG_BEYOND_S
+        kept = self._kept_versions(stream, name, now)
+        self._tables[name].clean_log(now - kept_s * 1_000_000, kept)
 
     def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
         """The version of a table that the newest cut of the stream names, if it is an older version
         and still kept.
         """
-        cut = self._cuts[stream]
-        if cut is None or name not in cut.versions or not self._keeps_newest_cut(stream, now):
+        cut = self._kept_cut(stream, now)
+        version = None if cut is None else cut.versions.get(name)
+        if version is None or self._tables[name].superseded_at(version) is None:
             return []
-        return (
-            []
-            if self._tables[name].superseded_at(cut.versions[name]) is None
-            else [cut.versions[name]]
-        )
+        return [version]
 
-    def _keeps_newest_cut(self, stream: str, now: int) -> bool:
-        """Whether each table was in the stream's newest cut less than `NEWEST_CUT_KEPT_US` ago, or
+    def _kept_cut(self, stream: str, now: int) -> CutRecord | None:
+        """The stream's newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or
         still is.
         """
         cut = self._cuts[stream]
         left = (
-            (
-                self._tables[name].superseded_at(version)
-                for name, version in cut.versions.items()
-                if name in self._tables
-            )
-            if cut
-            else ()
+            self._tables[name].superseded_at(version)
+            for name, version in (cut.versions if cut else {}).items()
+            if name in self._tables
         )
-        return all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left)
+        return cut if all(at is None or now - at < NEWEST_CUT_KEPT_US for at in left) else None
 
     def _clean_changelog(self, stream: str, now: int) -> Work:
-        ingest, names = self._streams[stream], self._tables_of(stream)
-        ingest.expire(now)
-        if names:
-            ingest.trim(
-                min(self._tables[name].table_state().needed_to_batch for name in names), now
-            )
+        ingest = self._streams[stream]
+        states = [self._tables[name].table_state() for name in self._tables_of(stream)]
+        covered = min((state.needed_to_batch for state in states), default=None)
+        ingest.remove_old_rows(covered, now)
         return ingest.changelog.clean()
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
-        before = now - (self._config.streams[stream].retention.file_s + LOG_BEYOND_S) * 1_000_000
-        self._streams[stream].changelog.clean_log(before)
+        kept_s = self._config.streams[stream].retention.file_s + LOG_BEYOND_S
+        self._streams[stream].changelog.clean_log(now - kept_s * 1_000_000)
 
     def _step(self, what: str, step: str) -> None:
         self._on_step(f"{what}: {step}")
@@ -265,32 +257,32 @@ class Pipeline:
             name for name, definition in self._config.tables.items() if definition.stream == stream
         ]
 
-    def _record(self, stream: str, cut: Cut, stood: Mapping[str, Stood]) -> None:
+    def _record(self, stream: str, cut: Cut, reached: Mapping[str, AtVersion]) -> None:
         """Record the cut if all tables of the stream are at it, or were at it in the versions
-        `stood` (TBL-17).
+        `reached` (TBL-17).
         """
         newest = {
-            name: stood[name] if name in stood else self._tables[name].newest()
+            name: reached[name] if name in reached else self._tables[name].newest()
             for name in self._tables_of(stream)
         }
         if (
             not newest
             or cut.low_watermark is None
-            or not all(book.is_at(cut.low_watermark, cut.batch) for _, book in newest.values())
+            or not all(state.is_at(cut.low_watermark, cut.batch) for _, state in newest.values())
         ):
             return
-        merged = sum(book.merged for _, book in newest.values())
+        merged = sum(state.merged for _, state in newest.values())
         versions = {name: version for name, (version, _) in newest.items()}
         with self._recording:
             # The newest record is the one with the latest time.
             record = CutRecord(
                 *(stream, cut.low_watermark, cut.batch, 0, merged),
-                recorded_at=self._worlds[stream].now(),
+                recorded_at=self._ports[stream].now(),
                 versions=versions,
             )
             follows = record.follows(self._cuts[stream])
             if follows is not None:
-                self._journal.add_cut(follows)
+                self._job_log.add_cut(follows)
                 self._cuts[stream] = follows
 
     def _record_again(self, stream: str) -> None:
@@ -302,18 +294,18 @@ class Pipeline:
         newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
-        books = [book for _, book in newest.values()]
-        merged = sum(book.merged for book in books)
+        states = [state for _, state in newest.values()]
+        merged = sum(state.merged for state in states)
         versions = {name: version for name, (version, _) in newest.items()}
         if versions == recorded.versions or merged != recorded.merged:
             return
         if all(
-            book.is_consistent_cut and book.apply_watermark == recorded.low_watermark
-            for book in books
+            state.is_consistent_cut and state.apply_watermark == recorded.low_watermark
+            for state in states
         ):
             with self._recording:
                 if self._cuts[stream] is not recorded:
                     return  # a round has ended meanwhile, and snapshots must not go back
-                again = replace(recorded, recorded_at=self._worlds[stream].now(), versions=versions)
-                self._journal.add_cut(again)
+                again = replace(recorded, recorded_at=self._ports[stream].now(), versions=versions)
+                self._job_log.add_cut(again)
                 self._cuts[stream] = again

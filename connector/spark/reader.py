@@ -6,35 +6,29 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import MapType
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
-from connector.errors import (
-    ConnectorError,
-    ErrorCode,
-    TableError,
-    WriterConflictError,
-    argument_invalid,
-    check_name,
-    check_time,
-)
+from connector.errors import ConnectorError, TableError, argument_invalid, check_time
+from connector.errors.tables import cut_expired, cut_missing, table_changed
 from connector.lake.jobs import History
 from connector.records.model import MAX_LONG
 from connector.records.views import view_of_time
-from connector.spark.apply.blocked_rows import Holding
+from connector.spark.apply.blocked_rows import BlockedRows
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.frames import keep_on
+from connector.spark.apply.frames import checkpointed
 from connector.spark.apply.merge import merged_view
 from connector.spark.apply.select import not_merged, select_changes
-from connector.spark.apply.statistics import analyze_once, check_changelog
+from connector.spark.apply.statistics import FlatChanges, analyze, check_changelog
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader
@@ -44,7 +38,6 @@ from connector.spark.storage.table import Table
 from connector.state.damage import foreign_table, reading
 from connector.state.jobs import CutRecord, Job, JobKind, cut_of_another_table
 from connector.state.overrides import bound_in_force, bounds_at, check_bound
-from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.tables.column_names import BOOKKEEPING
 
@@ -77,11 +70,6 @@ class SparkRead:
     changes: int | None = None
 
 
-def table_path(warehouse: str, name: str) -> str:
-    """The folder with a table's rows in a warehouse (TBL-22)."""
-    return places.table(warehouse, name)
-
-
 def read_table(
     spark: SparkSession,
     warehouse: str,
@@ -95,10 +83,8 @@ def read_table(
     """Read a table that is at most `max_staleness_s` old, or merge it with everything that was
     ingested.
 
-    A merge does not change the table. A merge, also a failed one, is recorded as a job in the
-    history (TBL-19, JOB-1). The job measures this call: the statistics of the changes and the plan.
-    Spark computes the rows later, each time you use them. If the history cannot be written, for
-    example without write access, the job is not recorded and the read continues.
+    A merge does not change the table. It is recorded as a job (TBL-19, JOB-1), if the history can
+    be written. The job measures this call. Spark computes the rows later, each time you use them.
 
     Example:
         read = read_table(spark, "/data/warehouse", "orders", max_staleness_s=600)
@@ -108,175 +94,160 @@ def read_table(
         spark: Your session. `check_session` says whether it is suitable.
         warehouse: The folder of the warehouse.
         name: The name of the table.
-        max_staleness_s: The bound on the age of the rows, in seconds. Without it, an operator's
-            staleness override applies, else the bound that the table declares (TBL-20). If there is
-            no bound, or it is 0, the read always merges.
+        max_staleness_s: The bound on the age of the rows, in seconds. None: an operator's staleness
+            override, else the bound that the table declares (TBL-20). Without a bound, or with 0,
+            the read always merges.
         allow_stale: Return the rows also if they are older than the bound.
         now: The current time in microseconds. None: the time of the clock.
         add_job: Called with the job, instead of writing it to the history. Its errors are raised.
 
     Returns:
-        The rows and their freshness.
+        A `SparkRead`: the rows, as a lazy DataFrame `rows`, and their freshness: `as_of`,
+        `to_batch`, `low_watermark`, `is_consistent_cut` and `changes`.
 
     Raises:
         StaleTableError: Ingest is so far behind that even a merge is older than the bound, and
             `allow_stale` is false.
-        TableError: There is no such table, or it is damaged, or it was not made from the changelog
-            that is there.
-        ConfigError: An argument has a value that is not allowed.
+        TableError: There is no such table, or it is damaged, or it is of another changelog.
+        ConfigError: `max_staleness_s` has a value that is not allowed.
         WriterConflictError: A rebuild replaced the table during the read, or an apply removed what
             the read needs. Read again.
         ConnectorError: The session has ended.
     """
-    check_name("warehouse", warehouse)
-    check_name("name", name)
     check_bound(max_staleness_s)
-    check_time("now", now)
     check_live(spark)
-    table = Table.existing(spark, places.table_folder(warehouse, name))
-    definition = table.layout.definition
-    version, before = table.newest()
-    changelog = ChangelogReader(
-        spark, places.changelog(warehouse, definition.stream), definition.stream
-    )
-    check_changelog(table, before, changelog.newest())
-    progress = changelog.progress(with_frontier=False)
-    path = places.overrides(warehouse)
-    bound = (
-        bound_in_force(definition, bounds_at(path, DeltaLog(spark, path).newest_stored()))
-        if max_staleness_s is None
-        else max_staleness_s
-    )
     at = now_us() if now is None else now
-    if progress.suffices(before, bound, at):
-        as_of = progress.as_of(before)
-        found = SparkRead(
-            _shown(table, version),
-            as_of,
+    table = Table.existing(spark, paths.table_folder(warehouse, name))
+    if max_staleness_s is None:
+        path = paths.overrides(warehouse)
+        bounds = bounds_at(path, DeltaLog(spark, path).newest_stored())
+        max_staleness_s = bound_in_force(table.layout.definition, bounds)
+    read = _Read(table, warehouse)
+    result = read.stored_rows(max_staleness_s, at)
+    if result is None:
+        result = read.merge_in_a_job(at, add_job or partial(_add_job, warehouse))
+    if not allow_stale:
+        blocked_rows = read.before.blocked_rows
+        read.progress.check_age(name, result.as_of, max_staleness_s, at, blocked_rows)
+    return result
+
+
+def _add_job(warehouse: str, job: Job) -> None:
+    """Add a job to the history, if possible. A process may lack write access or `deltalake`."""
+    with suppress(TableError, ImportError):
+        History(warehouse).add_job(job)
+
+
+class _Read:
+    """A read of the newest version of a table, and of the changelog from which it was made."""
+
+    def __init__(self, table: Table, warehouse: str) -> None:
+        self._table, definition = table, table.layout.definition
+        self._version, self.before = table.newest()
+        path = paths.changelog(warehouse, definition.stream)
+        self._changelog = ChangelogReader(table.spark, path, definition.stream)
+        check_changelog(table, self.before, self._changelog.newest())
+        self.progress = self._changelog.progress(with_frontier=False)
+
+    def stored_rows(self, bound_s: float | None, now: int) -> SparkRead | None:
+        """The table as it is. None: it is older than the bound."""
+        before = self.before
+        if not self.progress.suffices(before, bound_s, now):
+            return None
+        return SparkRead(
+            self._shown(),
+            self.progress.as_of(before),
             before.to_batch,
             before.apply_watermark,
             before.is_consistent_cut,
         )
-    else:
+
+    def merge_in_a_job(self, now: int, add_job: Callable[[Job], None]) -> SparkRead:
+        """The table merged with the unapplied changes. The job is added, also if the merge
+        fails.
+        """
+        before, began = self.before, time.monotonic_ns()
         job = Job(
-            *(JobKind.RUNTIME_MERGE, name, at, at, before.complete_to_batch, progress.ingest_batch),
+            *(JobKind.RUNTIME_MERGE, self._table.layout.definition.name, now, now),
+            *(before.complete_to_batch, self.progress.ingest_batch),
             watermark_before=before.apply_watermark,
             watermark_after=before.apply_watermark,
         )
-        keep = add_job or _keeping(warehouse)
-        found = _merged_in_a_job(table, version, before, changelog, progress, job, keep)
-    if not allow_stale:
-        progress.check_age(name, found.as_of, bound, at, before.blocked_rows)
-    return found
 
+        def end_job(**outcome: Any) -> None:
+            took = (time.monotonic_ns() - began) // 1000
+            add_job(replace(job, ended_at=now + took, **outcome))
 
-def _keeping(warehouse: str) -> Callable[[Job], None]:
-    """Adds a job to the history of the warehouse, if possible. A process may lack write access or
-    `deltalake`.
-    """
-
-    def keep(job: Job) -> None:
-        with suppress(TableError, ImportError):
-            History(warehouse).add_job(job)
-
-    return keep
-
-
-def _merged_in_a_job(
-    table: Table,
-    version: int,
-    before: TableState,
-    changelog: ChangelogReader,
-    progress: Progress,
-    job: Job,
-    keep: Callable[[Job], None],
-) -> SparkRead:
-    began = time.monotonic_ns()
-
-    def keep_ended(**outcome: Any) -> None:
-        lasted = (time.monotonic_ns() - began) // 1000
-        keep(replace(job, ended_at=job.started_at + lasted, **outcome))
-
-    try:
-        merged = _merged_of_one_version(table, version, before, changelog, progress)
-    except ConnectorError as error:
-        keep_ended(error=error.problem)
-        raise
-    except Exception as error:
-        keep_ended(error=cause_of(error))
-        raise
-    keep_ended(changes=merged.changes or 0)
-    return merged
-
-
-def _shown(table: Table, version: int) -> DataFrame:
-    return table.rows(version).drop(*BOOKKEEPING)
-
-
-def _merged_of_one_version(
-    table: Table, version: int, before: TableState, changelog: ChangelogReader, progress: Progress
-) -> SparkRead:
-    try:
-        return _merged(table, version, before, changelog, progress)
-    except TableError as error:
-        if table.newest()[0] == version:
+        try:
+            merged = self._merge_one_version()
+        except ConnectorError as error:
+            end_job(error=error.problem)
             raise
-        # If an apply removed data during the read, the error looks as if the data had never
-        # existed.
-        name = table.layout.definition.name
-        raise WriterConflictError(
-            ErrorCode.TABLE_CHANGED,
-            f"An apply changed table {name} during the read",
-            error.problem,
-            "Read the table again",
-            table=name,
-        ) from error
+        except Exception as error:
+            end_job(error=cause_of(error))
+            raise
+        end_job(changes=merged.changes or 0)
+        return merged
 
+    def _merge_one_version(self) -> SparkRead:
+        try:
+            return self._merge()
+        except TableError as error:
+            if self._table.newest()[0] == self._version:
+                raise
+            # If an apply removed data during the read, the error looks as if the data had never
+            # existed.
+            raise table_changed(self._table.layout.definition.name, error.problem) from error
 
-def _merged(
-    table: Table, version: int, before: TableState, changelog: ChangelogReader, progress: Progress
-) -> SparkRead:
-    layout, batch = table.layout, progress.ingest_batch
-    source, after = layout.definition.source, before.complete_to_batch
-    recent = changelog.recent_changes(source, after=after, to=batch)
-    since = (
-        recent.rows() if recent else changelog.changes(source, after=after, to=batch, pinned=True)
-    )
-    newest = changelog.newest()
-    holding = None
-    if newest is not None and layout.definition.block_rows:
-        holding = Holding(table, changelog, before, newest, batch, horizon=progress.horizon)
-    changes, waiting = not_merged(since, before, table.spark), None
-    seen, pivoted, _ = (
-        analyze_once(changes, layout, before, keep_on) if holding is None else (None, None, None)
-    )
-    if seen is None or pivoted is None or seen.unreadable:
-        # The next apply makes dead letters of the changes that the table cannot hold.
-        changes, seen, waiting = select_changes(
-            changes, layout, before, holding, lambda letters: None
+    def _merge(self) -> SparkRead:
+        table, changelog, before, progress = (
+            self._table,
+            self._changelog,
+            self.before,
+            self.progress,
         )
-        pivoted = keep_on(flatten_entries(changes, layout, all_plain=seen.all_plain))
-    merged = seen.changes - seen.unreadable
-    rows = (
-        merged_view(table, pivoted, seen, before, version, keep_on)
-        if merged
-        else _shown(table, version)
-    )
-    # The changes lack batches that the changelog deleted during the read. Only this check detects
-    # that.
-    check_changelog(table, before, changelog.newest())
-    highest, low = max(before.highest_applied, seen.highest), progress.consistent_to
-    as_of = max(
-        filter(
-            None,
-            (before.as_of, progress.freshness.of(batch if waiting is None else waiting.batch - 1)),
-        ),
-        default=None,
-    )
-    is_cut = (
-        low is not None and highest < low and not (holding.dead if holding else before.blocked_rows)
-    )
-    return SparkRead(rows, as_of, batch, low, is_cut, merged)
+        layout, batch, newest = table.layout, progress.ingest_batch, changelog.newest()
+        blocked = None
+        if newest is not None and layout.definition.block_rows:
+            blocked = BlockedRows(table, changelog, before, newest, batch, horizon=progress.horizon)
+        new, blocked_from = not_merged(self._unapplied(), before, table.spark), None
+        changes = None
+        if blocked is None:
+            changes = analyze(new, layout, before, checkpointed)
+        if changes is None or changes.statistics.unreadable:
+            # The next apply makes dead letters of the changes that the table cannot hold.
+            selected, statistics, blocked_from = select_changes(
+                new, layout, before, blocked, lambda letters: None
+            )
+            rows = flatten_entries(selected, layout, all_plain=statistics.all_plain)
+            changes = FlatChanges(checkpointed(rows), statistics)
+        merged = changes.statistics.changes - changes.statistics.unreadable
+        shown = self._shown()
+        if merged:
+            shown = merged_view(table, changes, before, self._version, checkpointed)
+        # The changes lack batches that the changelog deleted during the read. Only this check
+        # detects that.
+        check_changelog(table, before, changelog.newest())
+        fresh_to = batch if blocked_from is None else blocked_from.batch - 1
+        times = (before.as_of, progress.freshness.of(fresh_to))
+        highest = max(before.highest_applied, changes.statistics.highest)
+        low, blocking = progress.consistent_to, blocked.blocking if blocked else before.blocked_rows
+        is_cut = low is not None and highest < low and not blocking
+        return SparkRead(
+            shown, max(filter(None, times), default=None), batch, low, is_cut, changes=merged
+        )
+
+    def _unapplied(self) -> DataFrame:
+        """The changes after the last batch of which the table contains every change."""
+        source, after = self._table.layout.definition.source, self.before.complete_to_batch
+        to = self.progress.ingest_batch
+        recent = self._changelog.recent_changes(source, after=after, to=to)
+        if recent:
+            return recent.rows()
+        return self._changelog.changes(source, after=after, to=to, pinned=True)
+
+    def _shown(self) -> DataFrame:
+        return self._table.rows(self._version).drop(*BOOKKEEPING)
 
 
 def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...]]]:
@@ -347,57 +318,46 @@ def read_snapshot(
         now: The current time in microseconds. None: the time of the clock.
 
     Returns:
-        The cut, and the rows of each table.
+        A `Snapshot`: `cut`, with its low watermark in microseconds and the version of each table,
+        and `rows`, the rows of each table.
 
     Raises:
         TableError: No such cut was recorded, for example because the tables belong to different
             streams. Or the cut has expired, or the table of the cuts is damaged.
-        ConfigError: There is no name, or an argument has a value that is not allowed.
+        ConfigError: There is no name, or `low_watermark` is not allowed.
         ConnectorError: The session has ended.
     """
-    check_name("warehouse", warehouse)
     if not names:
         raise argument_invalid("names", names, "the name of at least one table")
-    for name in names:
-        check_name("names", name)
     check_time("low_watermark", low_watermark)
-    check_time("now", now)
     check_live(spark)
-    cuts, found = _cuts(spark, places.cuts(warehouse)), None
+    cut, is_newest = _newest_cut(spark, warehouse, names, low_watermark)
+    at = now_us() if now is None else now
+    for name in names:
+        _check_kept(spark, warehouse, name, cut, at, is_newest=is_newest)
+    rows = {name: _rows_at(spark, warehouse, name, cut.versions[name]) for name in names}
+    return Snapshot(cut, rows)
+
+
+def _newest_cut(
+    spark: SparkSession, warehouse: str, names: Collection[str], low_watermark: int | None
+) -> tuple[CutRecord, bool]:
+    """The newest cut of these tables, and whether it is the newest one of its stream."""
+    cuts, row = _cuts(spark, paths.cuts(warehouse)), None
     if cuts is not None:
         wanted = cuts.where(
             F.col("table").isin(*names)
             & (F.col("low_watermark") <= (MAX_LONG if low_watermark is None else low_watermark))
         )
-        together = wanted.groupBy(*_OF_CUT).agg(
-            F.map_from_entries(F.collect_list(F.struct("table", "version"))).alias("versions")
-        )
+        versions = F.map_from_entries(F.collect_list(F.struct("table", "version")))
+        together = wanted.groupBy(*_OF_CUT).agg(versions.alias("versions"))
         newest_first = [F.desc("low_watermark"), F.desc("to_batch"), F.desc("recorded_at")]
-        found = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
-    if found is None:
-        raise TableError(
-            ErrorCode.CUT_MISSING,
-            f"There is no consistent cut of {' and '.join(names)}",
-            "The tables belong to several streams, or the low watermark is not known yet, or a"
-            " table is not a consistent cut"
-            + ("" if low_watermark is None else ", or the cut has expired"),
-            "Look at the status of the tables. Until there is a cut, read each table alone"
-            + ("" if low_watermark is None else ". A longer snapshot_retention keeps cuts longer"),
-        )
-    cut = CutRecord(**{**found.asDict(), "versions": dict(found["versions"])})
-    assert cuts is not None
+        row = together.where(F.size("versions") == len(set(names))).orderBy(*newest_first).first()
+    if cuts is None or row is None:
+        raise cut_missing(" and ".join(names))
+    cut = CutRecord(**{**row.asDict(), "versions": dict(row["versions"])})
     newest = cuts.where(F.col("stream") == cut.stream).agg(F.max("recorded_at")).first()
-    at = now_us() if now is None else now
-    for name in names:
-        _check_kept(
-            spark,
-            warehouse,
-            name,
-            cut,
-            at,
-            is_newest=newest is not None and newest[0] == cut.recorded_at,
-        )
-    return Snapshot(cut, {name: _at(spark, warehouse, name, cut.versions[name]) for name in names})
+    return cut, newest is not None and newest[0] == cut.recorded_at
 
 
 def _cuts(spark: SparkSession, path: str) -> DataFrame | None:
@@ -419,7 +379,7 @@ def _check_kept(
     """Raise `TableError` if files of the table at the cut may have been deleted, or if the table
     was made again since.
     """
-    path, version = table_path(warehouse, name), cut.versions[name]
+    path, version = paths.table(warehouse, name), cut.versions[name]
     log = DeltaLog(spark, path)
     following = log.at(version + 1)
     left_at = None if following is None else following.committed_at
@@ -435,17 +395,10 @@ def _check_kept(
             if not cut.is_state(TableState.from_json(recorded.stored)):
                 raise cut_of_another_table(name, cut)
     if recorded is None or (is_old and not is_newest):
-        raise TableError(
-            ErrorCode.CUT_EXPIRED,
-            f"The cut of table {name} at {view_of_time(cut.low_watermark)} has expired",
-            "Old versions are kept for snapshot_retention. Files of this cut may be deleted",
-            "Read a newer cut, or set a longer snapshot_retention",
-            table=name,
-        )
+        cause = "It has expired: old versions are kept for snapshot_retention"
+        raise cut_expired(name, view_of_time(cut.low_watermark), cause)
 
 
-def _at(spark: SparkSession, warehouse: str, name: str, version: int) -> DataFrame:
-    rows = (
-        spark.read.format("delta").option("versionAsOf", version).load(table_path(warehouse, name))
-    )
-    return rows.drop(*BOOKKEEPING)
+def _rows_at(spark: SparkSession, warehouse: str, name: str, version: int) -> DataFrame:
+    reader = spark.read.format("delta").option("versionAsOf", version)
+    return reader.load(paths.table(warehouse, name)).drop(*BOOKKEEPING)

@@ -18,23 +18,18 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.spark_settings import JVM_OPTIONS as JVM_OPTION_SETTINGS
 from connector.config.storage import is_local, is_s3, spelled
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors.spark import spark_setting_missing, spark_without_jars
 from connector.errors.tables import store_not_conditional
 from connector.jars import JarStore, Lock, fetch
-from connector.spark.cluster import check_executors
+from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
-from connector.spark.pools import fair_scheduling
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 from connector.state.store_errors import store_error
 
-_JARS_AT_START: Final = (
-    "Spark loads jars only when it starts, and it was started before lowmark, for example by"
-    " spark-submit"
-)
 _LOCAL_FILES: Final = "io.github.lowmark.LocalFiles"
 _S3_CLIENT: Final = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 S3_LOG_STORE: Final = "spark.delta.logStore.s3a.impl"
@@ -215,43 +210,27 @@ def check_session(
     """
     check_live(spark)
     jvm: Any = spark._jvm
+    needs_s3 = warehouse is not None and is_s3(warehouse)
     if not _has_class(jvm, "io.delta.tables.DeltaTable"):
-        raise ConnectorError(
-            ErrorCode.SPARK_WITHOUT_DELTA_JARS,
-            "Spark runs without Delta's jars",
-            _JARS_AT_START,
-            f"Start Spark with these jars (`spark.jars`): {_jars_of('spark')}",
-        )
-    if warehouse is not None and is_s3(warehouse) and not _has_class(jvm, _S3_CLIENT):
-        raise ConnectorError(
-            ErrorCode.SPARK_WITHOUT_S3_JARS,
-            "Spark runs without the jars of its S3 client",
-            _JARS_AT_START,
-            "Start Spark with these jars, too, beside those that it has (`spark.jars`):"
-            f" {_jars_of('s3')}",
-        )
+        raise spark_without_jars("Delta", _jars_of("spark"))
+    if needs_s3 and not _has_class(jvm, _S3_CLIENT):
+        raise spark_without_jars("its S3 client", _jars_of("s3"))
     extensions = spark.conf.get("spark.sql.extensions", "") or ""
     if _DELTA_EXTENSION not in extensions:
-        raise ConnectorError(
-            ErrorCode.SPARK_WITHOUT_DELTA_EXTENSION,
+        raise spark_setting_missing(
             "Spark runs without Delta's extension",
             f"spark.sql.extensions is {extensions!r}",
-            f"Set spark.sql.extensions to {_DELTA_EXTENSION}, or build the session with"
-            " connector.spark.configure_session",
+            f"spark.sql.extensions = {_DELTA_EXTENSION}",
         )
-    if for_writing and warehouse is not None and is_s3(warehouse):
+    if for_writing and warehouse is not None and needs_s3:
         _check_log_store(spark, warehouse)
-    if (
-        for_writing
-        and jvm.java.lang.System.getProperty("org.apache.avro.limits.bytes.maxLength") is None
-    ):
-        raise ConnectorError(
-            ErrorCode.SPARK_WITHOUT_AVRO_LIMITS,
+    limit = "org.apache.avro.limits.bytes.maxLength"
+    if for_writing and jvm.java.lang.System.getProperty(limit) is None:
+        raise spark_setting_missing(
             "Spark decodes Avro without limits",
             "The driver runs without the JVM options of lowmark. A damaged record could use all"
             " memory",
-            f"Start the driver and the executors with {_AVRO_LIMITS}, or build the session with"
-            " connector.spark.configure_session",
+            f"the JVM options {_AVRO_LIMITS}, for the driver and the executors",
         )
     check_executors(spark, _AVRO_LIMITS, for_writing=for_writing)
 
@@ -270,13 +249,10 @@ def _check_log_store(spark: SparkSession, warehouse: str) -> None:
         cause = (
             f"Delta commits with the class {name}. With it, a second writer could replace a commit"
         )
-    raise ConnectorError(
-        ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS,
+    raise spark_setting_missing(
         "Spark would write to S3 without atomic commits",
         cause,
-        f"Set {S3_LOG_STORE} to {SETTINGS[S3_LOG_STORE]} when Spark starts, without"
-        " spark.delta.logStore.class, or build the session with"
-        " connector.spark.configure_session",
+        f"{S3_LOG_STORE} = {SETTINGS[S3_LOG_STORE]}, and without spark.delta.logStore.class",
     )
 
 
@@ -299,14 +275,14 @@ def check_second_put(spark: SparkSession, warehouse: str) -> None:
     folder is not tried.
 
     Raises:
-        StorageError: The second time did not fail, or the store cannot be used.
+        TableError: The second time did not fail, or the store cannot be used.
     """
     if is_local(warehouse):
         return
     jvm: Any = spark._jvm
     session: Any = spark._jsparkSession
     conf = session.sessionState().newHadoopConf()
-    path = jvm.org.apache.hadoop.fs.Path(f"{places.probe(spelled(warehouse))}/{uuid4()}.json")
+    path = jvm.org.apache.hadoop.fs.Path(f"{paths.probe(spelled(warehouse))}/{uuid4()}.json")
     problem = f"The warehouse {warehouse} cannot be used"
 
     def put(text: str) -> None:

@@ -1,11 +1,17 @@
-"""Frames of a few rows that this process knows (SCL-3), and parts that several SQL expressions
-share: constants that keep the generated code the same, and the limit of a claimed time.
+"""Parts of Spark SQL: typed columns and keys (TBL-7), frames of known rows (SCL-3), and constants
+that keep the generated code the same.
+
+Columns and keys are `connector.tables.values` and `Key.read_key`. An expression is null for bytes
+that do not fit. It is never null for bytes that fit. The patterns are those of
+`connector.tables.values`. A test compares both implementations.
 """
 
 from __future__ import annotations
 
+import json
+import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -13,31 +19,245 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from connector.records.model import MAX_LONG, MAX_TIMESTAMP
+from connector.tables.keys import Key, KeyForm
+from connector.tables.ordered_key import NUMBER_RANGE, number_pattern, write_number
+from connector.tables.values import (
+    CANONICAL_PATTERN,
+    MAX_JSON_DEPTH,
+    MAX_JSON_DIGITS,
+    TEXT_PATTERN,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    DataType,
+    Encoding,
+)
+
+SPARK_TYPE: Final = {
+    DataType.STRING: "string",
+    DataType.BYTES: "binary",
+    DataType.BOOL: "boolean",
+    DataType.INT64: "bigint",
+    DataType.FLOAT64: "double",
+    DataType.NUMERIC: "decimal(38,9)",
+    DataType.DATE: "date",
+    DataType.TIMESTAMP: "timestamp",
+    DataType.JSON: "string",
+}
+"""The type of a column on disk."""
+
+_DAYS: Final = "BETWEEN -719162 AND 2932896"
+_MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
 
 
-def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
-    """A frame of `rows`, with the columns that `columns` declares, such as "name string".
+def typed(type_: DataType, encoding: Encoding, value: str) -> str:
+    """The typed value of the SQL expression `value`, which is the bytes of a cell. It is null if
+    they do not fit.
+    """
+    if type_ is DataType.BYTES:
+        return value
+    if encoding is Encoding.BINARY and type_ is not DataType.STRING:
+        return _binary(type_, value)
+    text = f"cast({value} AS string)"
+    if type_ is DataType.STRING:
+        return f"CASE WHEN is_valid_utf8({text}) THEN {text} END"
+    if type_ is DataType.JSON:
+        return f"CASE WHEN is_valid_utf8({text}) AND {_is_json(text)} THEN {text} END"
+    matches = rf"{text} RLIKE r'\A(?:{TEXT_PATTERN[type_]})\z'"
+    return f"CASE WHEN {matches} THEN {_text(type_, text)} END"
+
+
+def _text(type_: DataType, text: str) -> str:
+    if type_ is DataType.BOOL:
+        return f"{text} = 'true'"
+    if type_ is DataType.FLOAT64:
+        number = f"try_cast({text} AS double)"
+        return (
+            f"CASE WHEN NOT abs({number}) = double('Infinity') OR endswith({text}, 'Infinity') THEN"
+            f" {number} END"
+        )
+    if type_ is DataType.NUMERIC:
+        # The cast would count zeros at both ends as digits.
+        return (
+            rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1')"
+            r" AS decimal(38,9))"
+        )
+    if type_ is DataType.TIMESTAMP:
+        moment = f"try_cast({text} AS timestamp)"
+        return f"CASE WHEN unix_micros({moment}) {_MICROS} THEN {moment} END"
+    return f"try_cast({text} AS {SPARK_TYPE[type_]})"
+
+
+def _is_json(text: str) -> str:
+    # Spark's parsers stop after the first value and ignore the rest. As the first of two elements,
+    # the text must be exactly one value. The second element is random, so that a text cannot
+    # contain it.
+    parsed = f"""from_json(concat('[', {text}, ',"{_BEHIND}"]'), 'array<string>', {_STRICT_JSON})"""
+    return f"coalesce(slice({parsed}, 2, 2) = array('{_BEHIND}'), false)"
+
+
+_BEHIND: Final = secrets.token_hex(16)
+_STRICT_JSON: Final = (
+    "map('allowSingleQuotes', 'false', 'allowNonNumericNumbers', 'false', 'maxStringLen',"
+    f" '2147483647', 'maxNestingDepth', '{MAX_JSON_DEPTH + 1}', 'maxNumLen', '{MAX_JSON_DIGITS}')"
+)
+
+
+def _binary(type_: DataType, value: str) -> str:
+    if type_ is DataType.BOOL:
+        return f"CASE {value} WHEN X'00' THEN false WHEN X'01' THEN true WHEN X'FF' THEN true END"
+    width = 4 if type_ is DataType.DATE else 8
+    number = (
+        f"CASE WHEN octet_length({value}) = {width} THEN cast(conv(hex({value}), 16, -10) AS"
+        " bigint) END"
+    )
+    if type_ is DataType.INT64:
+        return number
+    if type_ is DataType.TIMESTAMP:
+        return f"CASE WHEN {number} {_MICROS} THEN timestamp_micros({number}) END"
+    if type_ is DataType.DATE:
+        # conv reads 4 bytes as an unsigned number.
+        days = f"({number} - CASE WHEN {number} > 2147483647 THEN 4294967296 ELSE 0 END)"
+        return f"CASE WHEN {days} {_DAYS} THEN date_from_unix_date(cast({days} AS int)) END"
+    # Spark has no function for the bits of a double. Avro encodes a double as the same 8 bytes in
+    # reverse order.
+    backwards = (
+        "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
+    )
+    return (
+        f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}',"
+        " map('mode', 'FAILFAST')) END"
+    )
+
+
+def key_pieces(key: Key, row_key: str) -> str:
+    """The expression from which `key_columns` reads the SQL expression `row_key`. It is used
+    several times, so make it a column first.
+    """
+    if key.form is KeyForm.ROW_KEY:
+        return row_key
+    # A split of text would replace bytes that are not UTF-8. Therefore parts are cut from
+    # hexadecimal digits, two for each byte.
+    spaced = f"regexp_replace(hex({row_key}), r'(..)', '$1 ')"
+    if key.form is KeyForm.ORDERED:
+        return _ordered_pieces(spaced, len(key.parts))
+    delimiter = key.delimiter.encode().hex(" ").upper() + " "
+    return f"split(replace(replace({spaced}, '{delimiter}', ','), ' ', ''), ',', -1)"
+
+
+def key_columns(key: Key, pieces: str) -> list[str]:
+    """The key columns of a row key, in order. `pieces` is the column with its `key_pieces`. A part
+    that does not fit is null.
+    """
+    if key.form is KeyForm.ROW_KEY:
+        return [typed(key.parts[0].type, Encoding.TEXT, pieces)]
+    if key.form is KeyForm.ORDERED:
+        return [_ordered_part(part.type, pieces, index) for index, part in enumerate(key.parts)]
+    right_count = f"size({pieces}) = {len(key.parts)}"
+    columns = []
+    for index, part in enumerate(key.parts):
+        piece = f"unhex(get({pieces}, {index}))"
+        value = typed(part.type, Encoding.TEXT, piece)
+        if part.type in CANONICAL_PATTERN:
+            value = (
+                rf"CASE WHEN cast({piece} AS string) RLIKE"
+                rf" r'\A(?:{CANONICAL_PATTERN[part.type]})\z' THEN {value} END"
+            )
+        columns.append(f"CASE WHEN {right_count} THEN {value} END")
+    return columns
+
+
+def _ordered_pieces(spaced: str, count: int) -> str:
+    """`ordered_key.split_parts`: the digits of each part, without empty parts at the end. It is
+    null if this is not a key of `count` parts.
+    """
+    # A comma separates parts, ~~ is 00 in a part, - is an empty part. Errors are: any other 00, a
+    # part without bytes, an empty part at the end, too many parts.
+    marked = f"replace(replace({spaced}, '00 01 ', ','), '00 FF ', '~~')"
+    marked = f"regexp_replace({marked}, r'(?<![^,])00 00 (?![^,])', '-')"
+    wrong = rf"00 |(?<![^,])(?![^,])|,-\z|(?:,[^,]*){{{count}}}"
+    return (
+        f"CASE WHEN NOT {marked} RLIKE r'{wrong}' THEN split(translate({marked}, '~ -', '0'), ',',"
+        " -1) END"
+    )
+
+
+def _ordered_part(type_: DataType, pieces: str, index: int) -> str:
+    """`ordered_key.read_part` on hexadecimal digits, which sort as the bytes do."""
+    digits = f"get({pieces}, {index})"
+    if type_ in NUMBER_RANGE:
+        return _ordered_number(type_, digits)
+    value = typed(type_, Encoding.TEXT, f"unhex(coalesce({digits}, ''))")
+    return f"CASE WHEN {pieces} IS NOT NULL THEN {value} END"
+
+
+def _ordered_number(type_: DataType, digits: str) -> str:
+    if type_ is DataType.BOOL:
+        return f"CASE {digits} WHEN '80' THEN false WHEN '81' THEN true END"
+    least, greatest = (write_number(limit).hex().upper() for limit in NUMBER_RANGE[type_])
+    fits = (
+        rf"{digits} RLIKE r'\A(?:{number_pattern(type_)})\z' AND {digits} >= '{least}' AND {digits}"
+        rf" <= '{greatest}'"
+    )
+    if type_ is DataType.NUMERIC:
+        return f"CASE WHEN {fits} THEN {_ordered_numeric(digits)} END"
+    # The last 7n bits are the number, and their first bit is the sign. The bits before them are
+    # shifted out.
+    before = f"greatest(64 - shiftright(7 * length({digits}), 1), 0)"
+    number = (
+        f"shiftright(shiftleft(bigint(conv(right({digits}, 16), 16, -10)), {before}), {before})"
+    )
+    if type_ is DataType.DATE:
+        number = f"date_from_unix_date(int({number}))"
+    if type_ is DataType.TIMESTAMP:
+        number = f"timestamp_micros({number})"
+    return f"CASE WHEN {fits} THEN {number} END"
+
+
+def _ordered_numeric(digits: str) -> str:
+    # Spark has no number of 128 bits. Avro encodes a decimal as its two's complement: 28 says that
+    # 20 bytes follow.
+    from_0 = _behind("F", digits, "89ABCDE", "0123010")
+    below_0 = _behind("0", digits, "1234567", "FEFCDEF")
+    number = (
+        f"CASE WHEN {digits} >= '8' THEN lpad({from_0}, 40, '0') ELSE lpad({below_0}, 40, 'F') END"
+    )
+    schema = json.dumps({"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9})
+    return f"from_avro(unhex(concat('28', {number})), '{schema}', map('mode', 'FAILFAST'))"
+
+
+def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
+    """The digits without the ones or zeros that fill the space before a number. The first digit
+    left loses its own filling bits.
+    """
+    rest = f"ltrim('{filled}', {digits})"
+    return f"concat(translate(left({rest}, 1), '{first}', '{becomes}'), substring({rest}, 2))"
+
+
+def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: str) -> DataFrame:
+    """A frame of `rows`, with the columns that `types` declares, such as "name string".
 
     A row is a sequence of values in the order of the columns, and so is a struct. With Arrow data,
     the rows are part of the plan. `createDataFrame` with a list would run Python on the executors,
     and executors need no Python.
     """
-    schema = StructType.fromDDL(columns)
+    schema = StructType.fromDDL(types)
     assert isinstance(schema, StructType)
     arrow = to_arrow_schema(schema)
     values = list(zip(*rows, strict=True)) or [()] * len(arrow)
-    arrays: Any = [pa.array(of, field.type) for of, field in zip(values, arrow, strict=True)]
+    arrays: Any = [
+        pa.array(column, field.type) for column, field in zip(values, arrow, strict=True)
+    ]
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=arrow), schema)
 
 
-def constant(number: int, place: str) -> str:
+def constant(number: int, integer: str) -> str:
     """A number that differs from batch to batch, in generated code that stays the same.
 
     The JVM then reuses the compiled code. A literal would be part of the code. An array is passed
-    to it, and stays an array if the index is not a literal. `place` is any integer column that is
-    never null.
+    to it, and stays an array if the index is not a literal. `integer` is any integer column that
+    is never null.
     """
-    return f"get(array({number}L), {place} * 0)"
+    return f"get(array({number}L), {integer} * 0)"
 
 
 def skew_us(max_clock_skew_s: int) -> int:

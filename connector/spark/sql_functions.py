@@ -10,11 +10,10 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from connector import warehouse as places
-from connector.clock import now_us
-from connector.errors import ConfigError, ErrorCode
+from connector import warehouse as paths
+from connector.errors.settings import functions_not_distinct
 from connector.records.views import view_of_time
-from connector.spark.changes import DEFAULT_CLOCK_SKEW_S, existing_changelog, oldest_start
+from connector.spark.changes import existing_changelog
 from connector.spark.jvm import check_live
 from connector.spark.sql import literal_rows
 from connector.spark.storage.delta_log import DeltaLog
@@ -23,8 +22,6 @@ from connector.warehouse import CONTROL_SLOT, TABLE_SLOTS
 
 LEAST_HEARTBEAT_MS: Final = 1_000
 GREATEST_HEARTBEAT_MS: Final = 300_000
-
-_KNOWN_TYPE: Final = "token string, ends_at bigint"
 
 # A child-partitions record ends the stream partition that sends it, if it is one of the parents.
 # Otherwise, it ends all parents (WMK-7).
@@ -39,13 +36,13 @@ ends AS (
   SELECT explode(CASE WHEN array_contains(parents, stream_partition) THEN array(stream_partition)
     ELSE parents END) AS token, at AS ends_at, true AS has_children
   FROM lineage WHERE size(parents) > 0
-  UNION ALL SELECT token, ends_at, false FROM `{name}_known` WHERE ends_at IS NOT NULL
+  UNION ALL SELECT token, ends_at, false FROM `{name}_tokens` WHERE ends_at IS NOT NULL
 ),
 starts AS (
   SELECT child.token AS token, CASE WHEN size(child.parent_partition_tokens) > 0 THEN at END
     AS starts_at
   FROM (SELECT at, explode(children) AS child FROM lineage)
-  UNION ALL SELECT token, NULL FROM `{name}_known`
+  UNION ALL SELECT token, NULL FROM `{name}_tokens`
   UNION ALL SELECT DISTINCT stream_partition, NULL FROM `{name}_changes`
 )
 SELECT token, max(starts_at) AS starts_at,
@@ -108,7 +105,7 @@ CREATE OR REPLACE TEMPORARY FUNCTION `READ_{stream}`(
 RETURNS TABLE
 RETURN
 WITH token AS (
-  SELECT count(*) AS known, max(starts_at) AS starts_at, max(ends_at) AS ends_at,
+  SELECT count(*) AS token_count, max(starts_at) AS starts_at, max(ends_at) AS ends_at,
     max(has_children) AS has_children
   FROM `{name}_partitions` WHERE token = partition_token
 ),
@@ -154,7 +151,7 @@ live AS (
     AND coalesce(starts_at, 0L) <= {start}
     AND (ends_at IS NULL OR ends_at > {start})
 ),
-found AS (
+results AS (
   SELECT at, 0 AS rank, id, sequence, kafka_partition, offset, change, NULL AS heartbeat,
     NULL AS children FROM data
   UNION ALL
@@ -182,36 +179,21 @@ SELECT array(named_struct(
   'data_change_record', array_compact(array(change)),
   'heartbeat_record', array_compact(array(heartbeat)),
   'child_partitions_record', array_compact(array(children)))) AS ChangeRecord
-FROM found, range WHERE is_valid
+FROM results, range WHERE is_valid
 ORDER BY rank = 2, at, rank, id, sequence, kafka_partition, offset
 """
 
 
-def register_functions(
-    spark: SparkSession,
-    warehouse: str,
-    *,
-    max_clock_skew_s: int = DEFAULT_CLOCK_SKEW_S,
-    now: int | None = None,
-) -> list[str]:
+def register_functions(spark: SparkSession, warehouse: str) -> list[str]:
     """Define a SQL table function `READ_<stream>` for each stream of a warehouse.
 
     The functions read the changelogs as they are at this call. Each change below the low watermark
     of this call is there. To read further, call `register_functions` again.
 
-    A function has these arguments:
-
-    - `start_timestamp`: the least commit timestamp.
-    - `end_timestamp`: the greatest commit timestamp. NULL: there is no limit.
-    - `partition_token`: the name of a stream partition. NULL: the function returns the stream
-      partitions that are live at `start_timestamp`, as child partitions without parents.
-    - `heartbeat_milliseconds`: 1,000 to 300,000. The default is 10,000.
-
-    A function returns one column, `ChangeRecord`: an array with one struct of three arrays, of
-    which one has an element: `data_change_record`, `heartbeat_record` or `child_partitions_record`.
-    With a token, the rows are the changes of the stream partition in the order of their commits,
-    each once. They end with the child partitions, or with a heartbeat at the last time that is
-    complete. Between changes, there is at most one heartbeat for each interval.
+    The arguments are `start_timestamp`, `end_timestamp`, `partition_token` and
+    `heartbeat_milliseconds`. With a token, the rows are the changes of the stream partition in the
+    order of their commits, each once. Without a token, they are the stream partitions that are live
+    at `start_timestamp`. The only column is `ChangeRecord`, as in Spanner.
 
     Example:
         register_functions(spark, "/data/warehouse")
@@ -220,9 +202,6 @@ def register_functions(
     Args:
         spark: Your session. `check_session` says whether it is suitable.
         warehouse: The folder of the warehouse.
-        max_clock_skew_s: The value of the streams. It counts for the least `start_timestamp` of a
-            trimmed changelog.
-        now: The current time in microseconds. None: the time of the clock.
 
     Returns:
         The names of the functions. They belong to the session.
@@ -233,43 +212,35 @@ def register_functions(
         ConnectorError: The session has ended.
     """
     check_live(spark)
-    at = now_us() if now is None else now
     names = [
         stream
-        for stream in names_in(spark, places.streams_folder(warehouse), folders=True)
-        if DeltaLog(spark, places.changelog(warehouse, stream)).newest() is not None
+        for stream in names_in(spark, paths.streams_folder(warehouse), folders=True)
+        if DeltaLog(spark, paths.changelog(warehouse, stream)).newest() is not None
     ]
     _check_distinct(names)
     for stream in names:
-        _register(spark, warehouse, stream, max_clock_skew_s, at)
+        _register(spark, warehouse, stream)
     return [f"READ_{stream}" for stream in names]
 
 
 def _check_distinct(names: list[str]) -> None:
-    seen: dict[str, str] = {}
+    by_function: dict[str, str] = {}
     for name in names:
-        other = seen.setdefault(name.lower(), name)
+        other = by_function.setdefault(name.lower(), name)
         if other != name:
-            raise ConfigError(
-                ErrorCode.NAME_NOT_DISTINCT,
-                f"Streams {other} and {name} would have the same SQL function",
-                "SQL does not distinguish upper and lower case",
-                "Keep the streams in two warehouses, or read them with read_changes",
-            )
+            raise functions_not_distinct(name, other)
 
 
-def _register(
-    spark: SparkSession, warehouse: str, stream: str, max_clock_skew_s: int, now: int
-) -> None:
+def _register(spark: SparkSession, warehouse: str, stream: str) -> None:
     changelog = existing_changelog(spark, warehouse, stream)
     progress = changelog.progress()
     frontier, rows = progress.frontier, changelog.visible_rows()
-    oldest = oldest_start(changelog, changelog.rows(pinned=True), max_clock_skew_s, now)
+    oldest = changelog.trimmed_below()
     name = f"lowmark_{stream}"
-    known = [(token, None) for token in frontier.partitions]
+    open_tokens = [(token, None) for token in frontier.partitions]
     ended = [(token, end.at) for token, end in frontier.ended.items()]
-    tokens = literal_rows(spark, [*known, *ended], _KNOWN_TYPE)
-    tokens.createOrReplaceTempView(f"`{name}_known`")
+    tokens = literal_rows(spark, [*open_tokens, *ended], "token string, ends_at bigint")
+    tokens.createOrReplaceTempView(f"`{name}_tokens`")
     rows.where(f"slot >= 0 AND slot < {TABLE_SLOTS}").createOrReplaceTempView(f"`{name}_changes`")
     rows.where(f"slot = {CONTROL_SLOT}").select(
         "stream_partition", "heartbeat", "child_partitions"
@@ -308,7 +279,7 @@ def _register(
     )
 
 
-def _checks(stream: str, low: int | None, oldest: int | None) -> str:
+def _checks(stream: str, low: int | None, oldest: int) -> str:
     """The branches of a CASE that raises an error for arguments outside their ranges."""
     beats = f"{LEAST_HEARTBEAT_MS:,} to {GREATEST_HEARTBEAT_MS:,}"
     is_beat = f"heartbeat_milliseconds BETWEEN {LEAST_HEARTBEAT_MS} AND {GREATEST_HEARTBEAT_MS}"
@@ -327,11 +298,11 @@ def _checks(stream: str, low: int | None, oldest: int | None) -> str:
             f"start_timestamp must be at most {view_of_time(low)}, up to which the stream is"
             " complete. Register the functions again to read further"
         )
-    if oldest is not None:
+    if oldest:
         wrong[f"start_timestamp < timestamp_micros({oldest}L)"] = (
             f"start_timestamp must be at least {view_of_time(oldest)}. Older changes were deleted"
         )
-    wrong["partition_token IS NOT NULL AND known = 0"] = (
+    wrong["partition_token IS NOT NULL AND token_count = 0"] = (
         f"partition_token must name a stream partition of stream {stream}"
     )
     wrong["unix_micros(start_timestamp) < starts_at"] = (

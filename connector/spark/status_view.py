@@ -8,7 +8,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.clock import now_us
 from connector.errors import TableError
 from connector.reports.table_status import TablePace, TableStatus, table_status
@@ -45,21 +45,9 @@ def register_status_view(
 ) -> None:
     """Create a temporary view with one row for each table that has had an apply.
 
-    The columns are:
-
-    - `name`, `stream`: the table and its stream.
-    - `upsert_stream_apply_watermark`: the table contains every change with a smaller commit
-      timestamp. NULL: not known.
-    - `max_staleness`: the bound in force. An override has priority over the declared bound. NULL:
-      there is no bound.
-    - `is_consistent_cut`: whether the table is the source's state at that watermark.
-    - `pending_batches`: how many ingest batches are not completely applied. NULL: not known,
-      because the table was not made from the changelog that is there.
-    - `as_of`: the table contains everything that had arrived in Kafka at this time. NULL: not
-      known.
-    - `age`: the time since `as_of`. NULL: not known.
-
-    The view shows the state at the time of this call. Call the function again to update it.
+    The columns are `name`, `stream`, `upsert_stream_apply_watermark`, `max_staleness` (the bound in
+    force), `is_consistent_cut`, `pending_batches`, `as_of` and `age`. An unknown value is NULL.
+    The view shows the state at the time of this call.
 
     Example:
         register_status_view(spark, "/data/warehouse")
@@ -85,16 +73,16 @@ def register_status_view(
 
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
-    overrides, changelogs = places.overrides(warehouse), dict[str, ChangelogReader]()
+    overrides, changelogs = paths.overrides(warehouse), dict[str, ChangelogReader]()
     bounds = bounds_at(overrides, DeltaLog(spark, overrides).newest_stored())
-    for name in names_in(spark, places.tables_folder(warehouse), folders=True):
-        path = places.table_folder(warehouse, name)
-        if DeltaLog(spark, places.data(path)).newest() is None:
+    for name in names_in(spark, paths.tables_folder(warehouse), folders=True):
+        path = paths.table_folder(warehouse, name)
+        if DeltaLog(spark, paths.data(path)).newest() is None:
             continue
         table = Table.existing(spark, path)
         definition = table.layout.definition
         if (stream := definition.stream) not in changelogs:
-            changelogs[stream] = ChangelogReader(spark, places.changelog(warehouse, stream), stream)
+            changelogs[stream] = ChangelogReader(spark, paths.changelog(warehouse, stream), stream)
         state = table.table_state()
         yield table_status(
             definition,
@@ -119,7 +107,7 @@ def _progress(name: str, table: TableState, changelog: ChangelogReader) -> Progr
 def _row(status: TableStatus) -> tuple[object, ...]:
     bound = timedelta(seconds=status.max_staleness_s) if status.max_staleness_s else None
     age = None if status.as_of is None else timedelta(microseconds=status.now - status.as_of)
-    known = (
+    columns = (
         status.upsert_stream_apply_watermark,
         bound,
         status.is_consistent_cut,
@@ -127,4 +115,4 @@ def _row(status: TableStatus) -> tuple[object, ...]:
         status.as_of,
         age,
     )
-    return (status.name, status.stream, *known)
+    return (status.name, status.stream, *columns)

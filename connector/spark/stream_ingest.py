@@ -15,16 +15,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig, StreamConfig, UnknownTables
 from connector.config.storage import is_local, look_every_s
 from connector.errors import BrokerError, ConnectorError, TopicError
 from connector.records.views import view_of_time
-from connector.spark.cluster import Losses, follow_cores, repeated
+from connector.spark.cluster import Losses, OnLine, Pool, follow_cores, in_pool, repeated
 from connector.spark.failures import ingesting
 from connector.spark.ingest.ingest import Ingest, IngestPorts
 from connector.spark.ingest.source import batch_range, forget_checkpoint, read_stream
-from connector.spark.pools import Pool, in_pool
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.logged_batch import BatchRange
 from connector.spark.storage.maintenance import Work
@@ -38,32 +37,30 @@ bound.
 """
 MIN_ASK_EVERY_S: Final = 1.0
 
-Say = Callable[[str], None]
-
 
 class _StoppedError(Exception):
     """A batch began after the stop."""
 
 
 class StreamIngest:
-    """The streaming query of one stream. `heard` is called after each batch."""
+    """The streaming query of one stream. `on_batch_done` is called after each batch."""
 
     def __init__(
         self,
         spark: SparkSession,
         config: ConnectorConfig,
         stream: StreamConfig,
-        world: IngestPorts,
-        say: Say,
+        ports: IngestPorts,
+        on_line: OnLine,
         bounds: Callable[[], Mapping[str, int]] = dict,
         on_step: Callable[[str], None] = lambda step: None,
-        heard: Callable[[], None] = lambda: None,
+        on_batch_done: Callable[[], None] = lambda: None,
     ) -> None:
         self._spark, self._config, self._stream = spark, config, stream
-        self._earliest = world.earliest
-        self._say = say
-        self._bounds, self._heard = bounds, heard
-        self._checkpoint = f"{places.stream_folder(config.warehouse, stream.name)}/checkpoint"
+        self._earliest = ports.earliest
+        self._on_line = on_line
+        self._bounds, self._on_batch_done = bounds, on_batch_done
+        self._checkpoint = f"{paths.stream_folder(config.warehouse, stream.name)}/checkpoint"
         if not is_local(config.warehouse):
             # In an object store, Spark's checkpoint would cost 150 requests a batch. A new one is
             # as good: ingest continues from the changelog.
@@ -71,13 +68,13 @@ class StreamIngest:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
             self._checkpoint = f"{Path(folder).as_uri()}/checkpoint"
         self.changelog = Changelog(
-            spark, places.changelog(config.warehouse, stream.name), stream.name, stream.retention
+            spark, paths.changelog(config.warehouse, stream.name), stream.name, stream.retention
         )
         tables = [table for table in config.tables.values() if table.stream == stream.name]
         self._ingest = Ingest(
             stream,
             self.changelog,
-            world,
+            ports,
             known_tables=frozenset(table.source for table in tables),
             known_families=frozenset(column.family for table in tables for column in table.columns),
             reject_unknown_tables=stream.unknown_tables is UnknownTables.REJECT,
@@ -103,7 +100,7 @@ class StreamIngest:
             self._start(once=once)
         if not once:
             self._asking = threading.Thread(
-                target=self._keep_asking,
+                target=self._ask_regularly,
                 args=(self._stopped,),
                 name=f"ask {self._stream.name}",
                 daemon=True,
@@ -151,11 +148,11 @@ class StreamIngest:
             .start()
         )
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Update the freshness of the stream's states, if every record was read (TBL-16)."""
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping:
-                self._ingest.renew()
+                self._ingest.refresh()
 
     def take_requests(self) -> None:
         """Close the stream partitions that operators asked to close, and release the rows that they
@@ -163,7 +160,7 @@ class StreamIngest:
         """
         with self._in_flight, ingesting(self._stream.name):
             if not self._stopping and self._ingest.take_requests():
-                self._heard()
+                self._on_batch_done()
 
     def check_transactions(self, *, is_last: bool = False) -> None:
         """Look for transactions that lack records, if a check is due (ING-2). Batches may run
@@ -175,7 +172,7 @@ class StreamIngest:
                 return
             with self._in_flight:
                 if not self._stopping and self._ingest.keep_check(check):
-                    self._heard()
+                    self._on_batch_done()
 
     def compact(self) -> Work | None:
         """Merge small files of the changelog (TBL-15). None: it is not worth it.
@@ -188,27 +185,22 @@ class StreamIngest:
         with self._in_flight:
             if self._stopping:
                 return None
-            self.changelog.put_together(rewritten)
+            self.changelog.commit_rewritten(rewritten)
         return rewritten.work
 
-    def expire(self, now: int) -> None:
-        """Remove the payload of staged rows that expired. This happens between two batches
-        (WRS-21).
+    def remove_old_rows(self, covered: int | None, now: int) -> None:
+        """Remove the payload of staged rows that expired (WRS-21), and the batches up to `covered`
+        that are older than `changelog_retention` (TBL-15). This happens between two batches.
         """
         with self._in_flight:
-            if not self._stopping:
-                progress = self.changelog.progress(with_frontier=False)
-                before = progress.expires_before(now, self._stream.staging_retention_s)
-                self.changelog.expire(before=before)
-
-    def trim(self, covered: int, now: int) -> None:
-        """Delete the batches, up to `covered`, that are older than `changelog_retention`. This
-        happens between two batches (TBL-15).
-        """
-        if (retention_s := self._stream.changelog_retention_s) is not None:
-            with self._in_flight:
-                if not self._stopping:
-                    self.changelog.trim(covered, before=now - retention_s * 1_000_000)
+            if self._stopping:
+                return
+            progress = self.changelog.progress(with_frontier=False)
+            before = progress.expires_before(now, self._stream.staging_retention_s)
+            self.changelog.expire(before=before)
+            retention_s = self._stream.changelog_retention_s
+            if covered is not None and retention_s is not None:
+                self.changelog.trim(covered, before=now - retention_s * 1_000_000)
 
     def wait(self, stop: threading.Event | None = None) -> None:
         """Wait until the query ends or `stop` is set. If the query failed, raise its error."""
@@ -246,7 +238,7 @@ class StreamIngest:
                 raise
             if not again:
                 return
-            self._say(repeated(f"stream {self._stream.name}", error, pause))
+            self._on_line(repeated(f"stream {self._stream.name}", error, pause))
             self.stop()
             self._begin_at = time.monotonic() + pause
 
@@ -268,32 +260,29 @@ class StreamIngest:
         bounds = bounds_in_force(self._tables, self._bounds()).values()
         return max(MIN_ASK_EVERY_S, min(bounds) / 4) if bounds else ASK_EVERY_S
 
-    def _keep_asking(self, stopped: threading.Event) -> None:
-        with in_pool(self._spark, Pool.INGEST):
-            self._ask_again_and_again(stopped)
-
-    def _ask_again_and_again(self, stopped: threading.Event) -> None:
+    def _ask_regularly(self, stopped: threading.Event) -> None:
+        """Take requests, check transactions and refresh the states, until `stopped` is set."""
         waited_s = pause_s = 0.0
-        while not stopped.wait(pause_s):
-            waited_s += pause_s
-            try:
-                self.take_requests()
-                self.check_transactions()
-                every_s = self._ask_every_s()
-                if waited_s >= every_s:
-                    self.renew()
-                    waited_s = 0.0
-                # Operators may change the bound during the pause.
-                pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
-            except (BrokerError, TopicError):
-                # Without an answer the states only grow older. The query itself reports the problem
-                # with Kafka.
-                pause_s = max(pause_s, MIN_ASK_EVERY_S)
-                continue
-            except BaseException as error:  # noqa: BLE001, `check` raises it in the thread that can end the process
-                if not stopped.is_set():
-                    self._failure = self._failure or error
-                return
+        with in_pool(self._spark, Pool.INGEST):
+            while not stopped.wait(pause_s):
+                waited_s += pause_s
+                try:
+                    self.take_requests()
+                    self.check_transactions()
+                    every_s = self._ask_every_s()
+                    if waited_s >= every_s:
+                        self.refresh()
+                        waited_s = 0.0
+                    # Operators may change the bound during the pause.
+                    pause_s = min(every_s - waited_s, look_every_s(self._config.warehouse))
+                except (BrokerError, TopicError):
+                    # Without an answer the states only grow older. The query itself reports the
+                    # problem with Kafka.
+                    pause_s = max(pause_s, MIN_ASK_EVERY_S)
+                except BaseException as error:  # noqa: BLE001, `check` raises it in another thread
+                    if not stopped.is_set():
+                        self._failure = self._failure or error
+                    return
 
     def _batch(self, rows: DataFrame, batch_id: int) -> None:
         follow_cores(self._spark)
@@ -312,8 +301,8 @@ class StreamIngest:
                 self._failure = error
                 raise
         self._losses.over()
-        self._heard()
-        self._say(_batch_line(self._stream.name, progress, offsets))
+        self._on_batch_done()
+        self._on_line(_batch_line(self._stream.name, progress, offsets))
         self._on_step("batch ended")
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from connector import warehouse as paths
-from connector.errors import StorageError, TableError
+from connector.errors import TableError
 from connector.errors.tables import (
     columns_foreign,
     commit_foreign,
@@ -79,7 +79,7 @@ def explained(path: str, use: str, text: str) -> TableError | None:
 
 def data_file_damaged(
     path: str, file: str, what: str = "does not exist, but the Delta log names it"
-) -> StorageError:
+) -> TableError:
     """The error for a table at `path` whose log names a `file` that is damaged or missing."""
     of_table = _OF_TABLE.search(path)
     rebuild = ". Without a backup, rebuild the table from the changelog"
@@ -87,7 +87,7 @@ def data_file_damaged(
     return file_damaged(path, file, what, otherwise, **({"table": of_table[2]} if of_table else {}))
 
 
-def log_damaged(path: str, damage: LogDamage) -> StorageError:
+def log_damaged(path: str, damage: LogDamage) -> TableError:
     """The error for a table at `path` whose log is damaged."""
     folder = f"{path.rstrip('/')}/_delta_log"
     of_table = _OF_TABLE.search(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from connector.errors import StorageError
+from connector.errors import TableError
 from connector.errors.tables import (
     bucket_missing,
     store_access_denied,
@@ -83,7 +83,7 @@ _OTHER_SERVER: Final = re.compile(
 )
 
 
-def store_error(text: str, problem: str, **fields: object) -> StorageError | None:
+def store_error(text: str, problem: str, **fields: object) -> TableError | None:
     """The error for a `problem` with an object store. `text` is that of the error of a library.
     None: it does not come from an object store, or it is not a known one.
     """
@@ -92,7 +92,7 @@ def store_error(text: str, problem: str, **fields: object) -> StorageError | Non
     return _refusal(text, problem, fields) or _failure(text, problem, fields)
 
 
-def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
+def _refusal(text: str, problem: str, fields: dict[str, object]) -> TableError | None:
     """The error for a store that answers, and will answer the same again."""
     if _CLOCK.search(text):
         return store_clock_different(problem, **fields)
@@ -106,7 +106,7 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> StorageError
     return store_access_denied(problem, **fields) if _DENIED.search(text) else None
 
 
-def _failure(text: str, problem: str, fields: dict[str, object]) -> StorageError | None:
+def _failure(text: str, problem: str, fields: dict[str, object]) -> TableError | None:
     """The error for a store that may answer later."""
     if _UNCONDITIONAL.search(text):
         return store_not_conditional(problem, **fields)

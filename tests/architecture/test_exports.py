@@ -64,8 +64,6 @@ PUBLIC = {
         "read_letters",
     },
     "connector.spark": {
-        "Snapshot",
-        "SparkRead",
         "check_session",
         "configure_session",
         "read_changes",

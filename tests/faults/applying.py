@@ -130,14 +130,14 @@ class Applying:
 
     def _pipeline(self, reach: Callable[[str], None], life: ExitStack) -> Pipeline:
         stream, jobs = self.config.streams["s"], Jobs(self.config.warehouse)
-        journal = JobLog(
+        job_log = JobLog(
             *(jobs.add_job, jobs.add_cut, jobs.newest_cut),
             last_clean_up=jobs.last_clean_up,
             forget_cuts=jobs.forget_cuts,
         )
-        worlds = {"s": ports_of(self.config, stream, life)}
+        ports = {"s": ports_of(self.config, stream, life)}
         return Pipeline(
-            *(self.spark, self.config, worlds, journal, merge_every_other), on_step=reach
+            *(self.spark, self.config, ports, job_log, merge_every_other), on_step=reach
         )
 
     def _read(self) -> None:

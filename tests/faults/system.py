@@ -378,7 +378,7 @@ class System:
             jobs.add_cut(cut)
             points.reach("cut: kept")
 
-        journal = JobLog(
+        job_log = JobLog(
             add_job,
             add_cut,
             jobs.newest_cut,
@@ -388,13 +388,13 @@ class System:
         return Pipeline(
             self.spark,
             self.config,
-            {"s": self._world(points, life)},
-            journal,
+            {"s": self._ports(points, life)},
+            job_log,
             merge_every_other,
             on_step=points.reach,
         )
 
-    def _world(self, points: Failpoints, life: ExitStack) -> IngestPorts:
+    def _ports(self, points: Failpoints, life: ExitStack) -> IngestPorts:
         world = ports_of(self.config, self.stream, life)
 
         def topic() -> topics.TopicFacts:
@@ -423,7 +423,7 @@ class System:
         """
         self.history.note("rival", at=point)
         with ExitStack() as life:
-            self._do_the_same(point, self._world(Failpoints(), life))
+            self._do_the_same(point, self._ports(Failpoints(), life))
 
     def _do_the_same(self, point: str, world: IngestPorts) -> None:
         changelog = Changelog(self.spark, self.folder.changelog("s"), "s")

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of
 from connector.services import audit, load_config
@@ -44,7 +44,7 @@ STORM = {
     Fault.FAILED: 0.02,
 }
 STORM_OF_COMMITS = {Fault.CUT_ANSWER: 0.4, Fault.CUT: 0.1, Fault.SLOW_DOWN: 0.1}
-EXPECTED = {ErrorCode.STORE_UNREACHABLE, ErrorCode.CONCURRENT_WRITE}
+EXPECTED = {"STORE_UNREACHABLE", "CONCURRENT_WRITE"}
 CONFIG = """
 warehouse = "{warehouse}"
 [kafka]

@@ -48,7 +48,7 @@ max_staleness = "5s"
 key = {{ columns = [{{ name = "id" }}] }}
 columns = [{{ name = "v", family = "f", qualifier = "q", type = "STRING" }}]
 """
-LOSABLE = {"BROKER_UNREACHABLE", "KAFKA_REFUSED", "INGEST_FAILED", "DEAD_LETTERS_UNDELIVERED"}
+LOSABLE = {"BROKER_UNREACHABLE", "KAFKA_REFUSED", "SPARK_FAILED", "DEAD_LETTERS_UNDELIVERED"}
 """The codes with which `connector run` may end while brokers are away."""
 ARGUMENTS = ("--cores", "2", "--memory", "1g")
 

@@ -22,8 +22,8 @@ from deltalake import DeltaTable
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.errors import TableError
+from connector.lake.audit import open_logged
 from connector.lake.changelog_changes import waiting_changes
-from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table

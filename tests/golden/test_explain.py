@@ -18,7 +18,7 @@ from deltalake import CommitProperties, DeltaTable
 
 from connector import cli
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import BrokerError, ConfigError, ErrorCode, TableError
+from connector.errors import BrokerError, ConfigError, TableError
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason
 from connector.services import explain, read
@@ -241,7 +241,7 @@ def test_a_changelog_that_the_table_was_not_made_from_explains_nothing(tmp_path:
     config = damaged(tmp_path, r'(\\"changelog_id\\":\\")\w+', r"\1another")
     with pytest.raises(TableError, match="replaced by another one") as caught:
         explained("a", config)
-    assert caught.value.code == ErrorCode.CHANGELOG_REPLACED
+    assert caught.value.code == "CHANGELOG_REPLACED"
     shutil.rmtree(tmp_path / "warehouse/streams")
     with pytest.raises(TableError, match="the changelog was removed"):
         explained("a", config)
@@ -265,7 +265,7 @@ def test_metadata_of_a_changelog_that_cannot_be_read_is_an_error(
     )
     with pytest.raises(TableError, match="cannot be read") as caught:
         explained("a", config)
-    assert caught.value.code == ErrorCode.COMMIT_UNREADABLE
+    assert caught.value.code == "COMMIT_UNREADABLE"
 
 
 def test_an_old_commit_that_cannot_be_read_does_not_say_what_was_late(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_a_table_that_another_program_committed_to_says_nothing_of_its_rows(tmp_
     table.alter.set_table_properties({"x.y": "z"}, raise_if_not_exists=False)
     with pytest.raises(TableError, match="does not belong to table accounts") as caught:
         explained("a", config)
-    assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+    assert caught.value.code == "COMMIT_FOREIGN"
     with pytest.raises(TableError) as caught:
         read(config, "accounts", max_staleness_s=1)
-    assert caught.value.code == ErrorCode.COMMIT_FOREIGN, "before Spark is started"
+    assert caught.value.code == "COMMIT_FOREIGN", "before Spark is started"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 
 from connector import warehouse as places
-from connector.lake.changelog_reader import open_logged
+from connector.lake.audit import open_logged
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table

@@ -21,10 +21,9 @@ import pytest
 from pyarrow import parquet
 
 from connector.errors import InvalidChangeError
-from connector.lake.deletion_vectors import read_vector
 from connector.lake.small_apply import merge_few
+from connector.lake.small_files import plain, read_vector
 from connector.lake.stores import files_at
-from connector.lake.table_fields import plain
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.state import apply_level as limits

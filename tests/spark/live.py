@@ -26,12 +26,12 @@ from connector.services.run import ports_of
 from connector.services.warehouses import warehouse_of
 from connector.spark.apply_loop import JobLog
 from connector.spark.pipeline import Pipeline
-from connector.spark.reader import table_path
 from connector.spark.storage.changelog import Changelog
 from connector.tables.column_names import BOOKKEEPING
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import join, lift, visible
 from connector.tables.row import read_change, row_of
+from connector.warehouse import table as table_path
 from tests.spark.streams import definition, merge_every_other, plain
 
 
@@ -64,9 +64,9 @@ class Live:
 
     def pipeline(self, on_step: Callable[[str], None] = lambda step: None) -> Pipeline:
         """A new one, as after a restart."""
-        worlds = {"s": ports_of(self.config, self.stream, self.stack)}
+        ports = {"s": ports_of(self.config, self.stream, self.stack)}
         history = History(warehouse_of(self.config))
-        journal = JobLog(
+        job_log = JobLog(
             *(history.add_job, history.add_cut, history.newest_cut),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
@@ -74,8 +74,8 @@ class Live:
         return Pipeline(
             self.spark,
             self.config,
-            worlds,
-            journal,
+            ports,
+            job_log,
             merge_every_other,
             on_step=on_step,
         )

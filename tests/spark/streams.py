@@ -252,7 +252,7 @@ class Stream:
             row_releases=lambda taken_to: [
                 release for release in self.row_releases if release.number > taken_to
             ],
-            ends=lambda taken_to: [
+            closed_partitions=lambda taken_to: [
                 override for override in self.overrides if override.number > taken_to
             ],
             partition_of=self.partition_of,

@@ -84,7 +84,9 @@ def nasty(name: str, **others: Any) -> TableDefinition:
     )
 
 
-def test_newest_wins_whatever_dies_between(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+def test_newest_wins_after_a_crash_at_any_step(
+    spark: SparkSession, tmp_path: Path, seed: int
+) -> None:
     """TBL-10, TBL-12, MRG-1 to MRG-9: nothing_invented, deletes_stay_deleted: generated histories,
     in batches, each apply killed first.
     """
@@ -169,7 +171,7 @@ def test_resumable_after_a_death_while_changelog_and_table_were_made(
 
 
 @pytest.mark.long
-def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
+def test_tombstones_of_a_failed_attempt_do_not_count_and_are_removed(
     spark: SparkSession, tmp_path: Path, deleted: Stream
 ) -> None:
     """TBL-12: nothing_invented: an entry counts once a commit names its attempt; others go once
@@ -185,7 +187,7 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
         .selectExpr("'c' AS id", "_state", "_bucket")
     )
     for earlier in (replace(before, apply_number=before.apply_number - 1), before):
-        table.bury(invented, earlier, attempt="dead")
+        table.add_tombstones(invented, earlier, attempt="dead")
     assert {("c", before.apply_number), ("c", before.apply_number + 1)} <= tombstones(spark, stream)
 
     def of_c() -> set[int]:
@@ -198,7 +200,7 @@ def test_what_a_dead_attempt_remembered_does_not_count_and_is_swept(
     assert "c" in shown(table)
     assert of_c() == {before.apply_number, before.apply_number + 1}
     after = table.table_state()
-    table.bury(invented, after, attempt="dead")
+    table.add_tombstones(invented, after, attempt="dead")
     table.vacuum_tombstones()
     assert of_c() == {after.apply_number + 1}, "another process may be about to commit it"
     assert (table.table_state().vacuumed_to, table.table_state().attempt_ids) == (
@@ -271,7 +273,9 @@ def test_columns_may_be_named_as_ours_are_named_inside(spark: SparkSession, tmp_
 
 
 @pytest.mark.long
-def test_deletes_stay_deleted_after_they_are_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+def test_deletes_stay_deleted_after_their_tombstones_expired(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """MRG-10, MRG-11, TBL-12: what the horizon has passed leaves the graveyard, and a change that
     it would have stopped is too late.
     """
@@ -449,7 +453,7 @@ def _stored(context: Any) -> set[str]:
 
 
 @pytest.mark.long
-def test_an_apply_that_removes_nothing_writes_nothing_to_the_graveyard(
+def test_an_apply_that_removes_nothing_writes_no_tombstone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-12: a late change could have removed its row, and did not."""
@@ -482,7 +486,7 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
         )
         stream.ingest()
     changelog = stream.changelog()
-    changelog.renew(changelog.progress())
+    changelog.update_progress(changelog.progress())
     for after, to in ((0, 3), (1, 2), (2, 3), (3, 3)):
         recent = changelog.recent_changes("t", after=after, to=to)
         assert recent is not None
@@ -492,7 +496,7 @@ def test_recent_changes_are_read_from_the_files_of_their_commits(
         )
     rewritten = changelog.rewrite()
     assert rewritten is not None
-    changelog.put_together(rewritten)
+    changelog.commit_rewritten(rewritten)
     assert changelog.recent_changes("t", after=2, to=3) is None
     stream.topic.send(account("late", 100))
     stream.ingest()

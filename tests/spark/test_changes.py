@@ -17,6 +17,7 @@ from connector.config.settings import VersionRetention
 from connector.errors import ConfigError, InvalidChangeError, OutOfRangeError, TableError
 from connector.records import codec
 from connector.records.model import (
+    MAX_TIMESTAMP,
     ChildPartition,
     ChildPartitions,
     DataChange,
@@ -165,7 +166,7 @@ def test_the_query_workflow_returns_the_records_of_the_stream_reader(
     wanted = [record for record in as_read(simulation) if record[0] < low]
     assert wanted
 
-    assert register_functions(spark, str(stream.folder), now=at(10_000)) == ["READ_s"]
+    assert register_functions(spark, str(stream.folder)) == ["READ_s"]
     whole = Queries(spark, BASE)
     assert Counter(whole.changes) == Counter(wanted)
     for token in {record[4] for record in wanted}:
@@ -179,16 +180,18 @@ def test_the_query_workflow_returns_the_records_of_the_stream_reader(
     part = [record for record in wanted if start <= record[0] <= end]
     assert Counter(Queries(spark, start, end).changes) == Counter(part)
 
-    frame = read_changes(spark, str(stream.folder), "s", now=at(10_000))
+    frame = read_changes(spark, str(stream.folder), "s")
     assert {(micros(row.commit_timestamp), bytes(row.row_key)) for row in frame.collect()} == {
         (record[0], record[3]) for record in wanted
     }
 
 
 @pytest.fixture(scope="module")
-def known(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stream:
+def two_tables(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Stream:
     """Two tables, a split, a heartbeat of each child, and changes above the low watermark."""
-    stream = Stream(spark, tmp_path_factory.mktemp("known"), known_tables=frozenset({"t", "other"}))
+    stream = Stream(
+        spark, tmp_path_factory.mktemp("two_tables"), known_tables=frozenset({"t", "other"})
+    )
     children = (ChildPartition("c1", ("p",)), ChildPartition("c2", ("p",)))
     stream.topic.send_everywhere(ChildPartitions("p", at(1), 1, (ChildPartition("p"),)))
     stream.topic.send(
@@ -206,9 +209,11 @@ def keys(frame: DataFrame) -> list[bytes]:
     return sorted(bytes(row.row_key) for row in frame.collect())
 
 
-def test_changes_are_selected_by_table_and_commit_time(spark: SparkSession, known: Stream) -> None:
+def test_changes_are_selected_by_table_and_commit_time(
+    spark: SparkSession, two_tables: Stream
+) -> None:
     """SUB-5: both bounds are included, and the result ends below the low watermark."""
-    where = (spark, str(known.folder), "s")
+    where = (spark, str(two_tables.folder), "s")
     assert keys(read_changes(*where)) == [b"a", b"b", b"x"]
     assert keys(read_changes(*where, complete=False)) == [b"a", b"b", b"c", b"x"]
     assert keys(read_changes(*where, "t")) == [b"a", b"b"]
@@ -224,22 +229,24 @@ def test_changes_are_selected_by_table_and_commit_time(spark: SparkSession, know
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"start_commit": at(5), "end_commit": at(4)}, {"start_commit": at(5), "now": at(4)}],
+    [{"start_commit": at(5), "end_commit": at(4)}, {"start_commit": MAX_TIMESTAMP}],
 )
 def test_a_range_that_cannot_be_read_is_refused(
-    spark: SparkSession, known: Stream, arguments: dict[str, int]
+    spark: SparkSession, two_tables: Stream, arguments: dict[str, int]
 ) -> None:
     """SUB-1, SUB-5: before anything is read."""
     with pytest.raises(ConfigError, match="start_commit"):
-        read_changes(spark, str(known.folder), "s", **arguments)
+        read_changes(spark, str(two_tables.folder), "s", **arguments)
 
 
-def test_what_is_not_there_is_named(spark: SparkSession, known: Stream, tmp_path: Path) -> None:
+def test_a_missing_changelog_or_low_watermark_is_an_error(
+    spark: SparkSession, two_tables: Stream, tmp_path: Path
+) -> None:
     """SUB-5: an unknown stream, a name that no table can have, an unknown low watermark."""
     with pytest.raises(TableError, match="no changelog of stream nowhere"):
-        read_changes(spark, str(known.folder), "nowhere")
+        read_changes(spark, str(two_tables.folder), "nowhere")
     with pytest.raises(InvalidChangeError):
-        read_changes(spark, str(known.folder), "s", "no'table")
+        read_changes(spark, str(two_tables.folder), "s", "no'table")
     stream = Stream(spark, tmp_path)
     stream.topic.send(account("a", at(1), name="Ada"))
     stream.ingest()
@@ -265,10 +272,10 @@ def test_what_is_not_there_is_named(spark: SparkSession, known: Stream, tmp_path
     ],
 )
 def test_arguments_outside_their_range_are_errors_that_name_it(
-    spark: SparkSession, known: Stream, arguments: tuple[Any, ...], message: str
+    spark: SparkSession, two_tables: Stream, arguments: tuple[Any, ...], message: str
 ) -> None:
     """SUB-5."""
-    register_functions(spark, str(known.folder))
+    register_functions(spark, str(two_tables.folder))
     with pytest.raises(PySparkException, match=message):
         read(spark, *arguments)
 
@@ -276,9 +283,9 @@ def test_arguments_outside_their_range_are_errors_that_name_it(
 @pytest.mark.parametrize(
     "start", ["timestamp_micros(-9223372036854775808L)", "TIMESTAMP '0001-01-01 00:00:00Z'"]
 )
-def test_any_time_is_a_start_or_an_end(spark: SparkSession, known: Stream, start: str) -> None:
+def test_any_time_is_a_start_or_an_end(spark: SparkSession, two_tables: Stream, start: str) -> None:
     """SUB-5: a time that no record can have selects nothing, and overflows nothing."""
-    register_functions(spark, str(known.folder))
+    register_functions(spark, str(two_tables.folder))
     last = "timestamp_micros(9223372036854775807L)"
     query = "SELECT ChangeRecord[0] FROM READ_s({}, {}, {})"
     (((_, _, roots),),) = spark.sql(query.format(start, last, "NULL")).collect()
@@ -290,9 +297,11 @@ def test_any_time_is_a_start_or_an_end(spark: SparkSession, known: Stream, start
         spark.sql(query.format(last, "NULL", "'p'")).collect()
 
 
-def test_a_query_ends_with_children_or_with_a_heartbeat(spark: SparkSession, known: Stream) -> None:
+def test_a_query_ends_with_children_or_with_a_heartbeat(
+    spark: SparkSession, two_tables: Stream
+) -> None:
     """SUB-5: the stream partitions that are live at the start, and the children of one."""
-    register_functions(spark, str(known.folder))
+    register_functions(spark, str(two_tables.folder))
     (roots,) = read(spark, at(5), None, None)
     assert roots[2] is not None
     assert [tuple(child) for child in roots[2].child_partitions] == [("p", [])]
@@ -345,7 +354,7 @@ def test_a_streaming_query_survives_trimming_and_compaction(
     send("d")
     rewritten = changelog.rewrite()
     assert rewritten is not None
-    changelog.put_together(rewritten)
+    changelog.commit_rewritten(rewritten)
     send("e")
     send("f")
     assert changelog.trim(3, before=stream.clock + 10**9) == 3

@@ -125,9 +125,7 @@ def test_cut_is_consistent_whatever_the_pace_of_kafka_partitions(
     assert any(producer.has_ended for producer in bank.simulation.producers)
 
 
-def test_without_the_cut_the_bank_is_noticed(
-    spark: SparkSession, tmp_path: Path, seed: int
-) -> None:
+def test_without_the_cut_the_sums_are_wrong(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """The check is tried itself: applied past the low watermark, a transfer is seen by half."""
     bank = Bank(spark, tmp_path, Random(seed))
     for _ in range(20):
@@ -140,7 +138,7 @@ def test_without_the_cut_the_bank_is_noticed(
 
 
 @pytest.mark.long
-def test_a_cut_of_watermarks_that_lie_is_revised_and_counted(
+def test_a_cut_of_wrong_watermarks_is_revised_and_counted(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
     """WMK-11, TBL-17: a producer that breaks REC-18 makes a cut wrong; what it had not delivered
@@ -178,7 +176,7 @@ def total(rows: dict[object, dict[str, object]]) -> int:
 
 
 @pytest.mark.long
-def test_a_stalled_watermark_is_passed_and_the_table_says_so(
+def test_a_stalled_watermark_is_ignored_and_the_table_is_no_cut(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-11, MRG-13: past the low watermark once it stalls; back to the cut as soon as it moves

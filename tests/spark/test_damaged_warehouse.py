@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as places
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ErrorCode, StorageError, TableError
+from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.small_tables import as_arrow
@@ -52,7 +52,7 @@ def test_the_changelog_of_another_warehouse_is_refused(spark: SparkSession, tmp_
     for bound in (0, 10**9):
         with pytest.raises(TableError, match="replaced by another one") as caught:
             read_table(spark, str(tmp_path / "one"), "accounts", max_staleness_s=bound)
-        assert caught.value.code == ErrorCode.CHANGELOG_REPLACED
+        assert caught.value.code == "CHANGELOG_REPLACED"
     for warehouse, pending in (("one", None), ("other", 1)):
         register_status_view(spark, str(tmp_path / warehouse))
         (row,) = spark.sql("SELECT pending_batches FROM lowmark_tables").collect()
@@ -71,7 +71,7 @@ def test_overrides_without_their_log_or_of_another_program_are_not_none(
     write_deltalake(path, row, mode="append", schema_mode="merge")
     with pytest.raises(TableError, match="does not belong to lowmark") as caught:
         read_table(spark, warehouse, "accounts")
-    assert caught.value.code == ErrorCode.COMMIT_FOREIGN
+    assert caught.value.code == "COMMIT_FOREIGN"
     shutil.rmtree(path / "_delta_log")
     with pytest.raises(TableError, match="Or move the folder") as caught:
         read_table(spark, warehouse, "accounts")
@@ -140,12 +140,12 @@ def test_a_merge_names_a_damaged_commit(
     at, damage = LOGS[what]
     file = sorted((warehouse / path / "_delta_log").glob("*.json"))[at]
     damage(file)
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(TableError) as caught:
         merge(spark, warehouse)
-    assert caught.value.code == ErrorCode.TABLE_DAMAGED
+    assert caught.value.code == "TABLE_DAMAGED"
     assert str(file) in caught.value.cause
     if at == -1 and file.exists():
-        with pytest.raises(StorageError, match="is damaged") as caught:
+        with pytest.raises(TableError, match="is damaged") as caught:
             DeltaLog(spark, str(warehouse / path)).newest()
         assert str(file) in caught.value.cause
 
@@ -161,14 +161,14 @@ def test_a_merge_names_a_damaged_data_file(
     files = list((warehouse / path).rglob("*.parquet"))
     for file in files:
         file.write_bytes(b"" if is_empty else bytes(file.stat().st_size))
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(TableError) as caught:
         merge(spark, warehouse)
-    assert caught.value.code == ErrorCode.TABLE_DAMAGED
+    assert caught.value.code == "TABLE_DAMAGED"
     assert any(str(file) in caught.value.cause for file in files)
 
 
 @pytest.mark.parametrize("what", ["cut", "missing", "0 bytes"])
-def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
+def test_a_damaged_checkpoint_is_an_error_or_ignored(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
     """TBL-14: the remedy of the error helps."""
@@ -181,7 +181,7 @@ def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
     checkpoint.unlink()
     if what != "missing":
         checkpoint.write_bytes(content[:99] if what == "cut" else b"")
-    with pytest.raises(StorageError) as caught:
+    with pytest.raises(TableError) as caught:
         merge(spark, warehouse)
     assert str(checkpoint) in caught.value.cause
     assert caught.value.remedy.startswith("Move ")
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_is_damaged_is_named_or_done_without(
     merge(spark, warehouse)
 
 
-def test_a_damaged_hint_is_done_without(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_hint_is_ignored(spark: SparkSession, tmp_path: Path) -> None:
     warehouse = tmp_path / "w"
     shutil.copytree(FOLDER, warehouse)
     DeltaTable(warehouse / CHANGELOG, version=3).create_checkpoint()

@@ -147,7 +147,7 @@ def test_resumable_when_the_files_of_a_batch_were_compacted(
     compacted = copied(torn, tmp_path / "compacted")
     rewritten = compacted.changelog().rewrite()
     assert rewritten is not None
-    compacted.changelog().put_together(rewritten)
+    compacted.changelog().commit_rewritten(rewritten)
     for stream in (torn, compacted):
         stream.process().recover()
     assert compacted.changelog().progress() == torn.changelog().progress()
@@ -182,7 +182,7 @@ def test_nothing_lost_when_letters_cannot_be_delivered(
     stream.topic.send(account("c", 6, name="Cid"))
     stream.topic.raw((b"x", b"more rubbish"))
     refused = stream.process()
-    refused._world = replace(refused._world, publish=refuse)
+    refused._ports = replace(refused._ports, publish=refuse)
     with pytest.raises(DeliveryError):
         stream.ingest(refused)
     stream.topic.read = dict(stream.topic.rest().end)

@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, VersionRetention
-from connector.errors import ErrorCode, TableError, WriterConflictError
+from connector.errors import TableError, WriterConflictError
+from connector.lake.audit import open_logged
 from connector.lake.batch_counts import count_rows
-from connector.lake.changelog_reader import open_logged
 from connector.lake.jobs import History
 from connector.records.model import Heartbeat
 from connector.spark.apply_loop import JobLog
@@ -63,7 +63,7 @@ def files(spark: SparkSession, path: str) -> int:
 def compact(changelog: Changelog) -> None:
     rewritten = changelog.rewrite()
     if rewritten is not None:
-        changelog.put_together(rewritten)
+        changelog.commit_rewritten(rewritten)
 
 
 @pytest.mark.usefixtures("compacts_at_once")
@@ -176,7 +176,7 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
     stream.topic.send(account("b", 3, name="Bob"))
     progress = stream.ingest()
     before = files(spark, stream.path)
-    changelog.put_together(first)
+    changelog.commit_rewritten(first)
     assert files(spark, stream.path) == before - first.work.files < before
     newest = max(Path(stream.path).glob("_delta_log/*.json")).read_text()
     assert ('"dataChange":false' in newest, '"dataChange":true' in newest) == (
@@ -187,7 +187,7 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
     assert stream.changelog().progress() == progress
     assert stream.changelog().newest() == stream._changelog().newest()
     with pytest.raises(WriterConflictError):
-        changelog.put_together(second)
+        changelog.commit_rewritten(second)
     stream.topic.send(account("a", 4, name="Eve"))
     stream.ingest()
     stream.apply(stream.table())
@@ -262,7 +262,7 @@ def test_a_batch_of_another_process_at_the_commit_of_a_compaction_is_a_conflict(
 
     monkeypatch.setattr(Transaction, "commit", overtaken)
     with pytest.raises(WriterConflictError):
-        stream.changelog().put_together(rewritten)
+        stream.changelog().commit_rewritten(rewritten)
     newest = stream.changelog().newest()
     assert newest is not None
     assert newest.ingest_batch == 3
@@ -391,7 +391,7 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
     return newest.offsets.start
 
 
-def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_path: Path) -> None:
+def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; whoever needs more than
     is left is refused.
     """
@@ -443,18 +443,18 @@ def test_the_changelog_lets_go_what_every_table_covers(spark: SparkSession, tmp_
 
 
 class Kept:
-    """Something that is maintained, by hand; `said` and `jobs` are what came of it."""
+    """Something that is maintained, by hand; `lines` and `jobs` are what came of it."""
 
     def __init__(self, last_clean: int | None = None, *, is_late: bool = False) -> None:
         self.is_late = is_late
         self.commits: list[CommitCount] = []
         self.did: list[str] = []
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self.jobs: list[Job] = []
         self.error: Exception | None = None
         maintained = Maintained(
-            passed=self._passed,
-            begun_at=lambda: 0,
+            new_commits=self._new_commits,
+            oldest_commit_at=lambda: 0,
             compact=lambda: self._do("compact", Work(7, 70)),
             clean=lambda now: self._do("clean", Work(3, 30, 5, 50)),
             clean_log=lambda now: self.did.append("log"),
@@ -465,13 +465,13 @@ class Kept:
             retention_s=3600,
             last_clean=lambda: last_clean,
             add_job=self.jobs.append,
-            say=self.said.append,
+            on_line=self.lines.append,
             is_late=lambda now: self.is_late,
         )
 
-    def _passed(self) -> list[CommitCount]:
-        passed, self.commits = self.commits, []
-        return passed
+    def _new_commits(self) -> list[CommitCount]:
+        commits, self.commits = self.commits, []
+        return commits
 
     def _do(self, what: str, work: Work) -> Work:
         self.did.append(what)
@@ -486,7 +486,7 @@ class Kept:
         return list(self.did)
 
 
-def test_maintenance_looks_where_commits_have_left_something() -> None:
+def test_maintenance_begins_after_commits_with_work_for_it() -> None:
     """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the
     history (JOB-1), and said.
     """
@@ -501,8 +501,8 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
         "clean",
         "log",
     ]
-    assert kept.said[0] == "table t: compaction reduced the number of files by 7"
-    assert kept.said[2] == "table t: 3 files of old versions were deleted"
+    assert kept.lines[0] == "table t: compaction reduced the number of files by 7"
+    assert kept.lines[2] == "table t: 3 files of old versions were deleted"
     assert [
         (job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes)
         for job in kept.jobs[1:3]
@@ -513,7 +513,7 @@ def test_maintenance_looks_where_commits_have_left_something() -> None:
     assert kept.jobs[2].ended_at >= kept.jobs[2].started_at == hour + 2 * minute
 
 
-def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None:
+def test_a_new_process_continues_the_maintenance_of_the_last_one() -> None:
     """TBL-23: what was removed before it began is looked for once its time has come, not at every
     start.
     """
@@ -523,12 +523,12 @@ def test_a_new_process_goes_on_with_maintenance_where_the_last_one_was() -> None
     assert Kept(last_clean=None).round(11 * hour) == ["clean"]
 
 
-def test_what_fails_is_said_and_tried_later() -> None:
+def test_failed_maintenance_is_reported_and_repeated() -> None:
     """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
     kept = Kept()
-    kept.error = TableError(ErrorCode.TABLE_UNREADABLE, "a disk hiccup")
+    kept.error = TableError("TABLE_UNREADABLE", "a disk hiccup")
     assert kept.round(0, CommitCount(0, 1)) == ["compact"]
-    assert kept.said == ["table t: maintenance failed and will be repeated: a disk hiccup"]
+    assert kept.lines == ["table t: maintenance failed and will be repeated: a disk hiccup"]
     assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
     kept.error = None
     later = maintenance_schedule.MINUTE_US
@@ -558,7 +558,7 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         },
         tables={"accounts": definition()},
     )
-    world = IngestPorts(
+    ports = IngestPorts(
         topic=lambda: stream.topic.facts,
         publish=stream.publish,
         now=now_us,
@@ -567,14 +567,14 @@ def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:
         earliest=dict,
     )
     kept = History(config.warehouse)
-    journal = JobLog(
+    job_log = JobLog(
         kept.add_job,
         kept.add_cut,
         kept.newest_cut,
         last_clean_up=kept.last_clean_up,
         forget_cuts=kept.forget_cuts,
     )
-    return Pipeline(stream.spark, config, {"s": world}, journal, merge_every_other)
+    return Pipeline(stream.spark, config, {"s": ports}, job_log, merge_every_other)
 
 
 def now_us() -> int:
@@ -582,7 +582,7 @@ def now_us() -> int:
 
 
 @pytest.mark.long
-def test_the_newest_cut_stays_and_older_ones_go_before_their_files(
+def test_the_newest_cut_stays_and_older_ones_are_deleted_before_their_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-17, TBL-23: counted from when the table left them; an expired cut is an error with a
@@ -620,7 +620,7 @@ def test_the_newest_cut_stays_and_older_ones_go_before_their_files(
         stream.apply(table, now=stream.clock + STREAM.stall_after_s * S)
     assert not table.table_state().is_consistent_cut
     time.sleep(retention_s + 0.5)
-    with pytest.raises(TableError, match="has expired") as raised:
+    with pytest.raises(TableError, match="cannot be read") as raised:
         amounts(15 * S)
     assert "snapshot_retention" in raised.value.remedy
 

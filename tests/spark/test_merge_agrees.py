@@ -145,11 +145,11 @@ def in_rounds(
     for number, batch in enumerate(batches, start=1):
         of_batch = changes(spark, batch)
         plain = all_are("_plain", flatten_entries(of_batch, layout, all_plain=True))
-        pivoted = flatten_entries(of_batch, layout, all_plain=plain)
-        assert pivoted.where("_unreadable").count() == 0
+        flattened = flatten_entries(of_batch, layout, all_plain=plain)
+        assert flattened.where("_unreadable").count() == 0
         assert has_residual or plain
         known = registers_of_changes(
-            pivoted, layout, 2, all_whole=all_are("_whole", pivoted), has_residual=has_residual
+            flattened, layout, 2, all_whole=all_are("_whole", flattened), has_residual=has_residual
         )
         if tombstones is not None:
             known = combine(known, registers_of_tombstones(tombstones, layout, 2), layout, "left")
@@ -170,8 +170,8 @@ def in_rounds(
     return table, tombstones.count()
 
 
-def all_are(flag: str, pivoted: DataFrame) -> bool:
-    return pivoted.where(f"NOT {flag}").count() == 0
+def all_are(flag: str, flattened: DataFrame) -> bool:
+    return flattened.where(f"NOT {flag}").count() == 0
 
 
 def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
@@ -256,7 +256,7 @@ def _entry(entry: Entry) -> tuple[object, ...]:
             return ("DELETE_FAMILY", entry.family, b"", 0, 0, 0, b"")
 
 
-def test_plain_changes_are_found_and_pivoted_quickly(spark: SparkSession, seed: int) -> None:
+def test_plain_changes_are_found_and_flattened_quickly(spark: SparkSession, seed: int) -> None:
     """MRG-1: the short form finds the plain changes, and says of them what the long one says."""
     layout = Layout(definition(), buckets=4)
     delivered = changes(spark, histories(Random(seed))).localCheckpoint()

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.errors import ConnectorError, ErrorCode, StorageError
+from connector.errors import ConnectorError, TableError
 from connector.kafka.local.folder import free_port
 from connector.services.local_spark import session_of
 from connector.spark.failures import applying
@@ -101,7 +101,7 @@ def test_a_session_whose_class_is_not_atomic_is_refused(spark: SparkSession, nam
     finally:
         conf.remove("spark.delta.logStore.class")
         conf.set(S3_LOG_STORE, SETTINGS[S3_LOG_STORE])
-    assert caught.value.code == ErrorCode.SPARK_WITHOUT_ATOMIC_COMMITS
+    assert caught.value.code == "SPARK_SETTING_MISSING"
     assert OTHER_CLASSES[name] in caught.value.cause
     assert "\n" not in str(caught.value)
 
@@ -122,9 +122,9 @@ def test_a_store_that_does_not_refuse_a_second_put_is_not_used(
         check_second_put(behind, config.warehouse)
         proxy.look()
         proxy.change(Weather(is_unconditional=True))
-        with pytest.raises(StorageError) as caught, ExitStack() as stack:
+        with pytest.raises(TableError) as caught, ExitStack() as stack:
             session_of(config, behind, stack, print, for_writing=True)
-        assert caught.value.code == ErrorCode.STORE_NOT_CONDITIONAL
+        assert caught.value.code == "STORE_NOT_CONDITIONAL"
         kinds = proxy.look().kinds
         assert (kinds["PUT"], kinds["DELETE"]) == (2, 1)
 
@@ -132,12 +132,12 @@ def test_a_store_that_does_not_refuse_a_second_put_is_not_used(
 WRONG = {
     "endpoint": (
         {"fs.s3a.endpoint": f"http://127.0.0.1:{free_port()}"},
-        ErrorCode.STORE_UNREACHABLE,
+        "STORE_UNREACHABLE",
         "no server listens there",
     ),
     "host": (
         {"fs.s3a.endpoint": "http://nowhere.invalid"},
-        ErrorCode.STORE_UNREACHABLE,
+        "STORE_UNREACHABLE",
         "no host has this name",
     ),
     "key": ({"fs.s3a.access.key": "not-a-key"}, "STORE_ACCESS_DENIED", "refuses"),
@@ -148,10 +148,10 @@ WRONG = {
     ),
     "reader": (
         {"fs.s3a.access.key": READER_KEY, "fs.s3a.secret.key": READER_SECRET},
-        ErrorCode.STORE_ACCESS_DENIED,
+        "STORE_ACCESS_DENIED",
         "do not allow it",
     ),
-    "bucket": ({}, ErrorCode.BUCKET_MISSING, "no bucket of this name"),
+    "bucket": ({}, "BUCKET_MISSING", "no bucket of this name"),
 }
 
 
@@ -169,7 +169,7 @@ def test_a_wrong_setting_is_named_without_a_secret(
         session.conf.set(name, value)
     path = f"{'s3a://nowhere/w' if wrong == 'bucket' else store.warehouse()}/tables/t/data"
     began = time.monotonic()
-    with pytest.raises(StorageError) as caught, applying("t"):
+    with pytest.raises(TableError) as caught, applying("t"):
         session.range(3).write.format("delta").save(path)
     assert time.monotonic() - began < WITHIN_S
     error = caught.value

@@ -27,14 +27,14 @@ from pyspark.sql import SparkSession
 from connector import cli, services
 from connector.clock import now_us
 from connector.config.settings import KafkaConfig
-from connector.errors import StorageError, TopicError
+from connector.errors import TableError, TopicError
 from connector.lake.jobs import History
 from connector.lake.state_reader import table_state_of
 from connector.records import codec
 from connector.records.model import kafka_key
 from connector.services import tables
+from connector.spark.cluster import Pool
 from connector.spark.ingest.source import forget_checkpoint
-from connector.spark.pools import Pool
 from connector.spark.stream_ingest import StreamIngest
 from connector.state import maintenance_schedule
 from connector.state.jobs import MAINTENANCE, Job
@@ -521,7 +521,7 @@ def test_nothing_lost_when_the_disk_is_full(live: Live, small_disk: Path) -> Non
             file.flush()
     live.publish(*(account(row, 2, name=row * 2000) for row in "abcdefgh"))
     for _ in range(2):
-        with pytest.raises(StorageError, match="disk is full"):
+        with pytest.raises(TableError, match="disk is full"):
             live.pipeline().run_once()
     ballast.unlink()
     live.pipeline().run_once()
@@ -540,7 +540,7 @@ def test_nothing_lost_when_a_write_breaks_off(live: Live) -> None:
     soft, hard = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (1_000, hard))
     try:
-        with pytest.raises(StorageError, match="ulimit -f"):
+        with pytest.raises(TableError, match="ulimit -f"):
             live.pipeline().run_once()
     finally:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (soft, hard))

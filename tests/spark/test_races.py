@@ -66,7 +66,7 @@ def meanwhile(step: str, act: Callable[[], object]) -> Callable[[str], None]:
 @pytest.mark.long
 @pytest.mark.usefixtures("compacts_at_once")
 @pytest.mark.parametrize("wanted", TABLES, ids=lambda wanted: wanted.name)
-def test_newest_wins_whoever_else_works_on_the_table(
+def test_newest_wins_while_others_write_to_the_table(
     spark: SparkSession,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -140,9 +140,9 @@ def pipeline(
     config = ConnectorConfig(
         str(stream.folder), kafka, streams={"s": stream.config}, tables=by_name
     )
-    journal = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
+    job_log = JobLog(lambda job: None, cuts.append, lambda name: cuts[-1] if cuts else None)
     return Pipeline(
-        *(stream.spark, config, {"s": stream.process()._world}, journal),
+        *(stream.spark, config, {"s": stream.process()._ports}, job_log),
         merge_every_other,
         on_step=on_step,
     )

@@ -18,10 +18,10 @@ from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.records.model import DataChange, DeleteFamily, Heartbeat
 from connector.records.ordering import OrderBy
-from connector.spark.apply import merge, merge_on_read
+from connector.spark.apply import merge
 from connector.spark.reader import SparkRead, plain_rows, read_snapshot, read_table
 from connector.spark.status_view import register_status_view
-from connector.spark.storage.changelog import Changelog
+from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.overrides import StalenessOverride
 from connector.state.stream_progress import Progress
@@ -91,13 +91,13 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     stream.table(definition(max_staleness_s=600))
 
     stream.clock = at_20_00 + 15 * MINUTE
-    stream.process().renew()
+    stream.process().refresh()
     again = read(15)
     assert (rows_by_key(again.rows), again.as_of) == (stream.truth(), at_20_00 + 15 * MINUTE)
 
     stream.clock = at_20_00 + 30 * MINUTE
     stream.topic.send(account("c", 3, amount="3"))
-    stream.process().renew()
+    stream.process().refresh()
     with pytest.raises(StaleTableError):
         read(30)
 
@@ -248,20 +248,16 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     stream.apply(table)
     stream.topic.send(*after)
     stream.ingest()
-    monkeypatch.setattr(
-        merge_on_read, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge_on_read.IN_ONE_TASK
-    )
-    laid_over = []
+    monkeypatch.setattr(merge, "IN_ONE_TASK", 0 if kind == "partial, newer" else merge.IN_ONE_TASK)
+    merged_on_read, merged = merge.merged_on_read, []
     monkeypatch.setattr(
         merge,
         "merged_on_read",
-        lambda *args, **others: (
-            laid_over.append(kind) or merge_on_read.merged_on_read(*args, **others)
-        ),
+        lambda *args, **others: merged.append(kind) or merged_on_read(*args, **others),
     )
     reading = read_table(spark, str(tmp_path), wanted.name)
     assert reading.changes is not None
-    assert bool(laid_over) == (kind in ON_TOP), "each kind tries another way"
+    assert bool(merged) == (kind in ON_TOP), "each kind tries another way"
     assert rows_by_key(reading.rows, wanted) == stream.truth(wanted)
     stream.apply(table)
     assert shown(table) == stream.truth(wanted)
@@ -310,7 +306,7 @@ def test_a_row_of_many_cells_is_looked_at_once(
 
 
 @pytest.mark.parametrize("many", [pytest.param(merge.MANY_CHANGES, marks=pytest.mark.long), 0])
-def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
+def test_batches_that_are_deleted_during_a_read_are_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
 ) -> None:
     """nothing_lost, TBL-15, TBL-16: rows read before stay what they are, and a read that comes too
@@ -335,16 +331,16 @@ def test_what_is_let_go_behind_a_read_is_not_missing_from_it(
         )
 
     before, expected = read_table(spark, str(tmp_path), "accounts").rows, stream.truth()
-    going = Changelog.progress
+    going = ChangelogReader.progress
     with monkeypatch.context() as patch:
 
-        def progress(changelog: Changelog, *, with_frontier: bool = True) -> Progress:
+        def progress(changelog: ChangelogReader, *, with_frontier: bool = True) -> Progress:
             found = going(changelog, with_frontier=with_frontier)
-            patch.setattr(Changelog, "progress", going)
+            patch.setattr(ChangelogReader, "progress", going)
             go_on()
             return found
 
-        patch.setattr(Changelog, "progress", progress)
+        patch.setattr(ChangelogReader, "progress", progress)
         with pytest.raises(WriterConflictError, match="changed table accounts during the read"):
             read_table(spark, str(tmp_path), "accounts")
     assert rows_by_key(before) == expected
@@ -378,7 +374,7 @@ def test_a_read_remembers_deletes_until_its_rows_are_asked_for(
     assert rows_by_key(rows) == expected == {"z": expected["z"]}
 
 
-def test_how_tables_stand_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_state_of_tables_is_readable_from_sql(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-20: bounds and ages can be compared; a bound that was set outranks the declared one."""
     stream = Clock(spark, tmp_path)
     stream.topic.send_everywhere(ANNOUNCED, Heartbeat("p", 10 * S))

@@ -46,7 +46,7 @@ def positions(stream: Stream) -> dict[tuple[int, int], str]:
     }
 
 
-def test_a_mended_change_does_not_win_a_tie_against_what_came_after_it(
+def test_a_repaired_change_does_not_win_a_tie_against_a_later_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """DLQ-10, MRG-3, replay_is_safe: it has the place of its letter, mended again and again."""
@@ -96,7 +96,7 @@ def test_copies_of_a_replay_are_one_change_to_a_reader(
     assert (reading.changes, reading.rows.count()) == (2, 1)
 
 
-def test_the_place_of_a_table_letter_is_that_of_its_change(
+def test_the_order_position_of_a_table_letter_is_that_of_its_change(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """DLQ-10, TBL-9."""
@@ -114,7 +114,7 @@ def test_the_place_of_a_table_letter_is_that_of_its_change(
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 7, "_unmapped": {}}
 
 
-def test_a_claim_that_the_changelog_does_not_bear_out_is_not_believed(
+def test_a_claim_without_a_dead_letter_in_the_changelog_is_ignored(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """DLQ-10: no such row, a row that was not rejected, another topic; in the first batch there is

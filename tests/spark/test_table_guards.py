@@ -63,7 +63,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     assert stream.apply(stream.table()) is None
 
 
-def test_a_commit_by_somebody_else_is_noticed_and_taken_back(
+def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
     """TBL-14: going back to our last version mends it."""
@@ -94,7 +94,7 @@ def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Str
     assert set(shown(stream.table())) == {"a"}
 
 
-def test_what_is_not_ours_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_other_programs_are_not_changed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-8: a folder of other files, a table of somebody else."""
     (tmp_path / "accounts" / "data").mkdir(parents=True)
     (tmp_path / "accounts" / "data" / "notes.txt").write_text("mine")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.spark.apply.lww_merge import _UNMAPPED_NAME
-from connector.spark.storage.typed import key_columns, key_pieces, typed
+from connector.spark.sql import key_columns, key_pieces, typed
 from connector.tables.column_names import unmapped_name
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.ordered_key import NUMBER_RANGE, join_parts, write_number
@@ -34,7 +34,7 @@ from connector.tables.values import (
 from tests.property.test_keys_roundtrip import KEY_TYPES, keys
 from tests.property.test_ordered_key_laws import NEAR
 from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED, VALUES
-from tests.spark.test_judge_agrees import drawn
+from tests.spark.test_validation_agrees import drawn
 
 pytestmark = pytest.mark.usefixtures("compiled")
 

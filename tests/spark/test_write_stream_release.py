@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from connector.config.settings import KafkaConfig
 from connector.errors import WriteStreamError
 from connector.kafka import WriteSession
-from connector.lake.changelog_reader import open_logged
+from connector.lake.audit import open_logged
 from connector.records.model import SERVER_TIME, SetCell
 from connector.reports.audit import warnings_of
 from connector.services import (

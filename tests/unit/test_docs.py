@@ -22,7 +22,7 @@ from connector import cli, warehouse
 from connector.config.parse import parse
 from connector.config.settings_reader import Section
 from connector.kafka.produce.outbox_file import Content, OutboxFile
-from connector.lake import audit_log, jobs, overrides
+from connector.lake import audit, jobs, overrides
 from connector.records.json_view import from_json
 from connector.records.ordering import OrderBy
 from connector.spark.session import JVM_OPTIONS
@@ -218,7 +218,15 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
     assert _first_cells("Keys of the frontier") == set(Frontier().to_json())
     assert _first_cells("Keys of a stream partition") == set(partition)
 
-    written = ("_create", "_append", "_metadata_of", "append_progress", "renew", "declare", "trim")
+    written = (
+        "_create",
+        "_append",
+        "_metadata_of",
+        "append_progress",
+        "update_progress",
+        "declare",
+        "trim",
+    )
     methods = [LoggedBatch.to_json, *(getattr(changelog.Changelog, name) for name in written)]
     sources = map(inspect.getsource, methods)
     assert _first_cells("Keys of a changelog commit") == {
@@ -250,7 +258,7 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         "released_transactions": overrides._RELEASES,
         "released_rows": overrides._ROW_RELEASES,
     }
-    for name, stored in {**beside, "audit_log": audit_log._PROOFS}.items():
+    for name, stored in {**beside, "audit_log": audit.RESULTS}.items():
         (row,) = re.findall(
             rf"^\| `{name}` \| (.*) \|$", page.split("## Tables in _connector")[1], re.MULTILINE
         )

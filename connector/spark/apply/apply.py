@@ -22,14 +22,15 @@ from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.envelope import DeadLetter
 from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.spark.apply.blocked_rows import BlockedFrom, Holding
+from connector.spark.apply.blocked_rows import BlockedFrom, BlockedRows
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.frames import Keep, keep_nothing, keeping
+from connector.spark.apply.frames import Cache, caching, uncached
 from connector.spark.apply.merge import is_sparse, merged_buckets, merged_rows
 from connector.spark.apply.select import not_merged, select_changes
 from connector.spark.apply.statistics import (
     BatchStatistics,
-    analyze_once,
+    FlatChanges,
+    analyze,
     check_changelog,
     statistics_of,
     unapplied,
@@ -85,32 +86,30 @@ def apply(
     is_there = newest is not None and _is_at(before, cut)
     if newest is None or (is_there and not before.blocked_rows):
         return None
-    below = None if cut.ignores_watermark else cut.low_watermark or 0
-    holding = None
+    blocked = None
     if table.layout.definition.block_rows:
-        holding = Holding(
+        blocked = BlockedRows(
             *(table, changelog, before, newest, cut.batch),
-            below=below,
+            below=_below(cut),
             discarded=discarded,
             horizon=cut.horizon,
         )
-    if is_there and holding is not None and holding.dead == before.blocked_rows:
+    if is_there and blocked is not None and blocked.blocking == before.blocked_rows:
         return None
-    if holding is None and not before.blocked_rows and merge_few is not None:
-        few = _apply_few(table, changelog, version, before, cut, newest, merge_few, on_step)
-        if few is not None:
-            return few
-    with keeping() as keep:
-        found = _found(table, changelog, source, before, cut, holding, publish, keep)
+    if blocked is None and not before.blocked_rows and merge_few is not None:
+        applied = _apply_few(table, changelog, version, before, cut, newest, merge_few, on_step)
+        if applied is not None:
+            return applied
+    with caching() as cache:
+        selection = _selection(table, changelog, source, before, cut, blocked, publish, cache)
+        assert selection.flat is not None
         on_step("letters published")
-        after = replace(
-            _after(table, before, found, cut, holding.dead if holding else (), new_attempt()),
-            changelog_id=newest.changelog_id,
-        )
-        after = _write(table, found, version, before, after, keep, on_step)
+        blocking = blocked.blocking if blocked else ()
+        after = _after(table, before, selection, cut, blocking, new_attempt(), newest.changelog_id)
+        after = _write(table, selection.flat, version, before, after, cache, on_step)
     on_step("table committed")
-    seen = found.seen
-    return Applied(after, seen.changes - seen.unreadable, seen.unreadable)
+    statistics = selection.statistics
+    return Applied(after, statistics.changes - statistics.unreadable, statistics.unreadable)
 
 
 def _apply_few(
@@ -145,7 +144,7 @@ def _apply_few(
             definition=definition,
             buckets=layout.buckets,
             before=before,
-            below=None if cut.ignores_watermark else cut.low_watermark or 0,
+            below=_below(cut),
             horizon=cut.horizon if definition.order is OrderBy.COMMIT else before.horizon,
             changelog=changelog.path,
             changes=recent.files,
@@ -161,12 +160,10 @@ def _apply_few(
         return None
     on_step("letters published")
     to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
-    found = _Found(statistics_of(merged), None, to_batch)
-    after = replace(
-        _after(table, before, found, cut, (), attempt), changelog_id=newest.changelog_id
-    )
+    selection = _Selection(statistics_of(merged), to_batch)
+    after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
     if merged.tombstones:
-        table.add_tombstones(merged.tombstones, before)
+        table.commit_tombstones(merged.tombstones, before)
         attempts = {**after.attempt_ids, after.apply_number: attempt}
         after = replace(after, has_tombstones=True, attempt_ids=attempts)
     on_step("tombstones written")
@@ -177,99 +174,98 @@ def _apply_few(
 
 def _write(
     table: Table,
-    found: _Found,
+    changes: FlatChanges,
     version: int,
     before: TableState,
     after: TableState,
-    keep: Keep,
+    cache: Cache,
     on_step: Callable[[str], None],
 ) -> TableState:
     """Write the tombstones, then commit the table. Returns the state that was committed: `after`,
     with the attempt if it has tombstones.
     """
-    seen, pivoted, horizon = found.seen, found.pivoted, after.horizon
-    assert pivoted is not None
-    if not seen.buckets:
+    statistics, horizon = changes.statistics, after.horizon
+    if not statistics.buckets:
         on_step("tombstones written")
         table.commit(None, (), after)
         return after
-    files = table.files(version)
-    is_single = is_sparse(table, seen, files)
-    if is_single:
-        of_rows = (table, pivoted, seen, before, version, keep)
-        rows, places = merged_rows(*of_rows, files=files, horizon=horizon)
+    files, locations = table.files(version), None
+    if is_sparse(table, statistics, files):
+        rows, locations = merged_rows(
+            table, changes, before, version, cache, files=files, horizon=horizon
+        )
     else:
-        rows = merged_buckets(table, pivoted, seen, before, horizon=horizon)
-    if seen.may_remove:
+        rows = merged_buckets(table, changes, before, horizon=horizon)
+    if statistics.may_remove:
         # Two writes follow. The merge is computed once for both.
-        rows = keep(rows, eager=not is_single)
-        gone = rows.where("_changed AND NOT _exists")
-        if table.bury(gone, before, attempt=after.attempt_id):
+        rows = cache(rows, eager=locations is None)
+        removed = rows.where("_changed AND NOT _exists")
+        if table.add_tombstones(removed, before, attempt=after.attempt_id):
             attempts = {**after.attempt_ids, after.apply_number: after.attempt_id}
             after = replace(after, has_tombstones=True, attempt_ids=attempts)
     on_step("tombstones written")
-    if is_single:
-        table.commit_rows(rows.where("_exists"), places, version, files, after)
+    rows = rows.where("_exists")
+    if locations is None:
+        table.commit(rows, statistics.buckets, after)
     else:
-        table.commit(rows.where("_exists"), seen.buckets, after)
+        table.commit_rows(rows, locations, version, files, after)
     return after
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The flattened changes that an apply merges, their statistics, and the last batch of which it
-    merges every change.
+class _Selection:
+    """The statistics of the changes that an apply merges, and the last batch of which it merges
+    every change. `flat` are the changes, if Spark merges them.
     """
 
-    seen: BatchStatistics
-    pivoted: DataFrame | None
+    statistics: BatchStatistics
     complete_to_batch: int
-    waiting: BlockedFrom | None = None
+    blocked_from: BlockedFrom | None = None
+    flat: FlatChanges | None = None
 
 
-def _found(
+def _selection(
     table: Table,
     changelog: Changelog,
     source: str,
     before: TableState,
     cut: Cut,
-    holding: Holding | None,
+    blocked: BlockedRows | None,
     publish: Callable[[Iterable[DeadLetter]], int],
-    keep: Keep,
-) -> _Found:
+    cache: Cache,
+) -> _Selection:
     """The changes that the cut adds to the table. Changes that the table cannot hold are published
     as dead letters.
     """
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
     since = recent.rows() if recent else changelog.changes(source, after=after, to=to)
-    if holding is None and not before.blocked_rows:
+    if blocked is None and not before.blocked_rows:
         is_few = recent is not None and recent.count <= KEPT_CHANGES
-        is_deferred = _is_deferred(cut, committed="_committed", place="_partition")
-        is_new = unapplied(before, batch="_batch", committed="_committed", place="_partition")
-        seen, pivoted, deferred_from = analyze_once(
+        columns = {"committed": "_committed", "integer": "_partition"}
+        changes = analyze(
             since,
             layout,
             before,
-            keep if is_few else keep_nothing,
-            is_new=is_new,
-            is_deferred=is_deferred,
+            cache if is_few else uncached,
+            is_new=unapplied(before, batch="_batch", **columns),
+            is_deferred=_is_deferred(cut, **columns),
         )
-        if not seen.unreadable:
-            return _Found(seen, pivoted, cut.batch if deferred_from is None else deferred_from - 1)
-    complete_to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
-    changes = not_merged(since, before, table.spark).where(f"NOT {_is_deferred(cut)}")
-    definition = layout.definition
-    changes, seen, waiting = select_changes(
-        changes,
+        if not changes.statistics.unreadable:
+            deferred = changes.deferred_from
+            to_batch = cut.batch if deferred is None else deferred - 1
+            return _Selection(changes.statistics, to_batch, flat=changes)
+    to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
+    new, definition = not_merged(since, before, table.spark), layout.definition
+    selected, statistics, blocked_from = select_changes(
+        new.where(f"NOT {_is_deferred(cut)}"),
         layout,
         before,
-        holding,
+        blocked,
         lambda letters: publish(table_letters(letters, definition)),
     )
-    return _Found(
-        seen, flatten_entries(changes, layout, all_plain=seen.all_plain), complete_to_batch, waiting
-    )
+    rows = flatten_entries(selected, layout, all_plain=statistics.all_plain)
+    return _Selection(statistics, to_batch, blocked_from, FlatChanges(rows, statistics))
 
 
 def _is_at(before: TableState, cut: Cut) -> bool:
@@ -292,16 +288,18 @@ def _brought_to(cut: Cut) -> int | None:
 
 
 def _is_deferred(
-    cut: Cut, committed: str = "unix_micros(commit_timestamp)", place: str = "kafka_partition"
+    cut: Cut, committed: str = "unix_micros(commit_timestamp)", integer: str = "kafka_partition"
 ) -> str:
-    """Whether the cut defers a change, as SQL over its commit timestamp: the change is above the
-    low watermark.
+    """Whether the cut defers a change, as SQL over its commit timestamp: the change is not below
+    the low watermark. `integer` is the second argument of `constant`.
     """
-    return (
-        "false"
-        if cut.ignores_watermark
-        else f"({committed} >= {constant(cut.low_watermark or 0, place)})"
-    )
+    below = _below(cut)
+    return "false" if below is None else f"({committed} >= {constant(below, integer)})"
+
+
+def _below(cut: Cut) -> int | None:
+    """The commit timestamp from which on the cut defers changes. None: it defers none."""
+    return None if cut.ignores_watermark else cut.low_watermark or 0
 
 
 def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: int) -> int | None:
@@ -319,39 +317,41 @@ def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: in
 def _after(
     table: Table,
     before: TableState,
-    found: _Found,
+    selection: _Selection,
     cut: Cut,
-    dead: tuple[BlockingLetter, ...],
+    blocking: tuple[BlockingLetter, ...],
     attempt: str,
+    changelog_id: str,
 ) -> TableState:
     """The table state after the merge, without the new tombstones."""
-    seen, waiting, complete_to_batch = found.seen, found.waiting, found.complete_to_batch
-    apply_watermark = cut.low_watermark
-    if waiting is not None:
-        complete_to_batch = min(complete_to_batch, waiting.batch - 1)
+    statistics, blocked_from = selection.statistics, selection.blocked_from
+    complete_to_batch, apply_watermark = selection.complete_to_batch, cut.low_watermark
+    if blocked_from is not None:
+        complete_to_batch = min(complete_to_batch, blocked_from.batch - 1)
         apply_watermark = (
-            None if apply_watermark is None else min(apply_watermark, waiting.committed)
+            None if apply_watermark is None else min(apply_watermark, blocked_from.committed)
         )
     after = replace(
         before,
         apply_number=before.apply_number + 1,
         attempt_id=attempt,
+        changelog_id=changelog_id,
         to_batch=cut.batch,
         target_watermark=_brought_to(cut),
-        merged=before.merged + seen.changes - seen.unreadable,
-        letters=before.letters + seen.unreadable,
+        merged=before.merged + statistics.changes - statistics.unreadable,
+        letters=before.letters + statistics.unreadable,
         dead_letters_since=before.dead_letters_since
-        or (cut.chosen_at if seen.unreadable else None),
-        highest_applied=max(before.highest_applied, seen.highest),
-        has_residual=before.has_residual or seen.has_residual,
+        or (cut.chosen_at if statistics.unreadable else None),
+        highest_applied=max(before.highest_applied, statistics.highest),
+        has_residual=before.has_residual or statistics.has_residual,
         apply_watermark=apply_watermark,
         complete_to_batch=complete_to_batch,
         as_of=max(filter(None, (before.as_of, cut.freshness.of(complete_to_batch))), default=None),
-        blocked_rows=dead,
+        blocked_rows=blocking,
         # A blocked row may wait for a change that is older than the new tombstones.
         horizon=(
             before.horizon
-            if dead
+            if blocking
             else _horizon(table.layout.definition.order, before, cut, complete_to_batch)
         ),
     )

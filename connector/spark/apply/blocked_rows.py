@@ -7,8 +7,7 @@ The rule is in `connector.dead_letters.blocked_rows`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,7 +18,7 @@ from connector.dead_letters.blocked_rows import (
     BlockingLetter,
     still_blocking,
 )
-from connector.errors import ErrorCode, TableError
+from connector.errors.tables import blocking_letters_too_many
 from connector.records.model import CONTROL_KEY
 from connector.spark.sql import constant, literal_rows
 from connector.spark.storage.changelog_reader import ChangelogReader
@@ -37,22 +36,23 @@ _FIRST: Final = tuple(
     f"order_position.{field} AS {name}"
     for field, name in zip(("ingest_batch", "kafka_partition", "offset"), _FIRST_NAMES, strict=True)
 )
-_DEAD: Final = (
-    "row_key binary, dead array<struct<place: struct<ingest_batch: bigint, kafka_partition: int,"
-    " offset: bigint>, committed: bigint>>"
+_BLOCKING: Final = (
+    "row_key binary, blocking array<struct<position: struct<ingest_batch: bigint,"
+    " kafka_partition: int, offset: bigint>, committed: bigint>>"
 )
 
 
-@dataclass(frozen=True, slots=True)
-class BlockedFrom:
+class BlockedFrom(NamedTuple):
     """The smallest ingest batch and the smallest commit timestamp of the changes that wait."""
 
     batch: int
     committed: int
 
 
-class Holding:
-    """The blocked rows of one table at one cut. `dead` are the dead letters that they wait for."""
+class BlockedRows:
+    """The blocked rows of one table at one cut. `blocking` are the dead letters that they wait
+    for.
+    """
 
     def __init__(
         self,
@@ -92,112 +92,98 @@ class Holding:
             *_FIRST, "ingest_batch AS replay_batch"
         )
         rejected = changelog.rejected(before.to_batch, to_batch)
-        self._found = self._open(rejected.where(_may_block()), table_letters=False)
+        self._new = self._open(rejected.where(_may_block()), table_letters=False)
         # A replay can be rejected for a reason that does not block a row. It is still the newest
         # dead letter of a change that does.
-        known = {dead.first for dead in [*before.blocked_rows, *self._found]}
-        again = (
-            self._open(
-                rejected.where(f"NOT ({_may_block()}) AND order_position.attempt > 0"),
-                table_letters=False,
-            )
-            if known
-            else []
-        )
-        self._found += [dead for dead in again if dead.first in known]
-        self._replayed = self._replayed_among([*before.blocked_rows, *self._found])
+        firsts = {letter.first for letter in [*before.blocked_rows, *self._new]}
+        if firsts:
+            of_replays = f"NOT ({_may_block()}) AND order_position.attempt > 0"
+            again = self._open(rejected.where(of_replays), table_letters=False)
+            self._new += [letter for letter in again if letter.first in firsts]
+        self._replayed = self._newest_replays([*before.blocked_rows, *self._new])
         self._ask = discarded
-        self.dead = self._still_blocking()
+        self.blocking = self._still_blocking()
 
     def add(self, unreadable: DataFrame) -> None:
         """Add the changes that the table cannot hold, and that wait for no other dead letter."""
         letters = self._open(unreadable, table_letters=True)
-        for letter in sorted(
-            letters, key=lambda one: (one.ingest_batch, one.first, one.newest_batch)
-        ):
-            place = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
-            if not any(dead.is_before(*place) for dead in self.dead):
-                self._found.append(letter)
-                self.dead = self._still_blocking()
+        letters.sort(key=lambda letter: (letter.ingest_batch, letter.first, letter.newest_batch))
+        for letter in letters:
+            change = (letter.row_key, letter.ingest_batch, letter.first, letter.committed or 0)
+            if not any(earlier.is_before(*change) for earlier in self.blocking):
+                self._new.append(letter)
+                self.blocking = self._still_blocking()
 
     def split(self, changes: DataFrame) -> tuple[DataFrame, BlockedFrom | None]:
         """The changes that do not wait, and where the waiting changes begin."""
-        if not self.dead:
+        if not self.blocking:
             return changes, None
-        marked = with_waits(changes, self.dead, self._spark)
-        seen = (
-            marked.where("waits")
-            .agg(F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))"))
-            .first()
+        marked = mark_blocked(changes, self.blocking, self._spark)
+        least = marked.where("is_blocked").agg(
+            F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))")
         )
-        assert seen is not None
-        if seen[0] is None:
+        row = least.first()
+        assert row is not None
+        if row[0] is None:
             return changes, None
-        return marked.where("NOT waits").select(*changes.columns), BlockedFrom(*seen)
+        return marked.where("NOT is_blocked").select(*changes.columns), BlockedFrom(*row)
 
     def _still_blocking(self) -> tuple[BlockingLetter, ...]:
-        if self._discarded is None and (self._before.blocked_rows or self._found):
+        if self._discarded is None and (self._before.blocked_rows or self._new):
             self._discarded = self._ask()
-        dead = still_blocking(
+        blocking = still_blocking(
             self._before.blocked_rows,
-            self._found,
+            self._new,
             replayed=self._replayed,
             discarded=self._discarded or frozenset(),
             topic_id=self._topic_id,
             table=self._table,
             horizon=self._horizon,
         )
-        if len(dead) > MAX_BLOCKING:
-            raise TableError(
-                ErrorCode.BLOCKED_ROWS_TOO_MANY,
-                f"More than {MAX_BLOCKING:,} dead letters block rows of table {self._table}",
-                "Each dead letter blocks the row of its key (block_rows)",
-                "Repair and replay the dead letters, or discard them, or set block_rows = false",
-                table=self._table,
-            )
-        return dead
+        if len(blocking) > MAX_BLOCKING:
+            raise blocking_letters_too_many(self._table, f"{MAX_BLOCKING:,}")
+        return blocking
 
-    def _replayed_among(self, dead: Sequence[BlockingLetter]) -> dict[tuple[int, int], int]:
-        if not dead:
+    def _newest_replays(self, letters: Sequence[BlockingLetter]) -> dict[tuple[int, int], int]:
+        """The newest batch with a replay of each of these dead letters, by their first position."""
+        if not letters:
             return {}
-        firsts = {one.first for one in dead}
-        places = literal_rows(self._spark, firsts, "first_partition int, first_offset bigint")
-        found = self._replays.join(F.broadcast(places), ["first_partition", "first_offset"])
-        newest = (
-            found.groupBy("first_partition", "first_offset").agg(F.max("replay_batch")).collect()
-        )
-        return {(row[0], row[1]): row[2] for row in newest}
+        firsts = {letter.first for letter in letters}
+        named = literal_rows(self._spark, firsts, "first_partition int, first_offset bigint")
+        replays = self._replays.join(F.broadcast(named), ["first_partition", "first_offset"])
+        newest = replays.groupBy("first_partition", "first_offset").agg(F.max("replay_batch"))
+        return {(row[0], row[1]): row[2] for row in newest.collect()}
 
     def _open(self, letters: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
         """The dead letters that a row waits for: those that are not too old, and that were not
         replayed since.
         """
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
-        placed = young.selectExpr("*", *_FIRST)
-        return _found(
-            placed.join(self._replays, _was_replayed(placed, self._replays), "left_anti"),
-            self._table,
-            table_letters=table_letters,
-        )
+        named = young.selectExpr("*", *_FIRST)
+        rows = named.join(self._replays, _was_replayed(named, self._replays), "left_anti")
+        return _letters_in(rows, self._table, table_letters=table_letters)
 
 
-def with_waits(
-    changes: DataFrame, dead: Iterable[BlockingLetter], spark: SparkSession
+def mark_blocked(
+    changes: DataFrame, blocking: Iterable[BlockingLetter], spark: SparkSession
 ) -> DataFrame:
-    """The changes, with a column that says whether each one waits: `BlockingLetter.is_before`."""
+    """The changes, with a column `is_blocked` for those that wait: `BlockingLetter.is_before`."""
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
-    for one in dead:
-        by_row.setdefault(one.row_key, []).append(((one.ingest_batch, *one.first), one.committed))
-    rows = literal_rows(spark, by_row.items(), _DEAD)
-    place = (
+    for letter in blocking:
+        position = (letter.ingest_batch, *letter.first)
+        by_row.setdefault(letter.row_key, []).append((position, letter.committed))
+    rows = literal_rows(spark, by_row.items(), _BLOCKING)
+    of_change = (
         "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
     )
     is_before = (
-        f"d.place < {place} AND (d.committed IS NULL OR d.committed <="
+        f"d.position < {of_change} AND (d.committed IS NULL OR d.committed <="
         " unix_micros(commit_timestamp))"
     )
-    waits = f"coalesce(exists(dead, d -> {is_before}), false) AS waits"
-    return changes.join(F.broadcast(rows), "row_key", "left").selectExpr(*changes.columns, waits)
+    is_blocked = f"coalesce(exists(blocking, d -> {is_before}), false) AS is_blocked"
+    return changes.join(F.broadcast(rows), "row_key", "left").selectExpr(
+        *changes.columns, is_blocked
+    )
 
 
 def _may_block() -> str:
@@ -211,26 +197,19 @@ def _was_replayed(letters: DataFrame, replays: DataFrame) -> Column:
     return is_same[0] & is_same[1] & (replays["replay_batch"] > letters["ingest_batch"])
 
 
-def _found(rows: DataFrame, table: str, *, table_letters: bool) -> list[BlockingLetter]:
-    key = "row_key AS held_key" if table_letters else "key AS held_key"
+def _letters_in(rows: DataFrame, table: str, *, table_letters: bool) -> list[BlockingLetter]:
+    key = "row_key AS blocked_key" if table_letters else "key AS blocked_key"
     times = ("unix_micros(ingest_time) AS since", "unix_micros(commit_timestamp) AS committed")
-    found = (
+    letters = (
         rows.selectExpr(key, *_FIRST_NAMES, "ingest_batch", "kafka_partition", "offset", *times)
         .limit(MAX_REJECTED + 1)
         .collect()
     )
-    if len(found) > MAX_REJECTED:
-        raise TableError(
-            ErrorCode.BLOCKED_ROWS_TOO_MANY,
-            f"More than {MAX_REJECTED:,} rejected records may block rows of table {table}",
-            "They are in the batches of one apply, and each may block the row of its key"
-            " (block_rows)",
-            "Set block_rows = false until the records are repaired",
-            table=table,
-        )
+    if len(letters) > MAX_REJECTED:
+        raise blocking_letters_too_many(table, f"{MAX_REJECTED:,}")
     return [
         BlockingLetter(
-            row_key=bytes(row["held_key"]),
+            row_key=bytes(row["blocked_key"]),
             ingest_batch=row["first_batch"],
             first=(row["first_partition"], row["first_offset"]),
             newest_batch=row["ingest_batch"],
@@ -239,5 +218,5 @@ def _found(rows: DataFrame, table: str, *, table_letters: bool) -> list[Blocking
             since=row["since"],
             committed=row["committed"] if table_letters else None,
         )
-        for row in found
+        for row in letters
     ]

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.records.ordering import OrderBy
+from connector.spark.sql import key_columns, key_pieces, typed
 from connector.spark.storage.layout import Layout, nothing, order
-from connector.spark.storage.typed import key_columns, key_pieces, typed
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
 
@@ -32,6 +32,8 @@ _POSITION: Final = """'ingest_batch', order_position.ingest_batch,
     'kafka_partition', order_position.kafka_partition, 'offset', order_position.offset, 'attempt',
     order_position.attempt"""
 
+REGISTER_PARTS: Final = ("entry", "cell_timestamp", "typed")
+"""The columns with the register of a change begin with these names, after an underscore."""
 RECORD_COORDINATES: Final = ("kafka_partition", "offset")
 """The columns that identify a change of a stream."""
 
@@ -48,8 +50,9 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
 
     - `_bucket` and the key columns.
     - `_change`: the order of the change.
-    - `_i<n>`, `_t<n>`, `_v<n>`: the entry index, cell timestamp and typed value for column n.
-    - `_d<n>`: the entry index of the deletion of family n.
+    - `_entry<n>`, `_cell_timestamp<n>`, `_typed<n>`: the entry index, cell timestamp and typed
+      value for column n.
+    - `_deletion<n>`: the entry index of the deletion of family n.
     - `_rest`: the residual.
     - `_plain`: whether the change is plain.
     - `_whole`: whether the change covers everything older in families with columns.
@@ -68,20 +71,21 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
         if all_plain
         else f"CASE WHEN NOT _plain THEN {_residual(layout)} END"
     )
-    placed = _placed(changes, layout, all_plain=all_plain)
+    entries = _last_entries(changes, layout, all_plain=all_plain)
     if layout.late:
-        placed = placed.withColumn(
+        entries = entries.withColumn(
             "_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})")
         )
-    return placed.selectExpr(
+    whole = " AND ".join(["_plain", *(f"_deletion{n} IS NOT NULL" for n in layout.deletions)])
+    return entries.selectExpr(
         f"int(pmod(crc32(row_key), {layout.buckets})) AS {BUCKET}",
-        *(f"_key{place} AS {name}" for place, name in enumerate(layout.keys)),
+        *(f"_key{n} AS {name}" for n, name in enumerate(layout.keys)),
         f"{_change_order(layout)} AS _change",
-        *(f"_{register}{n}" for n in layout.registers for register in "itv"),
-        *(f"_d{n}" for n in layout.deletions),
+        *(f"_{part}{n}" for n in layout.registers for part in REGISTER_PARTS),
+        *(f"_deletion{n}" for n in layout.deletions),
         f"{rest} AS _rest",
         "_plain",
-        f"{' AND '.join(['_plain', *(f'_d{n} IS NOT NULL' for n in layout.deletions)])} AS _whole",
+        f"{whole} AS _whole",
         f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
         "unix_micros(commit_timestamp) AS _committed",
@@ -100,87 +104,100 @@ def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
     """
     verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
     validated = (
-        _placed(changes, layout, all_plain=False)
+        _last_entries(changes, layout, all_plain=False)
         .selectExpr(*RECORD_COORDINATES, verdict)
         .localCheckpoint()
     )
     return validated.where("_unreadable").select(*RECORD_COORDINATES)
 
 
-def _placed(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame:
+def _last_entries(changes: DataFrame, layout: Layout, *, all_plain: bool) -> DataFrame:
     """Changelog rows with the entries that write each column.
 
-    - `_key<place>`: the key columns.
-    - `_i<n>`: the index of the last entry that wrote column n.
-    - `_t<n>`, `_b<n>`, `_v<n>`: the timestamp, bytes and typed value, if this entry set a cell.
-    - `_d<n>`: the index of the last deletion of family n.
+    - `_key<n>`: the key columns.
+    - `_entry<n>`: the index of the last entry that wrote column n.
+    - `_cell_timestamp<n>`, `_bytes<n>`, `_typed<n>`: the timestamp, bytes and typed value, if this
+      entry set a cell.
+    - `_deletion<n>`: the index of the last deletion of family n.
     - `_plain`: whether the change is plain.
     """
+    columns = list(enumerate(layout.registered))
+    entries = _first_entries(changes, layout)
+    if not all_plain:
+        last = (
+            "CASE WHEN _plain THEN {index} ELSE array_max(transform(entries, (e, i) -> CASE WHEN"
+            " {which} THEN i END)) END AS {index}"
+        )
+        writes = {
+            **{
+                f"_entry{n}": f"{_sets(column, 'e')} OR {_deletes(column, 'e')}"
+                for n, column in columns
+            },
+            **{
+                f"_deletion{n}": _deletes_family(family, "e")
+                for n, family in enumerate(layout.families)
+            },
+        }
+        others = [name for name in entries.columns if name not in writes]
+        entries = entries.selectExpr(
+            *others, *(last.format(index=index, which=which) for index, which in writes.items())
+        )
+    cells = {n: f"get(entries, _entry{n})" for n, _ in columns}
+    if not all_plain:
+        is_set = "CASE WHEN {cell}.kind = 'SET_CELL' THEN _entry{n} END"
+        cells = {n: f"get(entries, {is_set.format(cell=cell, n=n)})" for n, cell in cells.items()}
+    return entries.selectExpr(
+        "*",
+        *(f"{cell}.cell_timestamp AS _cell_timestamp{n}" for n, cell in cells.items()),
+        *(f"{cell}.value AS _bytes{n}" for n, cell in cells.items()),
+    ).selectExpr(
+        "*",
+        *(
+            f"{typed(column.type, column.encoding, f'_bytes{n}')} AS _typed{n}"
+            for n, column in columns
+        ),
+    )
+
+
+def _first_entries(changes: DataFrame, layout: Layout) -> DataFrame:
+    """Changelog rows with `_key<n>`, `_plain`, and the index of the first entry that sets a column
+    (`_entry<n>`) or deletes a family (`_deletion<n>`).
+    """
     columns, families = list(enumerate(layout.registered)), list(enumerate(layout.families))
-    kept = [*changes.columns, *(f"_key{place}" for place in range(len(layout.keys)))]
     key = layout.definition.key
-    placed = (
+    kept = [*changes.columns, *(f"_key{n}" for n in range(len(layout.keys)))]
+    checked = "CASE WHEN {check} THEN {index} END AS {index}"
+    first = (
         changes.selectExpr("*", f"{key_pieces(key, 'row_key')} AS _pieces")
         .selectExpr(
             "*",
-            *(f"{part} AS _key{place}" for place, part in enumerate(key_columns(key, "_pieces"))),
-            *(f"{_first_cell(column, layout)} AS _i{n}" for n, column in columns),
-            *(f"{_first_deletion(family, layout)} AS _d{n}" for n, family in families),
+            *(f"{part} AS _key{n}" for n, part in enumerate(key_columns(key, "_pieces"))),
+            *(f"{_first_cell(column, layout)} AS _entry{n}" for n, column in columns),
+            *(f"{_first_deletion(family, layout)} AS _deletion{n}" for n, family in families),
         )
         .selectExpr(
             *kept,
             *(
-                f"CASE WHEN {_sets_found(column, layout, f'get(entries, _i{n})')} THEN _i{n} END AS"
-                f" _i{n}"
+                checked.format(
+                    check=_sets_first(column, layout, f"get(entries, _entry{n})"),
+                    index=f"_entry{n}",
+                )
                 for n, column in columns
             ),
             *(
-                f"CASE WHEN {_deletes_family(family, f'get(entries, _d{n})')} THEN _d{n} END AS"
-                f" _d{n}"
+                checked.format(
+                    check=_deletes_family(family, f"get(entries, _deletion{n})"),
+                    index=f"_deletion{n}",
+                )
                 for n, family in families
             ),
         )
     )
     # Each index is a different entry. If no other entry is left, the first entry that wrote a
     # column was also the last.
-    found = [f"int(_i{n} IS NOT NULL)" for n, _ in columns] + [
-        f"int(_d{n} IS NOT NULL)" for n, _ in families
-    ]
-    placed = placed.selectExpr("*", f"size(entries.kind) = {' + '.join(found) or 0} AS _plain")
-    if not all_plain:
-        last = (
-            "CASE WHEN _plain THEN {index} ELSE array_max(transform(entries, (e, i) -> CASE WHEN"
-            " {which} THEN i END)) END AS {index}"
-        )
-        placed = placed.selectExpr(
-            *kept,
-            "_plain",
-            *(
-                last.format(
-                    index=f"_i{n}", which=f"{_sets(column, 'e')} OR {_deletes(column, 'e')}"
-                )
-                for n, column in columns
-            ),
-            *(
-                last.format(index=f"_d{n}", which=_deletes_family(family, "e"))
-                for n, family in families
-            ),
-        )
-    is_set = {
-        n: (
-            f"_i{n}"
-            if all_plain
-            else f"CASE WHEN get(entries, _i{n}).kind = 'SET_CELL' THEN _i{n} END"
-        )
-        for n, _ in columns
-    }
-    return placed.selectExpr(
-        "*",
-        *(f"get(entries, {is_set[n]}).cell_timestamp AS _t{n}" for n, _ in columns),
-        *(f"get(entries, {is_set[n]}).value AS _b{n}" for n, _ in columns),
-    ).selectExpr(
-        "*", *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns)
-    )
+    indexes = [*(f"_entry{n}" for n, _ in columns), *(f"_deletion{n}" for n, _ in families)]
+    count = " + ".join(f"int({index} IS NOT NULL)" for index in indexes) or 0
+    return first.selectExpr("*", f"size(entries.kind) = {count} AS _plain")
 
 
 def _first_cell(column: Column, layout: Layout) -> str:
@@ -188,7 +205,7 @@ def _first_cell(column: Column, layout: Layout) -> str:
     first entry with this qualifier.
     """
     qualifier = f"X'{column.qualifier.hex()}'"
-    if _is_told_by_qualifier(column, layout):
+    if _has_unique_qualifier(column, layout):
         return _index("entries.qualifier", qualifier)
     cell = (
         f"named_struct('kind', 'SET_CELL', 'family', '{column.family}', 'qualifier', {qualifier})"
@@ -196,14 +213,14 @@ def _first_cell(column: Column, layout: Layout) -> str:
     return _index("arrays_zip(entries.kind, entries.family, entries.qualifier)", cell)
 
 
-def _sets_found(column: Column, layout: Layout, entry: str) -> str:
-    """Whether the entry that was found sets the column."""
-    if _is_told_by_qualifier(column, layout):
+def _sets_first(column: Column, layout: Layout, entry: str) -> str:
+    """Whether the entry of `_first_cell` sets the column."""
+    if _has_unique_qualifier(column, layout):
         return f"({entry}.kind = 'SET_CELL' AND {entry}.family = '{column.family}')"
     return _sets(column, entry)
 
 
-def _is_told_by_qualifier(column: Column, layout: Layout) -> bool:
+def _has_unique_qualifier(column: Column, layout: Layout) -> bool:
     return (
         bool(column.qualifier)
         and [other.qualifier for other in layout.registered].count(column.qualifier) == 1
@@ -316,9 +333,12 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
         if layout.definition.order is OrderBy.SEQUENCE_NUMBER
         else []
     )
-    keys = [f"_key{place} IS NULL" for place in range(len(layout.keys))]
+    keys = [f"_key{n} IS NULL" for n in range(len(layout.keys))]
     validated = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
-    last = [f"_b{n} IS NOT NULL AND _v{n} IS NULL{validated.get(n, '')}" for n in layout.registers]
+    last = [
+        f"_bytes{n} IS NOT NULL AND _typed{n} IS NULL{validated.get(n, '')}"
+        for n in layout.registers
+    ]
     masked = " OR ".join(
         f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}"
         for n, column in enumerate(layout.columns)
@@ -344,9 +364,9 @@ def _may_remove(layout: Layout) -> str:
             else " OR ".join(is_of(column, last) for column in layout.columns)
         )
         return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"
-    deletion = {family: f"coalesce(_d{n}, -1)" for n, family in enumerate(layout.families)}
+    deletion = {family: f"coalesce(_deletion{n}, -1)" for n, family in enumerate(layout.families)}
     leaves = [
-        f"coalesce(_i{n} > {deletion[column.family]}, false)"
+        f"coalesce(_entry{n} > {deletion[column.family]}, false)"
         for n, column in enumerate(layout.columns)
     ]
     return f"NOT (_plain AND ({' OR '.join(leaves) or 'false'}))"

@@ -1,7 +1,7 @@
 """Frames that are computed once and used several times, and joins of rows with few other rows.
 
 Spark releases the stored rows of a frame only when Python and the JVM have both released the frame.
-That may take many rounds. So `keeping` releases them.
+That may take many rounds. So `caching` releases them.
 
 `broadcast_join` uses a number instead of the key, which is faster, and most rows have no match. A
 file of a table has rows of one bucket, and the numbers of a bucket are neighbours. Therefore the
@@ -27,7 +27,7 @@ keys share a number. With a smaller one, more keys would share a number.
 _FEWEST: Final = 64
 
 
-class Keep(Protocol):
+class Cache(Protocol):
     """Makes a frame that stores its rows when they are first computed. `eager`: it stores them at
     once.
     """
@@ -35,31 +35,31 @@ class Keep(Protocol):
     def __call__(self, frame: DataFrame, *, eager: bool = False) -> DataFrame: ...
 
 
-def keep_on(frame: DataFrame, *, eager: bool = False) -> DataFrame:
-    """A `Keep` that stores the rows while the frame is in use."""
+def checkpointed(frame: DataFrame, *, eager: bool = False) -> DataFrame:
+    """A `Cache` that stores the rows while the frame is in use."""
     return frame.localCheckpoint(eager)
 
 
-def keep_nothing(frame: DataFrame, *, eager: bool = False) -> DataFrame:  # noqa: ARG001
-    """A `Keep` that stores nothing: the rows are computed each time."""
+def uncached(frame: DataFrame, *, eager: bool = False) -> DataFrame:  # noqa: ARG001
+    """A `Cache` that stores nothing: the rows are computed each time."""
     return frame
 
 
 @contextmanager
-def keeping() -> Iterator[Keep]:
-    """Yield a `Keep` that stores rows until the end of the block. Then frames made from them can no
-    longer be used.
+def caching() -> Iterator[Cache]:
+    """Yield a `Cache` that stores rows until the end of the block. Frames made from them cannot be
+    used after it.
     """
-    kept: list[DataFrame] = []
+    frames: list[DataFrame] = []
 
-    def keep(frame: DataFrame, *, eager: bool = False) -> DataFrame:
-        kept.append(keep_on(frame, eager=eager))
-        return kept[-1]
+    def cache(frame: DataFrame, *, eager: bool = False) -> DataFrame:
+        frames.append(checkpointed(frame, eager=eager))
+        return frames[-1]
 
     try:
-        yield keep
+        yield cache
     finally:
-        for frame in kept:
+        for frame in frames:
             stored: Any = frame._jdf.queryExecution().logical()
             stored.rdd().unpersist(False)
 

@@ -27,10 +27,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.apply.flatten import is_of
-from connector.spark.sql import constant
+from connector.spark.apply.flatten import REGISTER_PARTS, is_of
+from connector.spark.sql import SPARK_TYPE, constant, typed
 from connector.spark.storage.layout import Layout, nothing, order
-from connector.spark.storage.typed import SPARK_TYPE, typed
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Versions
 
@@ -46,7 +45,7 @@ class RowRegisters:
 
 
 def registers_of_changes(
-    pivoted: DataFrame,
+    flattened: DataFrame,
     layout: Layout,
     partitions: int | None,
     *,
@@ -61,41 +60,44 @@ def registers_of_changes(
     """
     fields = [
         "_change",
-        *(f"_{register}{n}" for n in layout.registers for register in "itv"),
-        *(f"_d{n}" for n in layout.deletions),
+        *(f"_{part}{n}" for n in layout.registers for part in REGISTER_PARTS),
+        *(f"_deletion{n}" for n in layout.deletions),
     ]
-    by_bucket = pivoted.select(BUCKET, *layout.keys, *fields, *(["_rest"] if has_residual else []))
+    by_bucket = flattened.select(
+        BUCKET, *layout.keys, *fields, *(["_rest"] if has_residual else [])
+    )
     by_bucket = _spread(by_bucket, layout, partitions)
     if all_whole:
         newest = by_bucket.groupBy(BUCKET, *layout.keys).agg(
             F.expr(f"max(struct({', '.join(fields)}))").alias("_newest")
         )
-        known = RowRegisters(newest, *_said("_newest.", layout), nothing(layout.rest_type))
+        parts = _parts_of_change("_newest.", layout)
+        registers = RowRegisters(newest, *parts, nothing(layout.rest_type))
     else:
-        known = _known_together(
-            by_bucket, *_said("", layout), "_rest" if has_residual else "", layout, prefix="_change"
-        )
-    return replace(known, frame=known.frame.withColumn("_changed", F.lit(True)))
+        parts, rest = _parts_of_change("", layout), "_rest" if has_residual else ""
+        registers = _merged_registers(by_bucket, *parts, rest, layout, prefix="_change")
+    return replace(registers, frame=registers.frame.withColumn("_changed", F.lit(True)))
 
 
-def said_of_columns(known: RowRegisters, layout: Layout) -> DataFrame:
+def written_columns(rows: RowRegisters, layout: Layout) -> DataFrame:
     """The value that changes write to each column, without `rest`.
 
-    The result has the keys and `_bucket`. For column n, `_says<n>` is true if a change writes it,
-    and `_said<n>` is the value.
+    The result has the keys and `_bucket`. For column n, `_written<n>` is true if a change writes
+    it, and `_value<n>` is the value.
     """
-    registers = [f"{register} AS _r{n}" for n, register in enumerate(known.registers)]
-    deletions = [f"{deletion} AS _f{n}" for n, deletion in enumerate(known.deletions)]
+    registers = [f"{register} AS _register{n}" for n, register in enumerate(rows.registers)]
+    deletions = [f"{deletion} AS _deleted{n}" for n, deletion in enumerate(rows.deletions)]
     keys = [BUCKET, *layout.keys]
-    covered = known.frame.selectExpr(*keys, *registers, *deletions).selectExpr(
-        *keys, *_uncovered(layout), *(f"_f{n}" for n in layout.deletions)
+    uncovered = rows.frame.selectExpr(*keys, *registers, *deletions).selectExpr(
+        *keys, *_uncovered(layout), *(f"_deleted{n}" for n in layout.deletions)
     )
     families = [layout.families.index(column.family) for column in layout.registered]
-    says = [
-        f"(_r{n} IS NOT NULL OR _f{family} IS NOT NULL) AS _says{n}"
+    is_written = [
+        f"(_register{n} IS NOT NULL OR _deleted{family} IS NOT NULL) AS _written{n}"
         for n, family in enumerate(families)
     ]
-    return covered.selectExpr(*keys, *says, *(f"_r{n}.v AS _said{n}" for n in layout.registers))
+    values = [f"_register{n}.value AS _value{n}" for n in layout.registers]
+    return uncovered.selectExpr(*keys, *is_written, *values)
 
 
 def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
@@ -116,60 +118,58 @@ def registers_of_tombstones(
     by_bucket = _spread(
         entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
     )
-    said = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
-    return _known_together(by_bucket, *said, "_stored.residual", layout, prefix="_buried")
+    parts = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
+    return _merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
 
 
-def combine(one: RowRegisters, other: RowRegisters, layout: Layout, how: str) -> RowRegisters:
+def combine(changes: RowRegisters, stored: RowRegisters, layout: Layout, how: str) -> RowRegisters:
     """Both states of a row merged: the greater of each register and of each deletion, and both
     residuals.
     """
-    names = [BUCKET, *layout.key_names]
+
+    def greater(left: list[str], right: list[str]) -> list[str]:
+        return [f"greatest({one}, {other})" for one, other in zip(left, right, strict=True)]
+
+    residuals = (f"coalesce({side.rest}, {layout.no_rest})" for side in (changes, stored))
     return RowRegisters(
-        one.frame.join(other.frame, names, how),
-        [
-            f"greatest({left}, {right})"
-            for left, right in zip(one.registers, other.registers, strict=True)
-        ],
-        [
-            f"greatest({left}, {right})"
-            for left, right in zip(one.deletions, other.deletions, strict=True)
-        ],
-        f"concat(coalesce({one.rest}, {layout.no_rest}), coalesce({other.rest}, {layout.no_rest}))",
+        changes.frame.join(stored.frame, [BUCKET, *layout.key_names], how),
+        greater(changes.registers, stored.registers),
+        greater(changes.deletions, stored.deletions),
+        f"concat({', '.join(residuals)})",
     )
 
 
 def rows_of(
-    known: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None
+    state: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None
 ) -> DataFrame:
-    """The rows that `known` makes: the columns of the table, `_exists`, and `_changed` (a change is
+    """The rows that `state` makes: the columns of the table, `_exists`, and `_changed` (a change is
     of this row).
 
     `has_residual` false promises that `rest` is always null. Elements of `rest` below `horizon`
     that show nothing are removed, because `rest` would grow without limit (MRG-10). Registers and
     deletions are limited by the number of columns, and stay.
     """
-    deletions = [f"_f{n}" for n in layout.deletions]
-    said = known.frame.selectExpr(
+    deletions = [f"_deleted{n}" for n in layout.deletions]
+    named = state.frame.selectExpr(
         BUCKET,
         *layout.keys,
         "coalesce(_changed, false) AS _changed",
-        *(f"{register} AS _r{n}" for n, register in enumerate(known.registers)),
+        *(f"{register} AS _register{n}" for n, register in enumerate(state.registers)),
         *(
             f"{deletion} AS {name}"
-            for name, deletion in zip(deletions, known.deletions, strict=True)
+            for name, deletion in zip(deletions, state.deletions, strict=True)
         ),
-        f"{known.rest if has_residual else nothing(layout.rest_type)} AS _rest",
+        f"{state.rest if has_residual else nothing(layout.rest_type)} AS _rest",
     )
-    covered = said.selectExpr(
+    uncovered = named.selectExpr(
         BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest"
     )
-    settled = _residual_state(covered, layout, horizon) if has_residual else covered
+    normal = _residual_state(uncovered, layout, horizon) if has_residual else uncovered
     is_all = layout.definition.versions is Versions.ALL
     rows = (
-        _rows_of_versions(settled, layout)
+        _rows_of_versions(normal, layout)
         if is_all
-        else _rows(settled, layout, has_residual=has_residual)
+        else _rows(normal, layout, has_residual=has_residual)
     )
     if not has_residual:
         return rows
@@ -183,7 +183,7 @@ def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFram
     return rows if partitions is None else rows.repartition(partitions, *layout.spread)
 
 
-def _known_together(
+def _merged_registers(
     by_bucket: DataFrame,
     registers: list[str],
     deletions: list[str],
@@ -192,7 +192,9 @@ def _known_together(
     *,
     prefix: str,
 ) -> RowRegisters:
-    """All rows with one key merged. An empty `rest`: no row has a residual."""
+    """The registers of all rows with the same key, merged. An empty `rest`: no row has a
+    residual.
+    """
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {
         f"{prefix}_{kind}{n}": f"max({text})"
@@ -202,11 +204,11 @@ def _known_together(
     if rest:
         aggregates[f"{prefix}_rest"] = f"flatten(collect_list({rest}))"
     # The count is not used. It is there because a table may have no other aggregate.
-    asked = [
+    aggregated = [
         F.count("*").alias(f"{prefix}_count"),
         *(F.expr(text).alias(name) for name, text in aggregates.items()),
     ]
-    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*asked)
+    frame = by_bucket.groupBy(BUCKET, *layout.keys).agg(*aggregated)
     return RowRegisters(
         frame,
         [f"{prefix}_register{n}" for n in range(len(registers))],
@@ -215,13 +217,14 @@ def _known_together(
     )
 
 
-def _said(by: str, layout: Layout) -> tuple[list[str], list[str]]:
-    """Registers and deletions of one flattened change. Its column names begin with `by`."""
+def _parts_of_change(prefix: str, layout: Layout) -> tuple[list[str], list[str]]:
+    """Registers and deletions of one flattened change. Its column names begin with `prefix`."""
+    change = f"{prefix}_change"
     registers = [
-        _register(f"{by}_i{n}", f"{by}_change", f"{by}_t{n}", f"{by}_v{n}")
+        _register(f"{prefix}_entry{n}", change, f"{prefix}_cell_timestamp{n}", f"{prefix}_typed{n}")
         for n in layout.registers
     ]
-    return registers, [_order_or_null(f"{by}_d{n}", f"{by}_change") for n in layout.deletions]
+    return registers, [_order_or_null(f"{prefix}_deletion{n}", change) for n in layout.deletions]
 
 
 def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
@@ -248,8 +251,8 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
 def _register(index: str, change: str, timestamp: str, value: str) -> str:
     """A register. It is null if `index` is null: the change does not mention the column."""
     return (
-        f"CASE WHEN {index} IS NOT NULL THEN named_struct('order', {order(index, change)}, 't',"
-        f" {timestamp}, 'v', {value}) END"
+        f"CASE WHEN {index} IS NOT NULL THEN named_struct('order', {order(index, change)},"
+        f" 'cell_timestamp', {timestamp}, 'value', {value}) END"
     )
 
 
@@ -262,8 +265,8 @@ def _uncovered(layout: Layout) -> list[str]:
     them (MRG-9).
     """
     return [
-        f"CASE WHEN coalesce(_f{layout.families.index(column.family)} > _r{n}.order, false) THEN"
-        f" NULL ELSE _r{n} END AS _r{n}"
+        f"CASE WHEN coalesce(_deleted{layout.families.index(column.family)} > _register{n}.order,"
+        f" false) THEN NULL ELSE _register{n} END AS _register{n}"
         for n, column in enumerate(layout.registered)
     ]
 
@@ -281,19 +284,20 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
         f"filter(_sorted, (x, i) -> NOT coalesce({name} <=>"
         f" {name.replace('x.', 'get(_sorted, i + 1).')}, false))"
     )
-    forgotten = constant(horizon or 0, BUCKET)
+    oldest = constant(horizon or 0, BUCKET)
     others = [f"`{column}`" for column in grouped.columns if column != "_rest"]
-    rest = [
-        column for column in others if not (column.startswith("`_r") and column[3:-1].isdigit())
-    ]
+    registers = {f"`_register{n}`" for n in layout.registers}
+    no_registers = [column for column in others if column not in registers]
     return (
         grouped.selectExpr(*others, "sort_array(_rest) AS _sorted")
         .selectExpr(*others, f"{newest} AS _kept")
         .selectExpr(*others, "_kept", "filter(_kept, x -> x.value IS NULL) AS _deletions")
-        .selectExpr(*rest, *_registers_outside_ranges(layout), f"{_residual_of(layout)} AS _rest")
+        .selectExpr(
+            *no_registers, *_registers_outside_ranges(layout), f"{_residual_of(layout)} AS _rest"
+        )
         .selectExpr(
             *others,
-            f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {forgotten})"
+            f"filter(_rest, x -> x.value IS NOT NULL OR x.order.change.{layout.age} >= {oldest})"
             " AS _rest",
         )
         .selectExpr(*others, f"nullif(_rest, {layout.no_rest}) AS _rest")
@@ -303,7 +307,7 @@ def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> 
 _IN_RANGE: Final = """
     exists(_deletions, y -> y.range_start IS NOT NULL
         AND y.family = {family} AND y.qualifier = {qualifier} AND y.order > {order}
-        AND y.range_start <= {t} AND (y.range_end = 0 OR {t} < y.range_end))"""
+        AND y.range_start <= {time} AND (y.range_end = 0 OR {time} < y.range_end))"""
 """Whether a newer deletion of a range covers a cell."""
 
 _IN_WIDER_DELETION: Final = """
@@ -326,13 +330,14 @@ def _residual_of(layout: Layout) -> str:
     deleted = _IN_DELETED_FAMILY
     if layout.families:
         families = ", ".join(
-            f"named_struct('key', '{family}', 'value', CASE WHEN _f{n} IS NOT NULL THEN _f{n} END)"
+            f"named_struct('key', '{family}', 'value',"
+            f" CASE WHEN _deleted{n} IS NOT NULL THEN _deleted{n} END)"
             for n, family in enumerate(layout.families)
         )
         of_family = f"map_from_entries(filter(array({families}), x -> x.value IS NOT NULL))"
         deleted += f" OR coalesce(element_at({of_family}, x.family) > x.order, false)"
     hidden = _IN_RANGE.format(
-        family="x.family", qualifier="x.qualifier", order="x.order", t="x.cell_timestamp"
+        family="x.family", qualifier="x.qualifier", order="x.order", time="x.cell_timestamp"
     )
     if layout.definition.versions is Versions.ALL:
         deleted += f" OR (x.value IS NOT NULL AND {hidden})"
@@ -343,7 +348,8 @@ def _residual_of(layout: Layout) -> str:
     # Bytes that a register could not hold belong to its newest write. After a newer write they are
     # removed.
     rewritten = " OR ".join(
-        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')} AND _r{n}.order > x.order, false)"
+        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')}"
+        f" AND _register{n}.order > x.order, false)"
         for n, column, _ in layout.late
         if layout.registered
     )
@@ -359,16 +365,20 @@ def _registers_outside_ranges(layout: Layout) -> list[str]:
     """The registers, without the values that a newer deletion of a range covers."""
     registers = []
     for n, column in enumerate(layout.registered):
+        register = f"_register{n}"
         hides = _IN_RANGE.format(
             family=f"'{column.family}'",
             qualifier=f"X'{column.qualifier.hex()}'",
-            order=f"_r{n}.order",
-            t=f"_r{n}.t",
+            order=f"{register}.order",
+            time=f"{register}.cell_timestamp",
         )
-        null = f"cast(NULL AS {SPARK_TYPE[column.type]})"
-        without = f"named_struct('order', _r{n}.order, 't', _r{n}.t, 'v', {null})"
+        without = (
+            f"named_struct('order', {register}.order, 'cell_timestamp', {register}.cell_timestamp,"
+            f" 'value', {nothing(SPARK_TYPE[column.type])})"
+        )
         registers.append(
-            f"CASE WHEN _r{n}.v IS NOT NULL AND {hides} THEN {without} ELSE _r{n} END AS _r{n}"
+            f"CASE WHEN {register}.value IS NOT NULL AND {hides} THEN {without} ELSE {register} END"
+            f" AS {register}"
         )
     return registers
 
@@ -382,14 +392,14 @@ _UNMAPPED_NAME: Final = f"""concat(x.family, ':', CASE
         hex({_BYTE})) ELSE cast({_BYTE} AS string) END), '') END)"""
 
 
-def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFrame:
+def _rows(normal: DataFrame, layout: Layout, *, has_residual: bool) -> DataFrame:
     """The table's columns from normalised registers.
 
     A column shows the value of its register. A row exists if it has a visible value (MRG-7).
     """
     changes = [
-        *(f"_r{n}.order.change" for n in layout.registers),
-        *(f"_f{n}.change" for n in layout.deletions),
+        *(f"_register{n}.order.change" for n in layout.registers),
+        *(f"_deleted{n}.change" for n in layout.deletions),
     ]
     together = (
         f"least({', '.join(changes)}) <=> greatest({', '.join(changes)})" if changes else "true"
@@ -402,12 +412,12 @@ def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFram
         else "cast(null AS map<string, binary>)"
     )
     exists = [
-        *(f"_r{n}.v IS NOT NULL" for n in layout.registers),
+        *(f"_register{n}.value IS NOT NULL" for n in layout.registers),
         *([f"coalesce(size({shown}) > 0, false)"] if has_residual else []),
     ]
-    return settled.selectExpr("*", f"{together} AS _together").selectExpr(
+    return normal.selectExpr("*", f"{together} AS _together").selectExpr(
         *layout.keys,
-        *(f"_r{n}.v AS `{column.name}`" for n, column in enumerate(layout.columns)),
+        *(f"_register{n}.value AS `{column.name}`" for n, column in enumerate(layout.columns)),
         f"{unmapped} AS {UNMAPPED}",
         f"{_state(changes, layout)} AS {STATE}",
         BUCKET,
@@ -416,7 +426,7 @@ def _rows(settled: DataFrame, layout: Layout, *, has_residual: bool) -> DataFram
     )
 
 
-def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
+def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
     """The table's columns if every cell is in `rest`: a column shows the visible cell with the
     greatest cell timestamp (MRG-7).
 
@@ -429,28 +439,31 @@ def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
     )
     columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
     mapped = (
-        " OR ".join(f"(_v{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
+        " OR ".join(f"(_typed{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
         or "false"
     )
     pairs = f"transform(_others, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
     exists = (
         ["coalesce(size(_shown) > 0, false)"]
         if keeps
-        else [f"_v{n} IS NOT NULL" for n, _ in columns]
+        else [f"_typed{n} IS NOT NULL" for n, _ in columns]
     )
     return (
-        settled.selectExpr("*", "filter(_rest, x -> x.value IS NOT NULL) AS _cells")
+        normal.selectExpr("*", "filter(_rest, x -> x.value IS NOT NULL) AS _cells")
         .selectExpr("*", f"filter(_cells, (x, i) -> NOT {has_newer}) AS _shown")
         .selectExpr(
             "*",
             *(
-                f"get(filter(_shown, x -> {is_of(column, 'x')}), 0).value AS _b{n}"
+                f"get(filter(_shown, x -> {is_of(column, 'x')}), 0).value AS _bytes{n}"
                 for n, column in columns
             ),
         )
         .selectExpr(
             "*",
-            *(f"{typed(column.type, column.encoding, f'_b{n}')} AS _v{n}" for n, column in columns),
+            *(
+                f"{typed(column.type, column.encoding, f'_bytes{n}')} AS _typed{n}"
+                for n, column in columns
+            ),
         )
         .selectExpr(
             "*",
@@ -458,7 +471,7 @@ def _rows_of_versions(settled: DataFrame, layout: Layout) -> DataFrame:
         )
         .selectExpr(
             *layout.keys,
-            *(f"_v{n} AS `{column.name}`" for n, column in columns),
+            *(f"_typed{n} AS `{column.name}`" for n, column in columns),
             f"CASE WHEN size(_others) > 0 THEN map_from_entries({pairs}) END AS {UNMAPPED}",
             f"{_state([], layout)} AS {STATE}",
             BUCKET,
@@ -473,15 +486,17 @@ def _state(changes: list[str], layout: Layout) -> str:
     and each deletion.
     """
 
-    def place(order: str, n: int) -> str:
+    def index(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
 
     arrays = {
-        "column_orders": [place(f"_r{n}", n) for n in layout.registers],
-        "column_entries": [f"_r{n}.order.entry_index" for n in layout.registers],
-        "cell_timestamps": [f"_r{n}.t" for n in layout.registers],
-        "family_orders": [place(f"_f{n}", len(layout.registers) + n) for n in layout.deletions],
-        "family_entries": [f"_f{n}.entry_index" for n in layout.deletions],
+        "column_orders": [index(f"_register{n}", n) for n in layout.registers],
+        "column_entries": [f"_register{n}.order.entry_index" for n in layout.registers],
+        "cell_timestamps": [f"_register{n}.cell_timestamp" for n in layout.registers],
+        "family_orders": [
+            index(f"_deleted{n}", len(layout.registers) + n) for n in layout.deletions
+        ],
+        "family_entries": [f"_deleted{n}.entry_index" for n in layout.deletions],
     }
     orders = (
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE"

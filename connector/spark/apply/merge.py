@@ -1,15 +1,20 @@
 """Merges changes with the stored state of their rows: whole buckets, or row by row (TBL-13,
 TBL-16).
+
+If all changes of a read are newer and have no residual, only the visible values of a row matter, so
+its hidden state is not read (`merged_on_read`). Nearly every changed row has one change, and its
+registers are known at once. Only rows with several changes are sorted and merged.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.apply.frames import Keep, broadcast_join
+from connector.spark.apply.frames import Cache, broadcast_join
 from connector.spark.apply.lww_merge import (
     RowRegisters,
     combine,
@@ -17,9 +22,9 @@ from connector.spark.apply.lww_merge import (
     registers_of_rows,
     registers_of_tombstones,
     rows_of,
+    written_columns,
 )
-from connector.spark.apply.merge_on_read import merged_on_read
-from connector.spark.apply.statistics import BatchStatistics
+from connector.spark.apply.statistics import BatchStatistics, FlatChanges
 from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION
 from connector.spark.storage.files import Files
 from connector.spark.storage.layout import Layout
@@ -27,65 +32,64 @@ from connector.spark.storage.table import Table
 from connector.state.apply_level import CHANGES_PER_TASK, MANY_CHANGES, is_row_level
 from connector.state.maintenance_schedule import DataFile
 from connector.state.table_state import TableState
-from connector.tables.column_names import BUCKET
+from connector.tables.column_names import BUCKET, UNMAPPED
+
+IN_ONE_TASK: Final = 250_000
+"""Up to this many changes of a read, one task merges the changes of a row faster than several tasks
+can exchange them.
+"""
+_HAS_COORDINATES: Final = f"coalesce(_other_partition, _other_offset, {BUCKET}) IS NOT NULL"
+"""True for every change. A join that asks for the same columns as another one shares its broadcast
+data.
+"""
 
 
-def is_sparse(table: Table, seen: BatchStatistics, files: Files | None) -> bool:
+def is_sparse(table: Table, statistics: BatchStatistics, files: Files | None) -> bool:
     """Whether the apply is row-level (TBL-13). `files` are those of the table, if they are
     known.
     """
-    if not table.has_vectors or not seen.buckets:
+    if not table.has_vectors or not statistics.buckets:
         return False
-    buckets = {str(bucket) for bucket in seen.buckets}
-    touched = None
+    buckets, touched = {str(bucket) for bucket in statistics.buckets}, None
     if files is not None:
-        known = map(DataFile.of, files.actions())
-        touched = [file for file in known if file.partition in buckets]
-    return is_row_level(seen.changes, touched)
+        all_files = map(DataFile.of, files.actions())
+        touched = [file for file in all_files if file.partition in buckets]
+    return is_row_level(statistics.changes, touched)
 
 
 def merged_buckets(
     table: Table,
-    pivoted: DataFrame,
-    seen: BatchStatistics,
+    changes: FlatChanges,
     before: TableState,
+    *,
     version: int | None = None,
     horizon: int | None = None,
 ) -> DataFrame:
     """All rows of the buckets that a change touches, merged with the changes: `rows_of`.
 
-    `version` is a version of the table; None: the newest. `pivoted` are the changes of the
-    `BatchStatistics`, from `flatten_entries`.
+    `version` is a version of the table; None: the newest.
     """
-    layout = table.layout
+    layout, buckets = table.layout, changes.statistics.buckets
     partitions = (
-        max(1, len(seen.buckets))
-        if layout.buckets > 1
-        else table.spark.sparkContext.defaultParallelism
+        max(1, len(buckets)) if layout.buckets > 1 else table.spark.sparkContext.defaultParallelism
     )
-    touched = F.col(BUCKET).isin(*seen.buckets)
-    known = _known_by(pivoted, layout, seen, partitions)
+    is_touched = F.col(BUCKET).isin(*buckets)
+    tombstones = None
     if table.tombstones.exist(before):
-        buried = table.tombstones.rows(before, layout).where(touched)
-        known = combine(known, registers_of_tombstones(buried, layout, partitions), layout, "left")
-    known = combine(
-        known,
-        registers_of_rows(table.rows(version).where(touched), layout, partitions),
-        layout,
-        "full",
+        tombstones = table.tombstones.rows(before, layout).where(is_touched)
+    old = table.rows(version).where(is_touched)
+    registers = _with_stored(
+        _registers_of(changes, layout, partitions), tombstones, old, layout, partitions
     )
-    return rows_of(
-        known, layout, has_residual=before.has_residual or seen.has_residual, horizon=horizon
-    )
+    return _rows(registers, changes, before, layout, horizon)
 
 
 def merged_rows(
     table: Table,
-    pivoted: DataFrame,
-    seen: BatchStatistics,
+    changes: FlatChanges,
     before: TableState,
     version: int,
-    keep: Keep,
+    cache: Cache,
     *,
     files: Files | None = None,
     horizon: int | None = None,
@@ -96,103 +100,188 @@ def merged_rows(
     `files` are the files of the version, if they are known. They are read once. If the changes
     alone decide the new rows, only the key columns are read.
     """
-    layout, is_said, tasks = table.layout, seen.overwrites_rows(before), _tasks(table, seen)
+    layout, statistics = table.layout, changes.statistics
+    overwrites = statistics.overwrites_rows(before)
     rows = files.rows() if files else table.rows(version)
-    rows = rows.selectExpr(*([BUCKET, *layout.keys] if is_said else ["*"]), *ROW_LOCATION)
-    remembers = not is_said and table.tombstones.exist(before)
-    if remembers:
+    rows = rows.selectExpr(*([BUCKET, *layout.keys] if overwrites else ["*"]), *ROW_LOCATION)
+    has_tombstones = not overwrites and table.tombstones.exist(before)
+    if has_tombstones:
         rows = rows.unionByName(table.tombstones.rows(before, layout), allowMissingColumns=True)
-    found = keep(
-        broadcast_join(
-            rows, pivoted.select(BUCKET, *layout.keys), layout, "left_semi", seen.changes
-        ),
-        eager=True,
-    )
-    # A single task needs no exchange.
-    partitions, (pivoted, found) = (
-        (None, (pivoted.coalesce(1), found.coalesce(1)))
-        if tasks == 1
-        else (tasks, (pivoted, found))
-    )
-    old = found.where(f"{FILE} IS NOT NULL")
-    known = _known_by(pivoted, layout, seen, partitions)
-    if not is_said:
-        buried = found.where(f"{FILE} IS NULL") if remembers else None
-        known = _with_memory(known, buried, old, layout, partitions)
-    return rows_of(
-        known, layout, has_residual=before.has_residual or seen.has_residual, horizon=horizon
-    ), old.select(FILE, ROW)
+    keys = changes.rows.select(BUCKET, *layout.keys)
+    stored = cache(broadcast_join(rows, keys, layout, "left_semi", statistics.changes), eager=True)
+    partitions: int | None = _tasks(table, statistics)
+    if partitions == 1:  # a single task needs no exchange
+        partitions = None
+        changes, stored = replace(changes, rows=changes.rows.coalesce(1)), stored.coalesce(1)
+    old = stored.where(f"{FILE} IS NOT NULL")
+    registers = _registers_of(changes, layout, partitions)
+    if not overwrites:
+        tombstones = stored.where(f"{FILE} IS NULL") if has_tombstones else None
+        registers = _with_stored(registers, tombstones, old, layout, partitions)
+    return _rows(registers, changes, before, layout, horizon), old.select(FILE, ROW)
 
 
 def merged_view(
-    table: Table,
-    pivoted: DataFrame,
-    seen: BatchStatistics,
-    before: TableState,
-    version: int,
-    keep: Keep,
+    table: Table, changes: FlatChanges, before: TableState, version: int, cache: Cache
 ) -> DataFrame:
     """The rows that readers would see if the changes were applied. Nothing is written.
 
-    `version` is that of the commit `before`. `pivoted` are the changes of the `BatchStatistics`,
-    from `flatten_entries`. If the changes are few, rows that no change touches are passed on
-    unchanged.
+    `version` is that of the commit `before`. If the changes are few, rows that no change touches
+    are passed on unchanged.
     """
-    layout, shown = table.layout, table.layout.shown
-    if seen.changes > MANY_CHANGES:
-        others = table.rows(version).where(~F.col(BUCKET).isin(*seen.buckets))
-        return (
-            merged_buckets(table, pivoted, seen, before, version)
-            .where("_exists")
-            .selectExpr(*shown)
-            .union(others.selectExpr(*shown))
-        )
-    rows, tasks = table.rows(version), _tasks(table, seen)
-    if layout.registered and seen.is_all_newer(before):
-        return merged_on_read(rows, pivoted, layout, tasks, seen.changes, all_whole=seen.all_whole)
-    known = _known_by(pivoted, layout, seen, tasks)
-    known = replace(known, frame=keep(known.frame))
-    touched = known.frame.select(BUCKET, *layout.keys)
+    layout, shown, statistics = table.layout, table.layout.shown, changes.statistics
+    count, rows = statistics.changes, table.rows(version)
+    if count > MANY_CHANGES:
+        others = rows.where(~F.col(BUCKET).isin(*statistics.buckets))
+        merged = merged_buckets(table, changes, before, version=version)
+        return merged.where("_exists").selectExpr(*shown).union(others.selectExpr(*shown))
+    tasks = _tasks(table, statistics)
+    if layout.registered and statistics.is_all_newer(before):
+        return merged_on_read(rows, changes, layout, tasks)
+    registers = _registers_of(changes, layout, tasks)
+    registers = replace(registers, frame=cache(registers.frame))
+    touched = registers.frame.select(BUCKET, *layout.keys)
     others = broadcast_join(
-        rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", seen.changes
+        rows.selectExpr(*shown, BUCKET), touched, layout, "left_anti", count
     ).selectExpr(*shown)
-    old = broadcast_join(rows, touched, layout, "left_semi", seen.changes)
-    buried = None
+    old = broadcast_join(rows, touched, layout, "left_semi", count)
+    tombstones = None
     if table.tombstones.exist(before):
-        tombstones = table.tombstones.rows(before, layout)
-        buried = broadcast_join(tombstones, touched, layout, "left_semi", seen.changes)
-    merged = rows_of(
-        _with_memory(known, buried, old, layout, tasks),
-        layout,
-        has_residual=before.has_residual or seen.has_residual,
-    )
+        all_tombstones = table.tombstones.rows(before, layout)
+        tombstones = broadcast_join(all_tombstones, touched, layout, "left_semi", count)
+    registers = _with_stored(registers, tombstones, old, layout, tasks)
+    merged = _rows(registers, changes, before, layout)
     return others.union(merged.where("_exists").selectExpr(*shown))
 
 
-def _tasks(table: Table, seen: BatchStatistics) -> int:
+def merged_on_read(
+    rows: DataFrame, changes: FlatChanges, layout: Layout, partitions: int
+) -> DataFrame:
+    """The rows that readers see: the table's `rows` merged with changes that are all newer and have
+    no residual.
+    """
+    keys, count = [BUCKET, *layout.keys], changes.statistics.changes
+    visible = rows.selectExpr(*layout.shown, BUCKET)
+    coordinates = changes.rows.selectExpr(
+        *keys, "_partition AS _other_partition", "_offset AS _other_offset"
+    )
+    written = _written_by_changes(changes, coordinates, layout, partitions)
+    if changes.statistics.all_whole:
+        others = broadcast_join(
+            visible, coordinates, layout, "left_anti", count, also=_HAS_COORDINATES
+        )
+        new = written
+    else:
+        # These are separate queries. In one query, each step would make Delta list the files of all
+        # its tables again.
+        written = written.localCheckpoint(eager=False)
+        existing = broadcast_join(
+            rows.selectExpr(*keys), written.selectExpr(*keys), layout, "left_semi", count
+        ).localCheckpoint(eager=False)
+        others = _with_written(visible, written, layout, count)
+        new = broadcast_join(written, existing, layout, "left_anti", count)
+    return others.selectExpr(*layout.shown).union(_new_rows(new, layout).selectExpr(*layout.shown))
+
+
+def _with_written(rows: DataFrame, written: DataFrame, layout: Layout, count: int) -> DataFrame:
+    """The rows with the values in `written`. A row without any value is removed (MRG-7)."""
+    values = {
+        column.name: f"CASE WHEN _written{n} THEN _value{n} ELSE `{column.name}` END"
+        for n, column in enumerate(layout.columns)
+    }
+    exists = " OR ".join(
+        ["_written0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())]
+    )
+    shown = [f"{values.get(name, f'`{name}`')} AS `{name}`" for name in rows.columns]
+    return broadcast_join(rows, written, layout, "left", count).where(exists).selectExpr(*shown)
+
+
+def _new_rows(written: DataFrame, layout: Layout) -> DataFrame:
+    """The new rows, of which only the values in `written` are known."""
+    columns = [f"_value{n} AS `{column.name}`" for n, column in enumerate(layout.columns)]
+    exists = " OR ".join(f"_value{n} IS NOT NULL" for n in layout.registers)
+    return written.where(exists).selectExpr(
+        *layout.keys, *columns, f"cast(null AS map<string, binary>) AS {UNMAPPED}"
+    )
+
+
+def _written_by_changes(
+    changes: FlatChanges, coordinates: DataFrame, layout: Layout, partitions: int
+) -> DataFrame:
+    """The values that the changes write: `written_columns`. `coordinates` are those of the same
+    changes.
+    """
+    # Copies of one replay have the same order, but each one has its own offset in the topic.
+    is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
+    count = changes.statistics.changes
+    single, several = (
+        broadcast_join(changes.rows, coordinates, layout, how, count, also=is_another)
+        for how in ("left_anti", "left_semi")
+    )
+    several, shuffled = (
+        (several.coalesce(1), None) if count <= IN_ONE_TASK else (several, partitions)
+    )
+    registers = _registers_of(replace(changes, rows=several), layout, shuffled)
+    return _written_by_single(single, layout).union(written_columns(registers, layout))
+
+
+def _written_by_single(changes: DataFrame, layout: Layout) -> DataFrame:
+    """The values of changes that are each the only one of its row: `written_columns`."""
+    deletions = [f"_deletion{layout.families.index(column.family)}" for column in layout.registered]
+    is_written = [
+        f"(_entry{n} IS NOT NULL OR {deletion} IS NOT NULL) AS _written{n}"
+        for n, deletion in enumerate(deletions)
+    ]
+    values = [
+        f"CASE WHEN {deletion} IS NULL OR {deletion} < _entry{n} THEN _typed{n} END AS _value{n}"
+        for n, deletion in enumerate(deletions)
+    ]
+    return changes.selectExpr(BUCKET, *layout.keys, *is_written, *values)
+
+
+def _tasks(table: Table, statistics: BatchStatistics) -> int:
     """The number of tasks for few changes. Starting one more task would take longer than its
     work.
     """
-    most = len(seen.buckets) if table.layout.buckets > 1 else 1 + seen.changes // CHANGES_PER_TASK
+    most = (
+        len(statistics.buckets)
+        if table.layout.buckets > 1
+        else 1 + statistics.changes // CHANGES_PER_TASK
+    )
     return max(1, min(most, table.spark.sparkContext.defaultParallelism))
 
 
-def _with_memory(
-    known: RowRegisters,
-    buried: DataFrame | None,
+def _registers_of(changes: FlatChanges, layout: Layout, partitions: int | None) -> RowRegisters:
+    statistics = changes.statistics
+    return registers_of_changes(
+        changes.rows,
+        layout,
+        partitions,
+        all_whole=statistics.all_whole,
+        has_residual=statistics.has_residual,
+    )
+
+
+def _with_stored(
+    registers: RowRegisters,
+    tombstones: DataFrame | None,
     old: DataFrame,
     layout: Layout,
     partitions: int | None,
 ) -> RowRegisters:
     """Merge with the tombstones of the touched rows, and with the `old` rows."""
-    if buried is not None:
-        known = combine(known, registers_of_tombstones(buried, layout, partitions), layout, "left")
-    return combine(known, registers_of_rows(old, layout, partitions), layout, "full")
+    if tombstones is not None:
+        of_tombstones = registers_of_tombstones(tombstones, layout, partitions)
+        registers = combine(registers, of_tombstones, layout, "left")
+    return combine(registers, registers_of_rows(old, layout, partitions), layout, "full")
 
 
-def _known_by(
-    pivoted: DataFrame, layout: Layout, seen: BatchStatistics, partitions: int | None
-) -> RowRegisters:
-    return registers_of_changes(
-        pivoted, layout, partitions, all_whole=seen.all_whole, has_residual=seen.has_residual
-    )
+def _rows(
+    registers: RowRegisters,
+    changes: FlatChanges,
+    before: TableState,
+    layout: Layout,
+    horizon: int | None = None,
+) -> DataFrame:
+    has_residual = before.has_residual or changes.statistics.has_residual
+    return rows_of(registers, layout, has_residual=has_residual, horizon=horizon)

@@ -21,13 +21,13 @@ from dataclasses import dataclass, replace
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.dead_letters.envelope import DeadLetter
-from connector.errors import ErrorCode, TableError, WriterConflictError
+from connector.errors.tables import table_changed_during_rebuild, table_missing
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.apply.statistics import check_changelog
 from connector.spark.cluster import repeating
-from connector.spark.failures import applying, explained
+from connector.spark.failures import applying
 from connector.spark.sql import literal_rows
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, rows_in
@@ -87,23 +87,7 @@ def rebuild(
     if the changelog is not complete. Raises `WriterConflictError` if another process applies to the
     table meanwhile. Raises `DeliveryError`. The table is then unchanged.
     """
-    log = DeltaLog(spark, places.data(path))
-    old = log.newest_of_lowmark()
-    if old is None or old.stored is None or old.stored.get("table") != definition.name:
-        raise TableError(
-            ErrorCode.TABLE_MISSING,
-            f"There is no table {definition.name} of lowmark at {path}",
-            "No change was applied to it yet, or another table is in this folder",
-            "Start the pipeline, which fills the table from the changelog",
-            table=definition.name,
-            path=path,
-        )
-    properties = log.properties()
-    existing, ids = from_properties(properties)
-    check_compatible(existing, definition)
-    successor = Successor(
-        spark, path, definition, assign_ids(ids, definition, cut.batch), old, properties
-    )
+    successor = _open_successor(spark, path, definition, cut.batch)
     before = successor.before
     check_changelog(successor, before, changelog.newest())
 
@@ -114,14 +98,11 @@ def rebuild(
         on_step(reached)
         successor.check_alone()
 
-    holds_more = cut.low_watermark is None or before.highest_applied >= cut.low_watermark
-    cut = replace(cut, ignores_watermark=cut.ignores_watermark or holds_more)
+    has_more = cut.low_watermark is None or before.highest_applied >= cut.low_watermark
     with applying(definition.name):
         applied = apply(
-            successor,
-            changelog,
-            definition.source,
-            cut,
+            *(successor, changelog, definition.source),
+            replace(cut, ignores_watermark=cut.ignores_watermark or has_more),
             publish=publish_new,
             on_step=step,
             discarded=discarded,
@@ -138,8 +119,22 @@ def rebuild(
         after, misfits = successor.table_state(), _misfits(successor)
         return Rebuilt(before, after, applied.changes, applied.letters, misfits)
 
-    # The table is replaced: lost executors must not repeat the whole rebuild any more.
+    # The table is replaced: lost executors must not repeat the whole rebuild.
     return repeating(result, f"table {definition.name}")
+
+
+def _open_successor(
+    spark: SparkSession, path: str, definition: TableDefinition, batch: int
+) -> Successor:
+    """The table that will replace the one at `path`. New columns begin after `batch`."""
+    log = DeltaLog(spark, paths.data(path))
+    old = log.newest_of_lowmark()
+    if old is None or old.stored is None or old.stored.get("table") != definition.name:
+        raise table_missing(path, definition.name)
+    properties = log.properties()
+    existing, ids = from_properties(properties)
+    check_compatible(existing, definition)
+    return Successor(spark, path, definition, assign_ids(ids, definition, batch), old, properties)
 
 
 class Successor(Table):
@@ -158,7 +153,7 @@ class Successor(Table):
         properties: Mapping[str, str],
     ) -> None:
         self._ids, self._old = ids, old
-        with reading(places.data(path)):
+        with reading(paths.data(path)):
             self.before = TableState.from_json(old.stored or {})
         self._new_letters = 0
         self._committed: TableState | None = None
@@ -202,7 +197,7 @@ class Successor(Table):
         meanwhile.
         """
         if self._committed is None and self._log_of_old().version != self._old.version:
-            raise self._changed_meanwhile()
+            raise table_changed_during_rebuild(self._definition.name)
 
     def commit(
         self,
@@ -234,10 +229,10 @@ class Successor(Table):
         writer = writer.option("txnAppId", self._app_id).option(
             "txnVersion", str(table_state.apply_number)
         )
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             writer.replace()
         if self._log_of_old().stored != table_state.to_json(self._definition.name):
-            raise self._changed_meanwhile()
+            raise table_changed_during_rebuild(self._definition.name)
         self._committed = table_state
 
     def _going_on(self, made: TableState) -> TableState:
@@ -273,21 +268,12 @@ class Successor(Table):
         assert newest is not None
         return newest
 
-    def _changed_meanwhile(self) -> WriterConflictError:
-        return WriterConflictError(
-            ErrorCode.TABLE_CHANGED,
-            f"Another process committed to table {self._definition.name} during the rebuild",
-            "The pipeline applies changes to the table",
-            "Stop the pipeline and rebuild the table again. This rebuild has changed nothing",
-            table=self._definition.name,
-        )
-
 
 def _misfits(table: Table) -> int:
     names = [unmapped_name(*column.cell) for _, column, _ in table.layout.late]
     if not names:
         return 0
     cells = F.filter(F.map_keys(UNMAPPED), lambda name: name.isin(*names))
-    found = table.rows().where(f"{UNMAPPED} IS NOT NULL").agg(F.sum(F.size(cells))).first()
-    assert found is not None
-    return int(found[0] or 0)
+    row = table.rows().where(f"{UNMAPPED} IS NOT NULL").agg(F.sum(F.size(cells))).first()
+    assert row is not None
+    return int(row[0] or 0)

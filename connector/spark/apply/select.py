@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector.spark.apply.blocked_rows import BlockedFrom, Holding, with_waits
+from connector.spark.apply.blocked_rows import BlockedFrom, BlockedRows, mark_blocked
 from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
 from connector.spark.apply.statistics import BatchStatistics, analyze, unapplied
 from connector.spark.sql import constant
@@ -30,8 +30,8 @@ def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> Dat
         f" {constant(before.target_watermark or 0, 'kafka_partition')}"
     )
     return (
-        with_waits(since, before.blocked_rows, spark)
-        .where(f"waits OR {is_new} OR {above}")
+        mark_blocked(since, before.blocked_rows, spark)
+        .where(f"is_blocked OR {is_new} OR {above}")
         .select(*since.columns)
     )
 
@@ -40,57 +40,42 @@ def select_changes(
     changes: DataFrame,
     layout: Layout,
     before: TableState,
-    holding: Holding | None,
+    blocked: BlockedRows | None,
     publish: Callable[[DataFrame], object],
 ) -> tuple[DataFrame, BatchStatistics, BlockedFrom | None]:
-    """The changes that can be merged, their statistics, and the changes that wait.
+    """The changes that can be merged, their statistics, and where the changes that wait begin.
 
     `publish` gets the changes that the table cannot hold. The statistics count them. The later
     changes of a blocked row wait, also those that the table cannot hold. Each change is validated
     once, when it no longer waits.
     """
-    if holding is None:
-        seen = analyze(changes, layout, before)
-        letters, good = _judged(changes, seen, layout)
-        if letters is not None:
-            publish(letters)
-        return good, seen, None
-    changes, waiting = holding.split(changes)
-    seen = analyze(changes, layout, before)
-    letters, good = _judged(changes, seen, layout)
-    if letters is None:
-        return good, seen, waiting
-    holding.add(letters)
-    letters, later_letters = holding.split(letters)
-    good, later = holding.split(good)
+    first = None
+    if blocked is not None:
+        changes, first = blocked.split(changes)
+    statistics = analyze(changes, layout, before).statistics
+    if not statistics.unreadable:
+        return changes, statistics, first
+    coordinates = unreadable(changes, layout)
+    letters = changes.join(coordinates, [*RECORD_COORDINATES], "left_semi")
+    good = changes.join(coordinates, [*RECORD_COORDINATES], "left_anti")
+    if blocked is None:
+        publish(letters)
+        return good, statistics, None
+    blocked.add(letters)
+    letters, later_letters = blocked.split(letters)
+    good, later = blocked.split(good)
     publish(letters)
     if later_letters is None and later is None:
-        return good, seen, waiting
-    count, again = letters.count(), analyze(good, layout, before)
+        return good, statistics, first
+    count, of_good = letters.count(), analyze(good, layout, before).statistics
     return (
         good,
-        replace(again, changes=again.changes + count, unreadable=count),
-        earliest(waiting, later_letters, later),
+        replace(of_good, changes=of_good.changes + count, unreadable=count),
+        _earliest(first, later_letters, later),
     )
 
 
-def _judged(
-    changes: DataFrame, seen: BatchStatistics, layout: Layout
-) -> tuple[DataFrame | None, DataFrame]:
-    """The changes that the table cannot hold, or None, and the other changes."""
-    if not seen.unreadable:
-        return None, changes
-    bad = unreadable(changes, layout)
-    return changes.join(bad, [*RECORD_COORDINATES], "left_semi"), changes.join(
-        bad, [*RECORD_COORDINATES], "left_anti"
-    )
-
-
-def earliest(*several: BlockedFrom | None) -> BlockedFrom | None:
+def _earliest(*several: BlockedFrom | None) -> BlockedFrom:
     """The smallest batch and the smallest commit timestamp of all."""
-    found = [waiting for waiting in several if waiting is not None]
-    return (
-        BlockedFrom(min(one.batch for one in found), min(one.committed for one in found))
-        if found
-        else None
-    )
+    batches, times = zip(*filter(None, several), strict=True)
+    return BlockedFrom(min(batches), min(times))

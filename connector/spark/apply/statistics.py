@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.errors import ErrorCode, TableError
+from connector.errors.changelog import changelog_trimmed
 from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
-from connector.spark.apply.frames import Keep, keep_nothing
+from connector.spark.apply.frames import Cache, uncached
 from connector.spark.sql import constant
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
@@ -72,62 +71,50 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
     batch, identity = (newest.ingest_batch, newest.changelog_id) if newest else (0, None)
     before.check_changelog(table.layout.definition.name, batch, identity)
     if newest is not None and newest.trimmed_to > before.complete_to_batch:
-        raise TableError(
-            ErrorCode.CHANGELOG_TRIMMED,
-            f"Table {table.layout.definition.name} needs the changelog from batch"
-            f" {before.complete_to_batch + 1} on, but the changes of the changelog begin at batch"
-            f" {newest.trimmed_to + 1}",
-            "The older changes were deleted (`changelog_retention`). A new or rebuilt table needs"
-            " all changes",
-            "Send a backfill to a stream with another name, and declare a table on that stream",
-            table=table.layout.definition.name,
-            stream=table.layout.definition.stream,
-        )
+        definition = table.layout.definition
+        needed, first = before.complete_to_batch + 1, newest.trimmed_to + 1
+        raise changelog_trimmed(definition.name, definition.stream, needed, first)
 
 
 def unapplied(
     before: TableState,
     batch: str = "ingest_batch",
     committed: str = "unix_micros(commit_timestamp)",
-    place: str = "kafka_partition",
+    integer: str = "kafka_partition",
 ) -> str:
     """Whether a change is not in the table yet, as SQL over changes after the last batch without a
-    deferred change.
+    deferred change. `integer` is the second argument of `constant`.
     """
     if before.apply_watermark is None or before.complete_to_batch == before.to_batch:
         return "true"
     return (
-        f"({batch} > {constant(before.to_batch, place)} OR {committed} >="
-        f" {constant(before.apply_watermark, place)})"
+        f"({batch} > {constant(before.to_batch, integer)} OR {committed} >="
+        f" {constant(before.apply_watermark, integer)})"
     )
 
 
-def analyze(changes: DataFrame, layout: Layout, before: TableState) -> BatchStatistics:
-    """The statistics of all changes. It is fast if all are plain. `analyze_once` explains them."""
-    return analyze_once(changes, layout, before).seen
+@dataclass(frozen=True, slots=True)
+class FlatChanges:
+    """The changes to merge, from `flatten_entries`, with their statistics.
 
-
-class OnePass(NamedTuple):
-    """The statistics of the changes to merge, and `deferred_from`: the oldest batch with a deferred
-    change. None: there is no such change.
+    `deferred_from` is the oldest batch with a deferred change. None: there is no such change.
     """
 
-    seen: BatchStatistics
-    pivoted: DataFrame
-    deferred_from: int | None
+    rows: DataFrame
+    statistics: BatchStatistics
+    deferred_from: int | None = None
 
 
-def analyze_once(
+def analyze(
     changes: DataFrame,
     layout: Layout,
     before: TableState,
-    keep: Keep = keep_nothing,
+    cache: Cache = uncached,
     *,
     is_new: str = "true",
     is_deferred: str = "false",
-) -> OnePass:
-    """Read the changes once, or twice if not all are plain. `keep` may store their
-    `flatten_entries` meanwhile.
+) -> FlatChanges:
+    """Read the changes once, or twice if not all are plain. `cache` may store them meanwhile.
 
     `is_new` and `is_deferred` are conditions on `_committed` and `_batch` of `flatten_entries`.
     Changes that are new and not deferred are merged.
@@ -136,42 +123,39 @@ def analyze_once(
     that was merged before. If the newest change of a row leaves a cell and the stored state has
     nothing newer, the row exists. Only a table ordered by commit knows what is newer.
     """
-    counts = f"({is_new}) AND NOT ({is_deferred})"
-    found = None
-    for all_plain in (True, False) if layout.registered else (False,):
-        pivoted = keep(flatten_entries(changes, layout, all_plain=all_plain))
-        seen, deferred_from = _analyzed(pivoted, layout, before, counts, is_deferred)
-        found = OnePass(seen, pivoted.where(counts), deferred_from)
-        if found.seen.all_plain:
-            break
-    assert found is not None
-    return found
+    is_merged = f"({is_new}) AND NOT ({is_deferred})"
+    if layout.registered:
+        rows = cache(flatten_entries(changes, layout, all_plain=True))
+        statistics, deferred_from = _analyzed(rows, layout, before, is_merged, is_deferred)
+        if statistics.all_plain:
+            return FlatChanges(rows.where(is_merged), statistics, deferred_from)
+    rows = cache(flatten_entries(changes, layout))
+    statistics, deferred_from = _analyzed(rows, layout, before, is_merged, is_deferred)
+    return FlatChanges(rows.where(is_merged), statistics, deferred_from)
 
 
 def _analyzed(
-    pivoted: DataFrame, layout: Layout, before: TableState, counts: str, is_deferred: str
+    rows: DataFrame, layout: Layout, before: TableState, is_merged: str, is_deferred: str
 ) -> tuple[BatchStatistics, int | None]:
-    """The statistics of the changes in `pivoted` that count, and the oldest batch with a deferred
-    change.
-    """
-    good = f"({counts}) AND NOT _unreadable"
+    """The statistics of the changes that are merged, and the oldest batch with a deferred one."""
+    good = f"({is_merged}) AND NOT _unreadable"
     highest = constant(before.highest_applied, "_partition")
     may_be_older = (
         f"_committed <= {highest}" if layout.definition.order is OrderBy.COMMIT else "true"
     )
-    seen = [
-        F.expr(f"count_if({counts})").alias("changes"),
-        F.expr(f"count_if(({counts}) AND _unreadable)").alias("unreadable"),
-        F.expr(f"count_if({good} AND (_may_remove OR {may_be_older}))").alias("may_remove"),
-        F.expr(f"count_if({good} AND _rest IS NOT NULL) > 0").alias("has_residual"),
-        F.expr(f"count_if(({counts}) AND NOT _plain) = 0").alias("all_plain"),
-        F.expr(f"count_if(({counts}) AND NOT _whole) = 0").alias("all_whole"),
-        F.expr(f"collect_set(CASE WHEN {good} THEN {BUCKET} END)").alias("buckets"),
-        F.expr(f"count_if({good} AND {may_be_older}) = 0").alias("all_newer"),
-        F.expr(f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)").alias("highest"),
-        F.expr(f"min(CASE WHEN {is_deferred} THEN _batch END)").alias("deferred_from"),
-    ]
-    row = pivoted.agg(*seen).first()
+    texts = {
+        "changes": f"count_if({is_merged})",
+        "unreadable": f"count_if(({is_merged}) AND _unreadable)",
+        "may_remove": f"count_if({good} AND (_may_remove OR {may_be_older}))",
+        "has_residual": f"count_if({good} AND _rest IS NOT NULL) > 0",
+        "all_plain": f"count_if(({is_merged}) AND NOT _plain) = 0",
+        "all_whole": f"count_if(({is_merged}) AND NOT _whole) = 0",
+        "buckets": f"collect_set(CASE WHEN {good} THEN {BUCKET} END)",
+        "all_newer": f"count_if({good} AND {may_be_older}) = 0",
+        "highest": f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)",
+        "deferred_from": f"min(CASE WHEN {is_deferred} THEN _batch END)",
+    }
+    row = rows.agg(*(F.expr(text).alias(name) for name, text in texts.items())).first()
     assert row is not None
     values = row.asDict()
     deferred_from = values.pop("deferred_from")

@@ -56,8 +56,8 @@ def incomplete_transactions(
 
 def _is_one_of(transactions: Sequence[TransactionGap | IncompleteTransaction]) -> Column:
     """Only files with one of the commit timestamps are read."""
-    times = sorted({one.commit_timestamp for one in transactions})
-    ids = sorted({one.server_transaction_id for one in transactions})
+    times = sorted({transaction.commit_timestamp for transaction in transactions})
+    ids = sorted({transaction.server_transaction_id for transaction in transactions})
     listed = ", ".join(f"timestamp_micros({time}L)" for time in times)
     return F.expr(f"commit_timestamp IN ({listed})") & F.expr(_LISTED_ID).isin(ids)
 
@@ -87,10 +87,10 @@ def count_rows_of(releases: ReleaseProgress, changelog: ChangelogReader, to: int
     """
     first = releases.first_batch()
     ranges = [
-        (n, one.stream, one.first, one.upto, releases.streams[one.stream].first_batch)
+        (n, rows.stream, rows.first, rows.upto, releases.streams[rows.stream].first_batch)
         for n, wanted in enumerate(releases.wanted())
-        for one in wanted
-        if one.stream in releases.streams
+        for rows in wanted
+        if rows.stream in releases.streams
     ]
     if first is None or not ranges:
         return {}
@@ -104,6 +104,6 @@ def count_rows_of(releases: ReleaseProgress, changelog: ChangelogReader, to: int
     is_wanted = F.expr(
         "stream = _stream AND row >= _first AND row < _upto AND ingest_batch >= _since"
     )
-    found = staged.join(F.broadcast(wanted), is_wanted)
-    counted = found.groupBy("n").agg(F.countDistinct("stream", "row").alias("rows")).collect()
+    rows = staged.join(F.broadcast(wanted), is_wanted)
+    counted = rows.groupBy("n").agg(F.countDistinct("stream", "row").alias("rows")).collect()
     return {row["n"]: row["rows"] for row in counted}

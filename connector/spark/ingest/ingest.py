@@ -21,13 +21,14 @@ from pyspark.sql import DataFrame
 from connector.config.settings import StreamConfig
 from connector.dead_letters.envelope import DeadLetter
 from connector.dead_letters.ledger import ExternalDeadLetters
-from connector.errors import ErrorCode, StreamHaltedError
+from connector.errors.changelog import rejected_ratio_exceeded
 from connector.records import codec
 from connector.spark.ingest.completeness import count_rows_of, incomplete_transactions
 from connector.spark.ingest.replays import UNSEEN_REPLAY, with_replays, without_replays
 from connector.spark.ingest.source import Topic, is_time_overflow, pieces, with_arrivals
 from connector.spark.ingest.validate import (
     UNSEEN_SCHEMA,
+    RecordRules,
     schema_ids,
     unknown_fields,
     validated,
@@ -73,21 +74,18 @@ class IngestPorts:
     - `publish` delivers dead letters, or raises. It returns how many there were.
     - `now` is the time in microseconds.
     - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `earliest` returns the first offset of every Kafka partition.
     - `count_rows` counts the rows of a batch in the files of the changelog.
+    - `earliest` returns the first offset of every Kafka partition.
     - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
-      id, and raises if the registry does not answer. Without the function, no registry is
-      configured.
-    - `ends` returns the stream partitions of this stream that operators want closed, with numbers
-      greater than the given one (WMK-8).
-    - `releases` returns the transactions of this stream that operators released, with numbers
-      greater than the given one (ING-2). `row_releases` does the same for releases of rows that are
-      withheld (WRS-18).
+      id, and raises if the registry does not answer. None: no registry is configured.
+    - `closed_partitions` returns the stream partitions that operators want closed, with numbers
+      greater than the given one (WMK-8). `releases` does the same for transactions that they
+      released (ING-2), and `row_releases` for releases of rows that are withheld (WRS-18).
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `outside` continues the count of external dead letters, as far as Kafka shows them. The second
-      argument is how many ingest has published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. Without
-      the function, the places of keys are not checked (ING-1).
+    - `external_dead_letters` continues their count, as far as Kafka shows them. The second argument
+      is how many ingest has published since (DLQ-7).
+    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. None: the
+      Kafka partitions of keys are not checked (ING-1).
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """
@@ -99,12 +97,12 @@ class IngestPorts:
     count_rows: CountRows
     earliest: Callable[[], Mapping[int, int]]
     schema_by_id: Callable[[int], str | None] | None = None
-    ends: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
+    closed_partitions: Callable[[int], Sequence[ClosePartition]] = lambda taken_to: ()
     releases: Callable[[int], Sequence[ReleaseTransaction]] = lambda taken_to: ()
     row_releases: Callable[[int], Sequence[ReleaseRows]] = lambda taken_to: ()
     discarded: Callable[[], frozenset[str]] = frozenset
-    outside: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = lambda known, published: (
-        known
+    external_dead_letters: Callable[[ExternalDeadLetters, int], ExternalDeadLetters] = (
+        lambda count, published: count
     )
     partition_of: Callable[[bytes, int], int] | None = None
     open_transactions: Callable[[], Iterable[OpenTransaction]] = tuple
@@ -118,7 +116,7 @@ class Ingest:
         self,
         stream: StreamConfig,
         changelog: Changelog,
-        world: IngestPorts,
+        ports: IngestPorts,
         *,
         known_tables: frozenset[str],
         known_families: frozenset[str] = frozenset(),
@@ -127,7 +125,7 @@ class Ingest:
     ) -> None:
         self._stream = stream
         self._changelog = changelog
-        self._world = world
+        self._ports = ports
         self._known_tables = known_tables
         self._known_families = known_families
         self._only_tables = known_tables if reject_unknown_tables else None
@@ -143,21 +141,21 @@ class Ingest:
 
         `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
         Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
-        `BrokerError`, `DeliveryError`, `StorageError`, `StreamHaltedError`. After all but the
+        `BrokerError`, `DeliveryError`, `TableError`, `StreamHaltedError`. After all but the
         last, the batch must be run again.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()
-        topic = self._world.topic()
+        topic = self._ports.topic()
         batch = self._changelog.find(offsets, topic.topic_id)
         if batch is None:
             self.recover()
             try:
                 batch = self._log(rows, offsets, topic)
             except (PySparkException, Py4JError) as error:
-                if self._world.read is None or not is_time_overflow(error):
+                if self._ports.read is None or not is_time_overflow(error):
                     raise
-                return self._read_again(offsets, topic, self._world.read)
+                return self._read_again(offsets, topic, self._ports.read)
         self._on_step("logged")
         return self._follow_up(batch)
 
@@ -192,7 +190,7 @@ class Ingest:
         """Raise `TopicError` if the topic cannot be read on from where the changelog ends. Call it
         before reading.
         """
-        topic = self._world.topic()
+        topic = self._ports.topic()
         self._changelog.check_topic(topic.topic_id, topic.kafka_partitions)
 
     def is_at_end(self) -> bool:
@@ -200,11 +198,11 @@ class Ingest:
         another topic.
         """
         newest = self._changelog.newest()
-        if newest is None or self._world.topic().topic_id != newest.topic_id:
+        if newest is None or self._ports.topic().topic_id != newest.topic_id:
             return False
-        return same(newest.offsets.end, self._world.high_watermarks())
+        return same(newest.offsets.end, self._ports.high_watermarks())
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
         are as fresh as now (TBL-16).
 
@@ -218,20 +216,20 @@ class Ingest:
         )
         if newest is None or progress.ingest_batch != newest.ingest_batch:
             return
-        if self._world.topic().topic_id != newest.topic_id:
+        if self._ports.topic().topic_id != newest.topic_id:
             return
         ends, is_at_end = newest.offsets.end, asked.is_contained(newest.offsets.end)
         if is_at_end:
-            self._changelog.refresh(asked)
+            self._changelog.write_freshness(asked)
         if asked.at - self._counted_at < COUNT_EVERY_US:
             return
         self._counted_at = asked.at
-        hiding = () if is_at_end else still_hiding(self._world.open_transactions(), ends)
+        hiding = () if is_at_end else still_hiding(self._ports.open_transactions(), ends)
         if is_at_end or hiding:
-            counted = self._with_outside(progress.refreshed(ends, asked, hiding), 0)
-            known = (progress.external_dead_letters, progress.open_transactions)
-            if (counted.external_dead_letters, counted.open_transactions) != known:
-                self._changelog.renew(counted)
+            counted = self._with_external_dead_letters(progress.refreshed(ends, asked, hiding), 0)
+            before = (progress.external_dead_letters, progress.open_transactions)
+            if (counted.external_dead_letters, counted.open_transactions) != before:
+                self._changelog.update_progress(counted)
 
     def take_requests(self) -> bool:
         """Close the stream partitions that operators want closed, and release the rows that they
@@ -243,10 +241,10 @@ class Ingest:
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
             return False
-        ends, row_releases = self._requests(progress)
-        if not ends and not row_releases:
+        closed, row_releases = self._requests(progress)
+        if not closed and not row_releases:
             return False
-        topic = self._world.topic()
+        topic = self._ports.topic()
         if topic.topic_id != newest.topic_id:
             return False
         batch = replace(
@@ -255,7 +253,7 @@ class Ingest:
             kafka_partitions=topic.kafka_partitions,
             asked=self._asked(),
             writer=self._writer,
-            ends=ends,
+            closed_partitions=closed,
             row_releases=row_releases,
         )
         self._changelog.append_nothing(batch)
@@ -270,8 +268,8 @@ class Ingest:
         a process that continues after a crash uses the same ones.
         """
         releases = progress.releases
-        row_releases = self._world.row_releases(releases.requests_to) if releases.open else ()
-        return tuple(self._world.ends(progress.closed_to)), tuple(row_releases)
+        row_releases = self._ports.row_releases(releases.requests_to) if releases.open else ()
+        return tuple(self._ports.closed_partitions(progress.closed_to)), tuple(row_releases)
 
     def check_transactions(self, *, is_last: bool = False) -> TransactionCheck | None:
         """Look for transactions that lack records, if a check is due, and take releases (ING-2).
@@ -279,33 +277,33 @@ class Ingest:
         It changes nothing: `keep_check` stores the result. Batches may be ingested meanwhile.
         `is_last`: no other check follows soon. None: there is no news.
         """
-        progress, now = self._changelog.progress(with_frontier=False), self._world.now()
-        known, low = progress.transactions, progress.low_watermark
-        before = known if self._checked is None else self._checked
+        progress, now = self._changelog.progress(with_frontier=False), self._ports.now()
+        stored, low = progress.transactions, progress.low_watermark
+        before = stored if self._checked is None else self._checked
         before = replace(
             before,
-            declared=known.declared,
-            waits=known.waits,
-            checked_to=max(before.checked_to, known.checked_to, progress.horizon or 0),
+            declared=stored.declared,
+            waits=stored.waits,
+            checked_to=max(before.checked_to, stored.checked_to, progress.horizon or 0),
         )
-        releases = self._world.releases(before.released_to) if before.incomplete else ()
-        found, ready = before.released(releases), replace(before, checked_at=0)
+        releases = self._ports.releases(before.released_to) if before.incomplete else ()
+        check, ready = before.released(releases), replace(before, checked_at=0)
         if low is not None and (before.is_due(low, now) or (is_last and ready.is_due(low, now))):
             lacking, checked_to = incomplete_transactions(self._changelog, before, low)
             if self._stream.wait_s is None:
                 checked_to = low
-            found = found.after(
+            check = check.after(
                 max(checked_to, before.checked_to),
                 lacking,
                 now,
                 wait_us=(self._stream.wait_s or 0) * 1_000_000,
                 horizon=progress.horizon,
             )
-        self._checked = found
-        is_news = found.is_news(
-            known, now, below=progress.horizon or 0, waits=self._stream.wait_s is not None
+        self._checked = check
+        is_news = check.is_news(
+            stored, now, below=progress.horizon or 0, waits=self._stream.wait_s is not None
         )
-        return found if is_news else None
+        return check if is_news else None
 
     def keep_check(self, check: TransactionCheck) -> bool:
         """Store the result of a check with the newest batch, if that batch is complete. Otherwise
@@ -314,21 +312,24 @@ class Ingest:
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
             return False
-        known = progress.transactions
+        stored = progress.transactions
         # A batch, or a trim, may have been committed since the check.
-        check = replace(check, declared=known.declared, waits=known.waits)
-        self._changelog.renew(replace(progress, transactions=check.trimmed(known.checked_to)))
+        check = replace(check, declared=stored.declared, waits=stored.waits)
+        check = check.trimmed(stored.checked_to)
+        self._changelog.update_progress(replace(progress, transactions=check))
         return True
 
-    def _with_outside(self, progress: Progress, published: int) -> Progress:
+    def _with_external_dead_letters(self, progress: Progress, published: int) -> Progress:
         return replace(
             progress,
-            external_dead_letters=self._world.outside(progress.external_dead_letters, published),
+            external_dead_letters=self._ports.external_dead_letters(
+                progress.external_dead_letters, published
+            ),
         )
 
     def _asked(self) -> EndOffsets:
-        at = self._world.now()
-        return EndOffsets(at, self._world.high_watermarks())
+        at = self._ports.now()
+        return EndOffsets(at, self._ports.high_watermarks())
 
     def _follow_up(self, batch: LoggedBatch) -> Progress:
         before = self._changelog.progress_before(batch)
@@ -344,7 +345,7 @@ class Ingest:
             # A process that did not log the batch does not know its schemas yet. Dead letters must
             # not depend on the process that writes them.
             self._learn_schemas(rejected)
-            published = self._world.publish(
+            published = self._ports.publish(
                 rejected_letters(
                     rejected, lambda record: self._explain(record, batch, before.horizon)
                 )
@@ -383,10 +384,10 @@ class Ingest:
         (WRS-18).
         """
         logged = _logged(before, batch, counts)
-        found = None
+        rows = None
         if _may_complete(before, batch, counts):
-            found = count_rows_of(logged, self._changelog, batch.ingest_batch)
-        return logged.completed(batch.ingest_batch, found, batch.offsets.end, before.horizon)
+            rows = count_rows_of(logged, self._changelog, batch.ingest_batch)
+        return logged.completed(batch.ingest_batch, rows, batch.offsets.end, before.horizon)
 
     def _counted(
         self,
@@ -402,9 +403,9 @@ class Ingest:
         record of the batch has a schema with unknown fields. The time of the sample is that of the
         batch, so that a batch that runs again takes the same one.
         """
-        placement, partition_of = before.checks.placement, self._world.partition_of
+        placement, partition_of = before.checks.placement, self._ports.partition_of
         is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)
-        rows = self._world.count_rows(
+        rows = self._ports.count_rows(
             BatchRows(
                 changelog=self._changelog.path,
                 files=files,
@@ -444,18 +445,18 @@ class Ingest:
             StreamRules(
                 Retention(stream.delete_retention_s), frozenset(stream.partitions), stream.wait_s
             ),
-            batch.ends,
+            batch.closed_partitions,
             placement,
             releases,
         )
-        return self._with_outside(after, published)
+        return self._with_external_dead_letters(after, published)
 
     def _log(self, rows: DataFrame, offsets: BatchRange, topic: Topic) -> LoggedBatch:
         newest = self._changelog.newest()
         number = newest.ingest_batch + 1 if newest else 1
         changelog_id = newest.changelog_id if newest else uuid.uuid4().hex
         before = self._changelog.progress()
-        ends, row_releases = self._requests(before)
+        closed, row_releases = self._requests(before)
         batch = LoggedBatch(
             number,
             offsets,
@@ -464,7 +465,7 @@ class Ingest:
             self._asked(),
             changelog_id,
             self._writer,
-            ends,
+            closed,
             row_releases=row_releases,
         )
         # The registry may get a missing schema later. Therefore missing ids are read again with
@@ -472,44 +473,38 @@ class Ingest:
         self._schemas = codec.Schemas(
             {id_: schema for id_, schema in self._schemas.by_id.items() if schema is not None}
         )
-        placed, known = without_replays(rows), set[str]()
+        with_positions, marks = without_replays(rows), {UNSEEN_SCHEMA, UNSEEN_REPLAY}
         while True:
             try:
-                self._append(placed, batch, before)
+                self._append(with_positions, batch, before)
                 return batch
             except (PySparkException, Py4JError) as error:
-                unseen = next(
-                    (one for one in (UNSEEN_SCHEMA, UNSEEN_REPLAY) if one in str(error)), None
-                )
-                if unseen is None or unseen in known:
+                mark = next((mark for mark in marks if mark in str(error)), None)
+                if mark is None:
                     raise
-                known.add(unseen)
-            if unseen == UNSEEN_SCHEMA:
+                marks.remove(mark)
+            if mark == UNSEEN_SCHEMA:
                 self._learn_schemas(rows)
             else:
-                placed = with_replays(
-                    rows, self._changelog.rows() if newest else None, topic.topic_id
-                )
+                logged = self._changelog.rows() if newest else None
+                with_positions = with_replays(rows, logged, topic.topic_id)
 
     def _learn_schemas(self, rows: DataFrame) -> None:
         """Read the schema ids in `rows` from the registry that were not read yet."""
-        if self._world.schema_by_id is not None:
+        if self._ports.schema_by_id is not None:
             self._learn([row["id"] for row in schema_ids(rows).collect()])
 
     def _learn(self, ids: Iterable[int]) -> None:
-        if self._world.schema_by_id is None:
+        if self._ports.schema_by_id is None:
             return
-        known = self._schemas.by_id
-        unseen = [id_ for id_ in ids if id_ not in known]
-        self._schemas = codec.Schemas(
-            {**known, **{id_: self._world.schema_by_id(id_) for id_ in unseen}}
-        )
+        schemas = dict(self._schemas.by_id)
+        for id_ in ids:
+            if id_ not in schemas:
+                schemas[id_] = self._ports.schema_by_id(id_)
+        self._schemas = codec.Schemas(schemas)
 
     def _append(self, rows: DataFrame, batch: LoggedBatch, before: Progress) -> None:
-        verdicts = validated(
-            with_arrivals(rows, batch.asked.at),
-            schemas=self._schemas,
-            ask_registry=self._world.schema_by_id is not None,
+        rules = RecordRules(
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
@@ -519,11 +514,13 @@ class Ingest:
             # same (MRG-11).
             horizon=before.horizon,
         )
+        arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
+        verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
         few = verdicts.coalesce(_tasks(batch))
         self._changelog.append(
             few,
             batch,
-            ingest_time=self._world.now(),
+            ingest_time=self._ports.now(),
             settle=partial(self._settled, batch=batch, before=before),
         )
 
@@ -548,18 +545,10 @@ class Ingest:
         )
         if not too_many and not (self._stream.halt_on_first and rejected):
             return
-        reason, name = max(counted, key=lambda name: counted[name]), self._stream.name
-        raise StreamHaltedError(
-            ErrorCode.REJECTED_RATIO_EXCEEDED,
-            f"{rejected} of {counts.records} records of batch {batch.ingest_batch} of stream {name}"
-            f" were rejected, most of them ({counted[reason]}) as {reason}",
-            "The stream stopped, because the records may have a common cause. Nothing is lost: each"
-            " record has a dead letter",
-            "Look at the dead letters, remove the cause, and start ingest again. Then replay the"
-            " dead letters of the batch",
-            stream=name,
-            ingest_batch=batch.ingest_batch,
-            reason=reason,
+        reason = max(counted, key=lambda name: counted[name])
+        raise rejected_ratio_exceeded(
+            *(self._stream.name, batch.ingest_batch, counts.records, rejected),
+            *(reason, counted[reason]),
         )
 
 
@@ -575,10 +564,10 @@ def _may_complete(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> 
 
 def _logged(before: Progress, batch: LoggedBatch, counts: BatchCounts) -> ReleaseProgress:
     """The releases of `before` with the staged rows and releases of a batch."""
-    known = before.releases.requested(batch.row_releases)
+    releases = before.releases.requested(batch.row_releases)
     if not counts.staged and not counts.releases:
-        return known
-    return known.logged(
+        return releases
+    return releases.logged(
         batch.ingest_batch,
         counts.read_at,
         counts.streams,

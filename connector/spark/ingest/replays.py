@@ -33,7 +33,7 @@ replay.
 _POSITION: Final = (
     "struct<ingest_batch: bigint, kafka_partition: int, offset: bigint, attempt: int>"
 )
-_SAID: Final = (
+_CLAIM_HEADER: Final = (
     f"cast(get(reverse(filter(headers, h -> h.key = '{REPLAY_HEADER}')), 0).value AS string)"
 )
 _OF_TABLE: Final = "IN ('change', 'staged')"
@@ -45,11 +45,11 @@ def without_replays(rows: DataFrame) -> DataFrame:
     """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`. If one of them is a replay, the
     query fails with `UNSEEN_REPLAY`.
     """
-    found = f"array_contains(headers.key, '{REPLAY_HEADER}')"
+    is_replay = f"array_contains(headers.key, '{REPLAY_HEADER}')"
     return rows.selectExpr(
         "*",
         f"cast(NULL AS {_POSITION}) AS {FIRST}",
-        f"CASE WHEN {found} THEN raise_error('{UNSEEN_REPLAY}') ELSE 0 END AS {ATTEMPT}",
+        f"CASE WHEN {is_replay} THEN raise_error('{UNSEEN_REPLAY}') ELSE 0 END AS {ATTEMPT}",
     )
 
 
@@ -72,16 +72,16 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
         f" {bound['greatest']}L)"
         for bound in bounds
     )
-    place = (
+    coordinates = (
         "kafka_partition AS claimed_partition",
         "offset AS claimed_offset",
         f"kind {_OF_TABLE} AS of_table",
     )
     firsts = logged.where(in_bounds).selectExpr(
-        *place, f"cast(order_position AS {_POSITION}) AS {FIRST}"
+        *coordinates, f"cast(order_position AS {_POSITION}) AS {FIRST}"
     )
-    found = claims.join(firsts, ["claimed_partition", "claimed_offset", "of_table"], "left")
-    return found.select(*rows.columns, FIRST, ATTEMPT)
+    keys = ["claimed_partition", "claimed_offset", "of_table"]
+    return claims.join(firsts, keys, "left").select(*rows.columns, FIRST, ATTEMPT)
 
 
 def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
@@ -90,13 +90,14 @@ def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
     """
     letter = f"r'(?s)\\A{re.escape(topic_id)}-([0-9]{{1,9}})-([0-9]{{1,18}})(-.+)?\\z'"
     return (
-        rows.selectExpr("*", f"{_SAID} AS said")
+        rows.selectExpr("*", f"{_CLAIM_HEADER} AS claim")
         .selectExpr(
             "*",
-            f"coalesce(cast(nullif(regexp_extract(said, {_CLAIM}, 2), '') AS int), 0) AS {ATTEMPT}",
+            f"coalesce(cast(nullif(regexp_extract(claim, {_CLAIM}, 2), '') AS int), 0)"
+            f" AS {ATTEMPT}",
         )
         .selectExpr(
-            "*", f"CASE WHEN {ATTEMPT} > 0 THEN regexp_extract(said, {_CLAIM}, 1) END AS letter"
+            "*", f"CASE WHEN {ATTEMPT} > 0 THEN regexp_extract(claim, {_CLAIM}, 1) END AS letter"
         )
         .selectExpr(
             *rows.columns,

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 
 from connector.config import java_settings
 from connector.config.settings import KafkaConfig, StreamConfig
-from connector.errors import ErrorCode, WriterConflictError
+from connector.errors.changelog import checkpoint_foreign
 from connector.records.model import MAX_TIMESTAMP
 from connector.spark.failures import text_of
 from connector.spark.sql import constant, literal_rows
@@ -113,9 +113,9 @@ def pieces(records: Iterable[KafkaRecord], offsets: BatchRange) -> Iterator[Piec
 
 def _row(record: KafkaRecord) -> tuple[object, ...]:
     at = record.position
-    place = (at.topic, at.kafka_partition, at.offset)
+    coordinates = (at.topic, at.kafka_partition, at.offset)
     timestamp = (record.record_timestamp, _BY_BROKER)
-    return (record.key, record.value, *place, *timestamp, record.headers or None)
+    return (record.key, record.value, *coordinates, *timestamp, record.headers or None)
 
 
 def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str) -> BatchRange:
@@ -150,12 +150,8 @@ def _logged_offsets(spark: SparkSession, path: str, topic: str) -> Offsets:
     last = text[text.rindex("{", 0, text.rindex("{")) :] if text.rstrip().endswith("}}") else ""
     offsets = json.loads(last).get(topic) if last else None
     if offsets is None:
-        raise WriterConflictError(
-            ErrorCode.CHECKPOINT_FOREIGN,
+        raise checkpoint_foreign(
             f"The checkpoint file {path} has no offsets of the topic {topic}",
             "The checkpoint belongs to another topic, or is damaged",
-            "Delete the checkpoint folder of the stream: ingest continues from the changelog",
-            topic=topic,
-            path=path,
         )
     return {int(k): int(offset) for k, offset in offsets.items()}

@@ -18,6 +18,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import fastavro
@@ -65,36 +66,40 @@ KEEPS_VALUE: Final = "keeps_value"
 _TAIL: Final = secrets.token_bytes(8)
 
 
+@dataclass(frozen=True, slots=True)
+class RecordRules:
+    """The settings and facts by which a record is validated, apart from the schemas.
+
+    `kafka_partitions` is how many the topic has now. `tables` are the allowed source tables; None:
+    any. Names in `known_tables` and `known_families` match the patterns of the model and are not
+    checked again. `horizon` is the one that the batch before committed (MRG-11).
+    """
+
+    limits: Limits
+    kafka_partitions: int
+    tables: frozenset[str] | None = None
+    known_tables: frozenset[str] = frozenset()
+    known_families: frozenset[str] = frozenset()
+    horizon: int | None = None
+
+
 def validated(
-    rows: DataFrame,
-    *,
-    schemas: codec.Schemas,
-    ask_registry: bool,
-    limits: Limits,
-    kafka_partitions: int,
-    tables: frozenset[str] | None,
-    known_tables: frozenset[str] = frozenset(),
-    known_families: frozenset[str] = frozenset(),
-    horizon: int | None = None,
+    rows: DataFrame, schemas: codec.Schemas, rules: RecordRules, *, ask_registry: bool
 ) -> DataFrame:
     """The columns of Kafka, `reason` and `rule` (null for a valid record), the fields of the record
     (`RECORD`, null for a rejected one), and `KEEPS_VALUE`.
 
-    `rows` are those of Spark's Kafka source. `kafka_partitions` is how many the topic has now.
-    `tables` are the allowed source tables; None: any. Names in `known_tables` and `known_families`
-    match the patterns of the model and are not checked again. `horizon` is the one that the batch
-    before committed (MRG-11). With `ask_registry`, a schema id that `schemas` does not know fails
-    the query.
+    `rows` are those of Spark's Kafka source. With `ask_registry`, a schema id that `schemas` does
+    not know fails the query.
     """
-    decoded = rows.select("*", _decoded(schemas, ask_registry, limits).alias("framed"))
+    decoded = rows.select("*", _decoded(schemas, ask_registry, rules.limits).alias("framed"))
     flat = decoded.select(*rows.columns, "framed.record.*", F.col("framed.tail").alias("tail"))
     in_microseconds = _in_microseconds(flat, schemas)
     # Two rules use it, and it is the most expensive check.
     matched = in_microseconds.select(
-        "*", F.expr(_families_match(known_families)).alias("families_match")
+        "*", F.expr(_families_match(rules.known_families)).alias("families_match")
     )
-    verdict = F.expr(_verdict(schemas, limits, kafka_partitions, tables, known_tables, horizon))
-    marked = matched.select("*", verdict.alias("verdict"))
+    marked = matched.select("*", F.expr(_verdict(schemas, rules)).alias("verdict"))
     return marked.select(
         *rows.columns,
         F.expr("substring_index(verdict, '/', 1)").alias("reason"),
@@ -230,8 +235,8 @@ def _bare(schema: Any, parts: Sequence[str], names: dict[str, str]) -> Any:
         return names.get(schema, schema)
     kind = schema["type"]
     if kind in ("array", "map"):
-        of = "items" if kind == "array" else "values"
-        return {"type": kind, of: _bare(schema[of], parts, names)}
+        element = "items" if kind == "array" else "values"
+        return {"type": kind, element: _bare(schema[element], parts, names)}
     if kind not in ("record", "error", "enum", "fixed"):
         return _bare(kind, parts, names)
     name = schema["name"].rpartition(".")[2]
@@ -299,7 +304,7 @@ _FAMILY: Final = "array_min(data_change.entries.family)"
 _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
 
 
-def _families_match(known: frozenset[str]) -> str:
+def _families_match(known_families: frozenset[str]) -> str:
     """Whether every family of a change matches FAMILY_PATTERN. Most changes have one family, and it
     is usually a known one.
 
@@ -308,7 +313,7 @@ def _families_match(known: frozenset[str]) -> str:
     because a family could contain one.
     """
     return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
-        THEN {_in(_FAMILY, known)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
+        THEN {_in(_FAMILY, known_families)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
         ELSE {_FAMILIES} {_matches(FAMILY_PATTERN + "(?:" + chr(10) + FAMILY_PATTERN + ")*+")}
              AND octet_length(replace({_FAMILIES}, '\\n',
              '')) = octet_length({_FAMILIES}) - size(data_change.entries) + 1 END"""
@@ -319,44 +324,50 @@ _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 _COMMITTED: Final = "coalesce(nullif(data_change.commit_timestamp, 0), release.commit_timestamp)"
 
 
-def _verdict(
-    schemas: codec.Schemas,
-    limits: Limits,
-    kafka_partitions: int,
-    tables: frozenset[str] | None,
-    known_tables: frozenset[str],
-    horizon: int | None,
-) -> str:
+_Fault = tuple[str, str]
+"""A verdict, and when it is true."""
+
+
+def _verdict(schemas: codec.Schemas, rules: RecordRules) -> str:
     """`REASON`, `INVALID/RULE`, or null: the first error, in the order of
     `validation.validate_record`.
     """
-    arrival = "unix_micros(timestamp)"
-    skew = skew_us(limits.max_clock_skew_s)
-    control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
+    faults = [
+        *_faults_of_bytes(schemas, rules.limits),
+        *_faults_of_fields(rules),
+        *_faults_of_times(rules.limits),
+        *_faults_of_settings(schemas, rules),
+    ]
+    return f"CASE {' '.join(f'WHEN {broken} THEN {verdict}' for verdict, broken in faults)} END"
+
+
+def _faults_of_bytes(schemas: codec.Schemas, limits: Limits) -> list[_Fault]:
     inconvertible = [id_ for id_, plan in _plans(schemas).items() if plan.inconvertible]
-    faults: list[tuple[str, str]] = [
+    is_single_object = _begins(codec.SINGLE_OBJECT)
+    return [
         (_reason(Reason.TOO_LARGE), _too_large(limits)),
         (
             _reason(Reason.UNKNOWN_FRAMING),
-            f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {_begins(codec.SINGLE_OBJECT)})",
+            f"value IS NULL OR NOT ({_begins(codec.CONFLUENT)} OR {is_single_object})",
         ),
         (
             _reason(Reason.UNDECODABLE),
             (
                 f"octet_length(value) < {codec.SINGLE_OBJECT_BYTES} AND"
-                f" ({_begins(codec.SINGLE_OBJECT)} OR octet_length(value) <"
-                f" {codec.CONFLUENT_BYTES})"
+                f" ({is_single_object} OR octet_length(value) < {codec.CONFLUENT_BYTES})"
             ),
         ),
         (_reason(Reason.UNKNOWN_SCHEMA), f"NOT ({' OR '.join(map(_begins, _readable(schemas)))})"),
         (_reason(Reason.UNDECODABLE), f"tail IS NULL OR tail <> X'{_TAIL.hex()}' OR {_MALFORMED}"),
         (_reason(Reason.UNDECODABLE), f"NOT families_match AND NOT is_valid_utf8({_FAMILIES})"),
         (_invalid(Rule.LOGICAL_TYPE), _is_of(inconvertible)),
-        *_record_rules(kafka_partitions, known_tables),
-        (
-            _reason(Reason.KEY_MISMATCH),
-            f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))",
-        ),
+    ]
+
+
+def _faults_of_times(limits: Limits) -> list[_Fault]:
+    arrival, skew = "unix_micros(timestamp)", skew_us(limits.max_clock_skew_s)
+    control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
+    faults = [
         (_reason(Reason.COMMIT_TIMESTAMP_IN_FUTURE), f"{_COMMITTED} - {skew} > {arrival}"),
         (
             _reason(Reason.WATERMARK_IN_FUTURE),
@@ -365,32 +376,29 @@ def _verdict(
     ]
     if least := limits.min_commit_timestamp:
         # The same rule as `validation.check_age`.
-        faults.append(
-            (
-                _reason(Reason.COMMIT_TIMESTAMP_TOO_OLD),
-                (
-                    f"{_COMMITTED} < {least} OR ({_CONTROL} AND {control_time} >"
-                    f" {BEGINNING} AND {control_time} < {least - 1})"
-                ),
-            )
+        is_too_old = (
+            f"{_COMMITTED} < {least} OR ({_CONTROL} AND {control_time} >"
+            f" {BEGINNING} AND {control_time} < {least - 1})"
         )
+        faults.append((_reason(Reason.COMMIT_TIMESTAMP_TOO_OLD), is_too_old))
+    return faults
+
+
+def _faults_of_settings(schemas: codec.Schemas, rules: RecordRules) -> list[_Fault]:
+    limits, tables, horizon = rules.limits, rules.tables, rules.horizon
+    faults = list[_Fault]()
     if limits.unknown_fields is UnknownFields.REJECT:
         faults.append((_invalid(Rule.UNKNOWN_FIELDS), _is_of(unknown_fields(schemas))))
     if limits.row_images is RowImages.REJECT:
         contradicts = row_image_contradicts("data_change.row_image", "data_change.entries")
         faults.append((_invalid(Rule.ROW_IMAGE), contradicts))
     if tables is not None:
-        faults.append(
-            (
-                _reason(Reason.UNKNOWN_TABLE),
-                f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}",
-            )
-        )
+        is_unknown = f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"
+        faults.append((_reason(Reason.UNKNOWN_TABLE), is_unknown))
     if horizon is not None:
-        faults.append(
-            (_reason(Reason.TOO_LATE), f"{_COMMITTED} < {constant(horizon, 'partition')}")
-        )
-    return f"CASE {' '.join(f'WHEN {broken} THEN {verdict}' for verdict, broken in faults)} END"
+        is_too_late = f"{_COMMITTED} < {constant(horizon, 'partition')}"
+        faults.append((_reason(Reason.TOO_LATE), is_too_late))
+    return faults
 
 
 def _reason(reason: Reason) -> str:
@@ -410,12 +418,12 @@ def row_image_contradicts(row_image: str, entries: str) -> str:
     )
 
 
-def _in(field: str, known: frozenset[str]) -> str:
+def _in(field: str, names: frozenset[str]) -> str:
     """Whether a field is one of the names. The definitions were checked, so the names contain no
     quotes.
     """
-    names = ", ".join(f"'{name}'" for name in sorted(known))
-    return f"{field} IN ({names})" if names else "false"
+    listed = ", ".join(f"'{name}'" for name in sorted(names))
+    return f"{field} IN ({listed})" if names else "false"
 
 
 _LONG_QUALIFIER: Final = f"octet_length(e.qualifier) > {MAX_QUALIFIER_BYTES}"
@@ -443,26 +451,24 @@ _ENTRY_FAULT: Final = f"""get(filter(transform(data_change.entries, e -> CASE
 
 _TIME_RANGE: Final = f"BETWEEN 1 AND {MAX_TIMESTAMP}"
 _ROW: Final = "data_change.write_stream"
+_RESUME: Final = "coalesce(data_change.resume_token, heartbeat.resume_token)"
+_WRONG_ROW: Final = f"""NOT ({_ROW}.stream {_matches(WRITE_STREAM_PATTERN)} AND {_ROW}.offset >= 0)
+    OR ({_ROW} IS NOT NULL AND data_change.commit_timestamp = 0
+        AND (data_change.estimated_low_watermark <> 0
+            OR octet_length(data_change.resume_token) > 0 OR data_change.transaction IS NOT NULL))
+"""
 
 
-def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[tuple[str, str]]:
-    """Verdicts and when they are true, in the order in which `records.datum.build` finds them."""
+def _faults_of_fields(rules: RecordRules) -> list[_Fault]:
+    """In the order in which `records.datum.build` finds them."""
     branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in BRANCHES)
-    is_known = _in("data_change.table", known_tables)
-    row_key, resume_token = "data_change.row_key", "data_change.resume_token"
+    is_known = _in("data_change.table", rules.known_tables)
+    row_key = "data_change.row_key"
     return [
         (_invalid(Rule.BRANCHES), f"{branches} <> 1"),
         (_ENTRY_FAULT, f"{_MAY_HAVE_FAULT} AND {_ENTRY_FAULT} IS NOT NULL"),
         (_invalid(Rule.TRANSACTION), "data_change.transaction.record_sequence < 0"),
-        (
-            _invalid(Rule.WRITE_STREAM),
-            (
-                f"NOT ({_ROW}.stream {_matches(WRITE_STREAM_PATTERN)} AND {_ROW}.offset >= 0)"
-                f" OR ({_ROW} IS NOT NULL AND data_change.commit_timestamp = 0"
-                " AND (data_change.estimated_low_watermark <> 0"
-                f" OR octet_length({resume_token}) > 0 OR data_change.transaction IS NOT NULL))"
-            ),
-        ),
+        (_invalid(Rule.WRITE_STREAM), _WRONG_ROW),
         (
             _invalid(Rule.STREAM_PARTITION),
             f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}",
@@ -489,10 +495,7 @@ def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[t
         (_invalid(Rule.HEARTBEAT_TIMESTAMP), f"heartbeat.timestamp NOT {_TIME_RANGE}"),
         (
             _invalid(Rule.RESUME_TOKEN),
-            (
-                f"octet_length(coalesce({resume_token}, heartbeat.resume_token)) >"
-                f" {MAX_RESUME_TOKEN_BYTES}"
-            ),
+            f"octet_length({_RESUME}) > {MAX_RESUME_TOKEN_BYTES}",
         ),
         (_invalid(Rule.ESTIMATED_LOW_WATERMARK), "data_change.estimated_low_watermark < 0"),
         (_invalid(Rule.ENTRY_COUNT), f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
@@ -503,7 +506,11 @@ def _record_rules(kafka_partitions: int, known_tables: frozenset[str]) -> list[t
         *_CONTROL_RULES,
         (
             _invalid(Rule.KAFKA_PARTITIONS),
-            f"kafka_partitions NOT BETWEEN 1 AND {kafka_partitions}",
+            f"kafka_partitions NOT BETWEEN 1 AND {rules.kafka_partitions}",
+        ),
+        (
+            _reason(Reason.KEY_MISMATCH),
+            f"NOT (key <=> coalesce(data_change.row_key, X'{CONTROL_KEY.hex()}'))",
         ),
     ]
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,7 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from connector.config.settings import VersionRetention
-from connector.errors import ErrorCode, TableError, TopicError, WriterConflictError
+from connector.errors import WriterConflictError
+from connector.errors.changelog import checkpoint_foreign
+from connector.errors.kafka import stream_topic_replaced
+from connector.errors.tables import changelog_removed, concurrent_write
 from connector.spark.failures import explained
 from connector.spark.sql import constant, literal_rows
 from connector.spark.storage.changelog_columns import PAYLOAD, STATISTICS, columns_of_batch
@@ -105,26 +109,20 @@ class Changelog(ChangelogReader):
         self._check_identity(newest, topic_id)
         read = 1 + max(newest.offsets.end, default=-1)
         if kafka_partitions < read:
-            raise TopicError(
-                ErrorCode.TOPIC_SHORTENED,
-                f"The topic of stream {self._stream} has {kafka_partitions} Kafka partitions, but"
-                f" the changelog was written from {read}",
+            raise stream_topic_replaced(
+                self._stream,
+                f"has {kafka_partitions} Kafka partitions, but the changelog was written from"
+                f" {read}",
                 "Kafka never removes Kafka partitions. The topic was restored from an older copy",
-                "Restore the topic with all its Kafka partitions. Otherwise, configure a new stream"
-                " and new tables for this topic",
-                stream=self._stream,
             )
 
     def _check_identity(self, newest: LoggedBatch, topic_id: str) -> None:
         if newest.topic_id != topic_id:
-            raise TopicError(
-                ErrorCode.TOPIC_REPLACED,
-                f"The topic of stream {self._stream} has the ID {topic_id}, but the changelog was"
-                f" written from the topic with the ID {newest.topic_id}",
+            raise stream_topic_replaced(
+                self._stream,
+                f"has the ID {topic_id}, but the changelog was written from the topic with the ID"
+                f" {newest.topic_id}",
                 "The topic was deleted and created again. Its offsets now mean other records",
-                "Configure a new stream and new tables for the new topic, or move the folders of"
-                " the stream and of its tables away",
-                stream=self._stream,
             )
 
     def append(
@@ -182,7 +180,7 @@ class Changelog(ChangelogReader):
             },
             "refreshes": 0,
         }
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             transaction = self._begin("batches")
             settled = None
             if rows is not None:
@@ -194,23 +192,9 @@ class Changelog(ChangelogReader):
             transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
         newest = self.newest()
         if newest is None:
-            raise TableError(
-                ErrorCode.WAREHOUSE_UNUSABLE,
-                f"The changelog {self._path} was removed while batch {batch.ingest_batch} was"
-                " written",
-                "Another program removed its folder, or the file system is not mounted any more",
-                "Restore the folder, then start ingest again",
-                path=self._path,
-            )
+            raise changelog_removed(self._path, batch.ingest_batch)
         if (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
-            raise WriterConflictError(
-                ErrorCode.BATCH_OF_ANOTHER_PROCESS,
-                f"Another process wrote batch {batch.ingest_batch} of stream {self._stream}",
-                "Two processes ingest the same stream",
-                "Stop one of the two processes. This one has written nothing",
-                stream=self._stream,
-                ingest_batch=batch.ingest_batch,
-            )
+            raise self._written_by_another(batch.ingest_batch)
         if settled is not None:
             self._frontier = (batch.ingest_batch, settled.frontier)
 
@@ -234,7 +218,7 @@ class Changelog(ChangelogReader):
         stored = self._stored_in()
         assert stored is not None
         self._check_newest(progress.ingest_batch, stored)
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             transaction = self._begin("progress")
             metadata = self._metadata_of(progress, transaction)
             if released:
@@ -275,24 +259,27 @@ class Changelog(ChangelogReader):
             f"{RELEASED_SLOT} AS slot",
         )
 
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(f"stream {self._stream}")
+
     def _begin(self, kind: str) -> Transaction:
         return Transaction(self._spark, self._path, self._app_id(kind))
 
     def _app_id(self, kind: str) -> str:
         return f"lowmark/{self._stream}/{kind}"
 
-    def refresh(self, asked: EndOffsets) -> None:
+    def write_freshness(self, asked: EndOffsets) -> None:
         """Store in the file beside the changelog that Kafka had these end offsets, and that all
         below them is read (TBL-24). It is no commit. There must be a batch.
         """
         stored = self._stored_in()
         assert stored is not None
         text = FreshnessFile(str(stored["topic_id"]), asked.at, asked.ends).to_text()
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             write_text(self._spark, self._freshness_path, text)
         self._freshness_file = text
 
-    def renew(self, progress: Progress) -> None:
+    def update_progress(self, progress: Progress) -> None:
         """Commit the progress of the newest batch again, for example with a check of its
         transactions, and no rows.
 
@@ -308,7 +295,7 @@ class Changelog(ChangelogReader):
             "refreshes": number,
             "progress": progress.to_json(),
         }
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
@@ -325,35 +312,35 @@ class Changelog(ChangelogReader):
         metadata = user_metadata(
             {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         )
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             set_properties(
                 self._spark, self._path, retention_properties(self._retention_s), metadata
             )
 
-    def passed(self) -> list[CommitCount]:
+    def new_commits(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the changelog since the last
         call.
         """
-        return self._log.passed()
+        return self._log.new_commits()
 
-    def begun_at(self) -> int:
+    def oldest_commit_at(self) -> int:
         """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_at()
+        return self._log.oldest_commit_at()
 
     def rewrite(self) -> Rewritten | None:
-        """Write the rows of small files into larger ones, for `put_together`, if it is worth it. No
-        row changes (TBL-15). Ingest may run meanwhile.
+        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth
+        it. No row changes (TBL-15). Ingest may run meanwhile.
         """
         if self._stored_in() is None:
             return None
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             return rewrite(self._spark, self._path, is_log=True)
 
-    def put_together(self, rewritten: Rewritten) -> None:
+    def commit_rewritten(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit with the metadata of the newest one. Call it
         while there is no ingest.
         """
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
             rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
@@ -364,7 +351,7 @@ class Changelog(ChangelogReader):
         if self._stored_in() is None:
             return Work()
         before = bytes_on_disk(self._spark, self._path)
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             removed = clean(self._spark, self._path)
         after = bytes_on_disk(self._spark, self._path)
         return Work(removed, max(0, before - after), size_in_bytes(self._spark, self._path), after)
@@ -389,39 +376,40 @@ class Changelog(ChangelogReader):
         progress = self.progress(with_frontier=False)
         # The frontier of the newest progress may also be a row.
         last_batch = min(covered, stored["progress"]["ingest_batch"] - 1)
-        of_batches = F.expr(
-            f"ingest_batch > {newest.trimmed_to}L AND ingest_batch <= {last_batch}L"
-        )
-        old = self.rows().where(of_batches)
-        young = (
-            old.where(F.expr(f"unix_micros(ingest_time) >= {before}L OR {_to_check(progress)}"))
-            .agg(F.min("ingest_batch"))
-            .first()
-        )
-        last = old.agg(F.max("ingest_batch")).first()
-        assert young is not None
-        assert last is not None
-        to = last[0] if young[0] is None else young[0] - 1
+        old = self.rows().where(_after_and_to(newest.trimmed_to, last_batch))
+        is_young = F.expr(f"unix_micros(ingest_time) >= {before}L OR {_to_check(progress)}")
+        first_young = old.where(is_young).agg(F.min("ingest_batch")).collect()[0][0]
+        last_old = old.agg(F.max("ingest_batch")).collect()[0][0]
+        to = last_old if first_young is None else first_young - 1
         if to is None or to <= newest.trimmed_to:
             return newest.trimmed_to
-        gone = (
+        removed = (
             old.where(F.col("ingest_batch") <= to)
             .groupBy("kafka_partition")
             .agg(F.max("offset"), F.expr(f"max(CASE WHEN {_DECLARES} THEN {_COMMITTED} END)"))
             .collect()
         )
-        begin = {
-            **stored.get("first_offsets", {}),
-            **{str(row[0]): row[1] + 1 for row in gone},
+        checked_to = max((row[2] + 1 for row in removed if row[2] is not None), default=0)
+        open_streams = {*progress.releases.streams, *self._released_after(int(to))}
+        is_removed = f"slot <> {REJECTED_SLOT} AND NOT ({_of_streams(open_streams)})"
+        changes = self._rows_and_frontiers().where(_after_and_to(newest.trimmed_to, to))
+        greatest = changes.where(is_removed).agg(F.expr(f"max({_COMMITTED})")).collect()[0][0]
+        after = replace(progress, transactions=progress.transactions.trimmed(checked_to))
+        metadata = {
+            **stored,
+            "commit": "trimmed",
+            "progress": after.to_json(),
+            "trimmed_to": to,
+            "trimmed_below": max(newest.trimmed_below, (greatest or 0) + 1),
+            "first_offsets": {
+                **stored.get("first_offsets", {}),
+                **{str(row[0]): row[1] + 1 for row in removed},
+            },
         }
-        below = max((row[2] + 1 for row in gone if row[2] is not None), default=0)
-        after = replace(progress, transactions=progress.transactions.trimmed(below))
-        kept = {*progress.releases.streams, *self._released_after(int(to))}
-        trimmed = {"progress": after.to_json(), "trimmed_to": to, "first_offsets": begin}
-        metadata = user_metadata({**stored, "commit": "trimmed", **trimmed})
-        with explained(f"stream {self._stream}"):
-            DeltaTable.forPath(metadata_session(self._spark, metadata), self._path).delete(
-                f"ingest_batch <= {to}L AND slot <> {REJECTED_SLOT} AND NOT ({_of_streams(kept)})"
+        with self._explained():
+            session = metadata_session(self._spark, user_metadata(metadata))
+            DeltaTable.forPath(session, self._path).delete(
+                f"ingest_batch <= {to}L AND {is_removed}"
             )
         return int(to)
 
@@ -432,22 +420,18 @@ class Changelog(ChangelogReader):
         Call it while there is no ingest. Returns the number of these rows.
         """
         newest, progress = self.newest(), self.progress(with_frontier=False)
-        gone = progress.releases.forgettable(before)
-        if newest is None or progress.ingest_batch < newest.ingest_batch or not gone:
+        expired = progress.releases.forgettable(before)
+        if newest is None or progress.ingest_batch < newest.ingest_batch or not expired:
             return 0
-        unreleased = " OR ".join(_unreleased(name, one) for name, one in gone.items())
+        unreleased = " OR ".join(_unreleased(name, stream) for name, stream in expired.items())
         is_expired = f"slot = {STAGED_SLOT} AND kind = 'staged' AND ({unreleased})"
         count = self.rows().where(is_expired).count()
-        releases = progress.releases.without(gone, count)
-        stored = {
-            **(self._stored_in() or {}),
-            "commit": "expired",
-            "progress": replace(progress, releases=releases).to_json(),
-        }
-        with explained(f"stream {self._stream}"):
-            if not count:
-                self.renew(replace(progress, releases=releases))
-                return 0
+        after = replace(progress, releases=progress.releases.without(expired, count))
+        if not count:
+            self.update_progress(after)
+            return 0
+        stored = {**(self._stored_in() or {}), "commit": "expired", "progress": after.to_json()}
+        with self._explained():
             session = metadata_session(self._spark, user_metadata(stored))
             payload = dict.fromkeys(PAYLOAD, F.lit(None))
             DeltaTable.forPath(session, self._path).update(
@@ -492,7 +476,7 @@ class Changelog(ChangelogReader):
             **CHECKPOINTS,
             **retention_properties(self._retention_s),
         }
-        with explained(f"stream {self._stream}"):
+        with self._explained():
             create_table(
                 self._spark,
                 self._path,
@@ -508,27 +492,22 @@ class Changelog(ChangelogReader):
         newest = stored.get("ingest_batch", 0)
         assert newest >= ingest_batch, (newest, ingest_batch)
         if newest > ingest_batch:
-            raise WriterConflictError(
-                ErrorCode.BATCH_OF_ANOTHER_PROCESS,
-                f"Another process completed batch {ingest_batch} of stream {self._stream}, and"
-                f" continued to batch {newest}",
-                "Two processes ingest the same stream",
-                "Stop one of the two processes. This one has written only the same rows as the"
-                " other",
-                stream=self._stream,
-                ingest_batch=ingest_batch,
-            )
+            raise self._written_by_another(ingest_batch)
+
+    def _written_by_another(self, ingest_batch: int) -> WriterConflictError:
+        return concurrent_write(f"batch {ingest_batch} of stream {self._stream}")
 
     def _does_not_continue(self, offsets: BatchRange, newest: LoggedBatch) -> WriterConflictError:
-        return WriterConflictError(
-            ErrorCode.BATCH_NOT_ADJACENT,
+        return checkpoint_foreign(
             f"A batch of stream {self._stream} begins at {dict(offsets.start)}, but the changelog"
             f" ends at {dict(newest.offsets.end)}",
             "An old checkpoint was restored, or another process ingests the same stream",
-            "Stop the other process. If only one process runs, delete the checkpoint folder of the"
-            " stream: ingest continues from the changelog",
-            stream=self._stream,
         )
+
+
+def _after_and_to(after: int, to: int) -> str:
+    """Whether a row belongs to the ingest batches `(after, to]`."""
+    return f"ingest_batch > {after}L AND ingest_batch <= {to}L"
 
 
 def _of_streams(streams: Collection[str]) -> str:
@@ -555,13 +534,14 @@ def _unreleased(name: str, stream: StagedStream) -> str:
 
 
 def _to_check(progress: Progress) -> str:
-    """Whether the next check of transactions needs a row: the low watermark has passed it since the
-    last check, or its transaction is incomplete and was not released (ING-2).
+    """Whether the next check of transactions needs a row: the low watermark has passed it since
+    the last check, or its transaction is incomplete and was not released (ING-2).
     """
     check, low = progress.transactions, progress.low_watermark
     if not check.declared or low is None:
         return "false"
-    times = {one.commit_timestamp for one in check.incomplete if not one.is_released}
+    incomplete = [transaction for transaction in check.incomplete if not transaction.is_released]
+    times = {transaction.commit_timestamp for transaction in incomplete}
     is_new = f"{_DECLARES} AND {_COMMITTED} >= {check.checked_to}L AND {_COMMITTED} < {low}L"
     open_ = "".join(f" OR {_COMMITTED} = {time}L" for time in sorted(times))
     return f"({is_new}{open_})"

@@ -118,11 +118,11 @@ def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list
 def _split(columns: str) -> list[str]:
     """The expressions of a select list, split at the commas outside brackets."""
     parts, depth, start = [], 0, 0
-    for place, letter in enumerate(columns):
+    for index, letter in enumerate(columns):
         depth += (letter in "([") - (letter in ")]")
         if letter == "," and depth == 0:
-            parts.append(columns[start:place].strip())
-            start = place + 1
+            parts.append(columns[start:index].strip())
+            start = index + 1
     return [*parts, columns[start:].strip()]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.errors.changelog import frontier_missing
 from connector.spark.storage.changelog_columns import ENTRIES
 from connector.spark.storage.delta_log import DeltaLog
@@ -94,7 +94,7 @@ class ChangelogReader:
 
     @property
     def _freshness_path(self) -> str:
-        return places.freshness_beside(self._path)
+        return paths.freshness_beside(self._path)
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
@@ -103,6 +103,11 @@ class ChangelogReader:
         stored = self._stored_in()
         with reading(self._path):
             return None if stored is None else LoggedBatch.from_json(stored)
+
+    def trimmed_below(self) -> int:
+        """The least commit timestamp (µs) from which no change was deleted. 0: none was."""
+        newest = self.newest()
+        return newest.trimmed_below if newest else 0
 
     def progress(self, *, with_frontier: bool = True) -> Progress:
         """The newest stored progress. It may lack the newest batch, if the progress commit of that
@@ -208,8 +213,8 @@ class ChangelogReader:
         def rows() -> DataFrame:
             log = log_of(self._spark, self._path)
             added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
-            found = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
-            return found.where((F.col("table") == source) & (F.col("kind") == "change"))
+            rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            return rows.where((F.col("table") == source) & (F.col("kind") == "change"))
 
         return Recent(tuple(named), count, rows)
 
@@ -225,8 +230,8 @@ class ChangelogReader:
                 break
             if stored["commit"] in ("batch", "closed_partitions"):
                 return commit.added
-        found = all_files(self._spark, self._path).actions()
-        return tuple(action for action in found if _may_have(action, ingest_batch))
+        actions = all_files(self._spark, self._path).actions()
+        return tuple(action for action in actions if _may_have(action, ingest_batch))
 
     def _has_released(self, after: int) -> bool:
         """Whether a batch after this one released rows."""
@@ -247,14 +252,14 @@ class ChangelogReader:
         with reading(self._path):
             ingest_batch = int(stored["progress"]["ingest_batch"])
         # `_frontier` is read once, because another thread may change it.
-        known = self._frontier
-        if known[0] != ingest_batch:
+        cached = self._frontier
+        if cached[0] != ingest_batch:
             frontier = stored.get("frontier")
             row = self._frontier_row(ingest_batch) if frontier is None else ""
             with reading(self._path):
                 frontier = json.loads(row) if frontier is None else frontier
-                self._frontier = known = (ingest_batch, Frontier.from_json(frontier))
-        return known[1]
+                self._frontier = cached = (ingest_batch, Frontier.from_json(frontier))
+        return cached[1]
 
     def _frontier_row(self, ingest_batch: int) -> str:
         of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
@@ -295,8 +300,8 @@ def _released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) 
         "write_stream.stream = _stream AND write_stream.offset >= _first"
         " AND write_stream.offset < _upto AND ingest_batch >= _since AND ingest_batch <= _batch"
     )
-    found = staged.join(F.broadcast(ranges.selectExpr(*_RANGES)), is_in_range)
-    return found.selectExpr(
+    released = staged.join(F.broadcast(ranges.selectExpr(*_RANGES)), is_in_range)
+    return released.selectExpr(
         *(f"{_REPLACED[name]} AS {name}" if name in _REPLACED else name for name in rows.columns)
     )
 

@@ -18,7 +18,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from connector.errors import ErrorCode, WriterConflictError
+from connector.errors.tables import concurrent_write
 from connector.spark.storage.files import Files, delta, each, scala_list, scala_object
 from connector.spark.storage.transaction import Transaction
 
@@ -36,12 +36,12 @@ def replace_rows(
     *,
     version: int,
     files: Files | None,
-    places: DataFrame,
+    locations: DataFrame,
     rows: DataFrame,
     number: int,
     stored: Mapping[str, Any],
 ) -> None:
-    """Remove the rows at `places` (columns `FILE` and `ROW`) and add `rows`, in one commit with
+    """Remove the rows at `locations` (columns `FILE` and `ROW`) and add `rows`, in one commit with
     this number and `stored`.
 
     The locations belong to `version`, and `files` are all its files (None: not known). The table
@@ -54,9 +54,9 @@ def replace_rows(
         # Both spend much time with planning and waiting.
         added = beside.submit(inheritable_thread_target(spark)(transaction.write), rows)
         removed = (
-            _marked_in_log(spark, transaction, places)
+            _marked_in_log(spark, transaction, locations)
             if files is None
-            else marked_files(spark, transaction, files, places)
+            else marked_files(spark, transaction, files, locations)
         )
     added.result()
     transaction.commit(number, stored, actions=removed)
@@ -67,19 +67,14 @@ def check_version(transaction: Transaction, version: int) -> None:
     another writer is a conflict.
     """
     if transaction.delta.snapshot().version() != version:
-        raise WriterConflictError(
-            ErrorCode.CONCURRENT_WRITE,
-            f"Another program committed to {transaction.path}",
-            "Two processes apply changes to the same table",
-            "Stop one of the two processes",
-        )
+        raise concurrent_write(transaction.path)
     transaction.delta.readWholeTable()
 
 
 def marked_files(
-    spark: SparkSession, transaction: Transaction, files: Files, places: DataFrame
+    spark: SparkSession, transaction: Transaction, files: Files, locations: DataFrame
 ) -> Any:
-    """Delta's actions that mark the rows at `places` in `files` as deleted. One job writes the
+    """Delta's actions that mark the rows at `locations` in `files` as deleted. One job writes the
     vectors.
     """
     commands, folder = delta(spark).commands, transaction.log.dataPath()
@@ -88,15 +83,15 @@ def marked_files(
         for file in files
         if file.deletionVector()
     }
-    known = (
+    old_vectors = (
         F.map_from_arrays(F.lit([*vectors]), F.lit([*vectors.values()]))
         if vectors
         else F.lit(None).cast("map<string, string>")
     )
     generator = scala_object(commands, "DeletionVectorBitmapGenerator")
-    named = places.coalesce(1).select(
+    named = locations.coalesce(1).select(
         F.col(FILE).alias(generator.FILE_NAME_COL()),
-        F.try_element_at(known, F.col(FILE)).alias(generator.FILE_DV_ID_COL()),
+        F.try_element_at(old_vectors, F.col(FILE)).alias(generator.FILE_DV_ID_COL()),
         F.col(ROW).alias(generator.ROW_INDEX_COL()),
     )
     results = generator.buildDeletionVectors(spark._jsparkSession, named._jdf, transaction.log, 0)
@@ -124,7 +119,7 @@ def file_url(spark: SparkSession, folder: Any, file: Any) -> str:
     return str(jvm.org.apache.spark.paths.SparkPath.fromPath(path).urlEncoded())
 
 
-def _marked_in_log(spark: SparkSession, transaction: Transaction, places: DataFrame) -> Any:
+def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: DataFrame) -> Any:
     """The same for files from the log, without their statistics. Delta finds these and their
     vectors.
     """
@@ -135,7 +130,7 @@ def _marked_in_log(spark: SparkSession, transaction: Transaction, places: DataFr
         spark._jsparkSession,
         transaction.delta,
         True,
-        places._jdf,
+        locations._jdf,
         files,
         _every_row(spark),
         _some(spark, FILE),

@@ -53,7 +53,7 @@ class DeltaLog(Commits):
         self._is_remote = not is_local(path)
         self._version = -1
         self._read_last: tuple[str, Commit] | None = None
-        self._passed: dict[int, CommitCount] | None = None
+        self._new_commits: dict[int, CommitCount] | None = None
 
     def newest(self) -> Commit | None:
         """The newest commit. None: there is no table. If a later commit is not one of lowmark, it
@@ -94,8 +94,8 @@ class DeltaLog(Commits):
 
     def _next(self, commit: Commit) -> Commit:
         following = self.existing(commit.version + 1)
-        if self._passed is not None:
-            self._passed[following.version] = following.files
+        if self._new_commits is not None:
+            self._new_commits[following.version] = following.files
         return following
 
     def newest_stored(self) -> Mapping[str, Any] | None:
@@ -135,14 +135,14 @@ class DeltaLog(Commits):
         action = str(newest_snapshot(self._spark, self._located).metadata().json())
         return _metadata_in(json.loads(action)["metaData"])
 
-    def passed(self) -> list[CommitCount]:
+    def new_commits(self) -> list[CommitCount]:
         """The file counts of the commits that `newest` has read since the last call. The first call
         returns none.
         """
-        passed, self._passed = self._passed or {}, {}
-        return [passed[version] for version in sorted(passed)]
+        new_commits, self._new_commits = self._new_commits or {}, {}
+        return [new_commits[version] for version in sorted(new_commits)]
 
-    def oldest_at(self) -> int:
+    def oldest_commit_at(self) -> int:
         """When the oldest existing commit was made, in microseconds. 0: there is no commit."""
         versions = self._versions()
         return self.existing(versions[0]).committed_at if versions else 0
@@ -165,11 +165,10 @@ class DeltaLog(Commits):
         first_needed = self.version_at(before)
         if first_needed is not None:
             first_needed = min([first_needed, *readable])
-        going = removable_log_files(names, first_needed, max(_versions_in(names), default=-1))
-        going = going[:_DELETED_AT_ONCE]
-        for name in going:
+        removable = removable_log_files(names, first_needed, max(_versions_in(names), default=-1))
+        for name in removable[:_DELETED_AT_ONCE]:
             self._files.delete(self._path_of(self._folder, name), False)
-        return len(going)
+        return len(removable[:_DELETED_AT_ONCE])
 
     def check_missing(self) -> None:
         """Raise `TableError` if there are files at the table's path but no Delta log. A log without

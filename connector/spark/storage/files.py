@@ -48,7 +48,7 @@ class Files:
         jvm: Any = self.spark._jvm
         any_type = scala_object(jvm.scala.reflect, "ManifestFactory").Any()
         to_json = scala_object(delta(self.spark).util, "JsonUtils").toJson
-        return tuple(json.dumps({"add": one}) for one in json.loads(to_json(self.added, any_type)))
+        return tuple(json.dumps({"add": add}) for add in json.loads(to_json(self.added, any_type)))
 
 
 def files_of(spark: SparkSession, path: str, version: int) -> Files | None:
@@ -124,7 +124,7 @@ def each(items: Any) -> Iterator[Any]:
 def scala_list(spark: SparkSession, items: Iterable[Any]) -> Any:
     """A Scala list of JVM objects."""
     jvm: Any = spark._jvm
-    found = scala_object(jvm.scala.collection.immutable, "Nil")
+    scala = scala_object(jvm.scala.collection.immutable, "Nil")
     for item in items:
-        found = found.appended(item)
-    return found
+        scala = scala.appended(item)
+    return scala

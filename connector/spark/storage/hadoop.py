@@ -57,8 +57,8 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
             beside.write_text(text, "utf-8")
             beside.replace(target)
         except OSError as error:
-            if (known := explained(path, "written", str(error))) is not None:
-                raise known from error
+            if (explanation := explained(path, "written", str(error))) is not None:
+                raise explanation from error
             raise
         return
     stream = files.create(file, True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.records.ordering import OrderBy
-from connector.spark.storage.typed import SPARK_TYPE
+from connector.spark.sql import SPARK_TYPE
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
 

@@ -50,11 +50,12 @@ class LoggedBatch:
 
     The number is not Spark's batch id (MRG-3). A batch without records keeps the offsets of the
     batch before. So Spark's next batch continues there, and Spark's last batch is detected if it
-    runs again. `asked` has the end offsets of the topic. `ends` are the stream partitions that
+    runs again. `asked` has the end offsets of the topic. `closed_partitions` are those that
     operators close with this batch (WMK-8), and `row_releases` their requests to release rows
     (WRS-18). `changelog_id` identifies the changelog. If a new changelog replaces it, batch numbers
     have another meaning. The batches up to `trimmed_to` have only their rejected rows left, and the
-    rows of write streams that are still open (TBL-15, WRS-21).
+    rows of write streams that are still open (TBL-15, WRS-21). Changes with a commit timestamp (µs)
+    below `trimmed_below` may be deleted.
     """
 
     ingest_batch: int
@@ -64,8 +65,9 @@ class LoggedBatch:
     asked: EndOffsets
     changelog_id: str
     writer: str
-    ends: tuple[ClosePartition, ...] = ()
+    closed_partitions: tuple[ClosePartition, ...] = ()
     trimmed_to: int = 0
+    trimmed_below: int = 0
     row_releases: tuple[ReleaseRows, ...] = ()
 
     @staticmethod
@@ -85,13 +87,18 @@ class LoggedBatch:
             EndOffsets(int(stored["topic_read_at"]), asked),
             str(stored["changelog_id"]),
             str(stored["writer"]),
-            from_stored(tuple[ClosePartition, ...], stored.get("closed_partitions", ())),
-            int(stored.get("trimmed_to", 0)),
-            from_stored(tuple[ReleaseRows, ...], stored.get("row_releases", ())),
+            closed_partitions=from_stored(
+                tuple[ClosePartition, ...], stored.get("closed_partitions", ())
+            ),
+            trimmed_to=int(stored.get("trimmed_to", 0)),
+            trimmed_below=int(stored.get("trimmed_below", 0)),
+            row_releases=from_stored(tuple[ReleaseRows, ...], stored.get("row_releases", ())),
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to metadata of the commit of the batch, which does not change `trimmed_to`."""
+        """Convert to metadata of the commit of the batch, which does not change `trimmed_to` and
+        `trimmed_below`.
+        """
         return {
             "ingest_batch": self.ingest_batch,
             "start_offsets": to_stored(self.offsets.start),
@@ -102,6 +109,6 @@ class LoggedBatch:
             "topic_end_offsets": to_stored(self.asked.ends),
             "changelog_id": self.changelog_id,
             "writer": self.writer,
-            "closed_partitions": to_stored(self.ends),
+            "closed_partitions": to_stored(self.closed_partitions),
             "row_releases": to_stored(self.row_releases),
         }

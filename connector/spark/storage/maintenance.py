@@ -20,7 +20,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from connector.errors import ConnectorError, ErrorCode, WriterConflictError
+from connector.errors import ConnectorError
+from connector.errors.tables import files_changed
 from connector.spark.failures import cause_of
 from connector.spark.storage.deletion_vectors import (
     FILE,
@@ -89,16 +90,16 @@ class Work:
 class Maintained:
     """A table or a changelog, as functions for its maintenance.
 
-    `passed` returns the file counts of commits since its last call. `begun_at` returns when the
-    oldest known commit was made. `compact` merges small files if it is worth it. `clean` and
-    `clean_log` remove old files, and get the time in microseconds.
+    `new_commits` returns the file counts of commits since its last call. `oldest_commit_at` returns
+    when the oldest known commit was made. `compact` merges small files if it is worth it. `clean`
+    and `clean_log` remove old files, and get the time in microseconds.
 
     `is_wanted` returns whether there is other work for `compact` than small files. `live_bytes`
     returns the size of the newest version of a table. None: it is a changelog.
     """
 
-    passed: Callable[[], list[CommitCount]]
-    begun_at: Callable[[], int]
+    new_commits: Callable[[], list[CommitCount]]
+    oldest_commit_at: Callable[[], int]
     compact: Callable[[], Work | None]
     clean: Callable[[int], Work]
     clean_log: Callable[[int], None]
@@ -124,19 +125,20 @@ class Maintenance:
         retention_s: int,
         last_clean: Callable[[], int | None],
         add_job: Callable[[Job], None],
-        say: Callable[[str], None],
+        on_line: Callable[[str], None],
         is_late: Callable[[int], bool] = lambda now: False,
     ) -> None:
-        self._what, self._job, self._of, self._retention_s = what, job, maintained, retention_s
+        self._what, self._job, self._maintained = what, job, maintained
+        self._retention_s = retention_s
         self._last_clean, self._is_late = last_clean, is_late
-        self._add_job, self._say = add_job, say
+        self._add_job, self._on_line = add_job, on_line
         self._compactions = Compactions(is_log=maintained.live_bytes is None)
         self._cleaning = Postponed()
         self._cleaned_at: int | None = None
         self._log_cleaned_at: int | None = None
         self._removed: list[CommitCount] = []
         self._commits, self._newest_at = 0, 0
-        maintained.passed()
+        maintained.new_commits()
 
     def after_round(self, now: int) -> None:
         """Do the maintenance that is due. Call it between applies. It only raises errors that an
@@ -145,21 +147,23 @@ class Maintenance:
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
-            self._say(f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}")
+            self._on_line(
+                f"{self._what}: maintenance failed and will be repeated: {cause_of(error)}"
+            )
 
     def _look(self, now: int) -> None:
-        passed = self._of.passed()
-        self._removed += (commit for commit in passed if commit.removed)
-        self._compactions.passed(passed)
-        self._commits += len(passed)
-        self._newest_at = max([self._newest_at, *(commit.at for commit in passed)])
+        new_commits = self._maintained.new_commits()
+        self._removed += (commit for commit in new_commits if commit.removed)
+        self._compactions.passed(new_commits)
+        self._commits += len(new_commits)
+        self._newest_at = max([self._newest_at, *(commit.at for commit in new_commits)])
         is_late = partial(self._is_late, now)
-        is_wanted = bool(passed) and self._of.is_wanted()
+        is_wanted = bool(new_commits) and self._maintained.is_wanted()
         if self._compactions.begins(now, is_late, is_wanted=is_wanted):
             self._look_at_files(now)
         if self._cleaned_at is None:
-            known = self._last_clean()
-            self._cleaned_at = self._of.begun_at() if known is None else known
+            last = self._last_clean()
+            self._cleaned_at = self._maintained.oldest_commit_at() if last is None else last
             self._newest_at = max(self._newest_at, self._cleaned_at)
         if is_clean_up_due(
             self._removed,
@@ -171,40 +175,46 @@ class Maintenance:
             self._cleaned_at = now
             horizon = now - self._retention_s * 1_000_000
             self._removed = [commit for commit in self._removed if commit.at >= horizon]
-            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._of.clean(now))
+            done = self._timed(JobKind.CLEAN_UP, now, lambda: self._maintained.clean(now))
             if done is not None and done.files:
-                self._say(f"{self._what}: {done.files:,} files of old versions were deleted")
+                self._on_line(f"{self._what}: {done.files:,} files of old versions were deleted")
         if self._log_cleaned_at is None:
             self._log_cleaned_at = now
         if self._commits >= LOG_EVERY or (self._commits and now - self._log_cleaned_at >= HOUR_US):
             self._commits, self._log_cleaned_at = 0, now
-            self._of.clean_log(now)
+            self._maintained.clean_log(now)
 
     def _look_at_files(self, now: int) -> None:
         began = time.monotonic_ns()
         try:
-            done = self._timed(JobKind.COMPACTION, now, self._of.compact)
+            done = self._timed(JobKind.COMPACTION, now, self._maintained.compact)
             if done is not None:
-                self._say(f"{self._what}: compaction reduced the number of files by {done.files:,}")
+                self._on_line(
+                    f"{self._what}: compaction reduced the number of files by {done.files:,}"
+                )
         finally:
             took = (time.monotonic_ns() - began) // 1000
-            size = 0 if self._of.live_bytes is None else self._of.live_bytes()
+            size = 0 if self._maintained.live_bytes is None else self._maintained.live_bytes()
             self._compactions.ended(now + took, took, size)
 
     def _timed(self, kind: JobKind, now: int, act: Callable[[], Work | None]) -> Work | None:
         """Run `act`. Record it as a job, unless there was nothing to do."""
         began = time.monotonic_ns()
-        job = replace(self._job, kind=kind, started_at=now)
+
+        def add_job(**outcome: Any) -> None:
+            ended_at = now + (time.monotonic_ns() - began) // 1000
+            self._add_job(
+                replace(self._job, kind=kind, started_at=now, ended_at=ended_at, **outcome)
+            )
+
         try:
-            done = act()
+            work = act()
         except (ConnectorError, PySparkException, Py4JError) as error:
-            ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._add_job(replace(job, ended_at=ended_at, error=cause_of(error)))
+            add_job(error=cause_of(error))
             raise
-        if done is not None:
-            ended_at = now + (time.monotonic_ns() - began) // 1000
-            self._add_job(replace(job, ended_at=ended_at, **asdict(done)))
-        return done
+        if work is not None:
+            add_job(**asdict(work))
+        return work
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +265,7 @@ class Rewritten:
         """
         from_json = delta(self._spark).actions.Action.fromJson
         is_new = '"dataChange":true' if self._changes_rows else '"dataChange":false'
-        return tuple(from_json(one.replace('"dataChange":true', is_new)) for one in actions)
+        return tuple(from_json(text.replace('"dataChange":true', is_new)) for text in actions)
 
     def commit(
         self,
@@ -320,10 +330,10 @@ class Rewritten:
         key = f"struct({', '.join(keys)}) AS _key"
         left = self._files.only(now.values()).rows().selectExpr(key)
         rows = self._files.only(was.values()).rows().selectExpr(key)
-        gone = rows.join(left, "_key", "left_anti")
+        removed = rows.join(left, "_key", "left_anti")
         new = self._files.only(group.new)
-        places = new.rows().selectExpr(key, *ROW_LOCATION).join(gone, "_key", "left_semi")
-        marked = marked_files(self._spark, transaction, new, places.select(FILE, ROW))
+        locations = new.rows().selectExpr(key, *ROW_LOCATION).join(removed, "_key", "left_semi")
+        marked = marked_files(self._spark, transaction, new, locations.select(FILE, ROW))
         old = {path: file for path, file in group.old.items() if path not in was} | now
         return _Group(old, self._parsed(self._marked(group.new, marked)))
 
@@ -333,8 +343,7 @@ class Rewritten:
         without another row is left out.
         """
         removed, added = set[str](), dict[str, str]()
-        for one in each(actions):
-            text = one.json()
+        for text in (action.json() for action in each(actions)):
             ((kind, action),) = json.loads(text).items()
             if kind == "add":
                 added[action["path"]] = text
@@ -346,26 +355,15 @@ class Rewritten:
                 yield added.get(path) or file.json()
 
 
-def files_changed(path: str) -> WriterConflictError:
-    """The files of a table changed during a compaction."""
-    return WriterConflictError(
-        ErrorCode.TABLE_CHANGED,
-        f"The files of {path} changed during a compaction",
-        "Another process wrote to the Delta table",
-        "Do nothing: this compaction has changed nothing, and it will be repeated",
-        path=path,
-    )
-
-
 def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritten | None:
     """Write the rows of small files into larger ones, by partition, if it is worth it. It needs no
     commit and no lock. `is_log`: it is a changelog.
     """
     files = all_files(spark, path)
-    known = list(files)
+    adds = list(files)
     groups = to_compact([*map(DataFile.of, files.actions())], is_log=is_log)
     return (
-        Rewritten(files, path, [[known[number] for number in group] for group in groups])
+        Rewritten(files, path, [[adds[number] for number in group] for group in groups])
         if groups
         else None
     )
@@ -376,34 +374,34 @@ def without_rows(spark: SparkSession, path: str, condition: str) -> Rewritten | 
     rows. None: there is no such row. It needs no commit and no lock.
     """
     files = all_files(spark, path)
-    found = files.rows().where(condition).selectExpr("_metadata.file_path").distinct().collect()
-    touched = {row["file_path"] for row in found}
+    rows = files.rows().where(condition).selectExpr("_metadata.file_path").distinct().collect()
+    touched = {row["file_path"] for row in rows}
     old = [file for file in files if file_url(spark, files.log.dataPath(), file) in touched]
     kept = f"NOT coalesce({condition}, false)"
     return Rewritten(files, path, [[file] for file in old], kept) if old else None
 
 
-def clean(spark: SparkSession, path: str, keep: Collection[int] = ()) -> int:
+def clean(spark: SparkSession, path: str, kept_versions: Collection[int] = ()) -> int:
     """Remove files that are only needed for versions older than the table's retention.
 
-    The files of versions in `keep` stay. It makes no commit. Others may write meanwhile. Returns
-    the number of removed files.
+    The files of `kept_versions` stay. It makes no commit. Others may write meanwhile. Returns the
+    number of removed files.
     """
     jvm: Any = spark._jvm
-    going = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
-    if going and keep:
+    removable = {row["path"] for row in spark.sql(f"VACUUM {quoted(path)} DRY RUN").collect()}
+    if removable and kept_versions:
         log, no = log_of(spark, path), none(spark)
         folder = log.dataPath()
-        for version in keep:
+        for version in kept_versions:
             for file in log.getSnapshotAt(version, no, no, False).allFiles().collect():
-                going.discard(f"{folder.toString()}/{unquote(file.path())}")
+                removable.discard(f"{folder.toString()}/{unquote(file.path())}")
                 vector = file.deletionVector()
                 if vector is not None and vector.isOnDisk():
-                    going.discard(vector.absolutePath(folder).toString())
+                    removable.discard(vector.absolutePath(folder).toString())
     _, files = opened(spark, path)
     removed = 0
-    for gone in going:
+    for file in removable:
         # Folders stay, because a writer may be about to put a file into an empty one.
-        if "." in gone.rpartition("/")[2]:
-            removed += bool(files.delete(jvm.org.apache.hadoop.fs.Path(gone), False))
+        if "." in file.rpartition("/")[2]:
+            removed += bool(files.delete(jvm.org.apache.hadoop.fs.Path(file), False))
     return removed

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from connector import warehouse as places
+from connector import warehouse as paths
 from connector.config.settings import VersionRetention
-from connector.errors import ErrorCode, TableError, WriterConflictError
+from connector.errors.tables import concurrent_write, files_changed, table_missing, table_rebuilt
 from connector.spark.failures import explained
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
@@ -40,7 +41,6 @@ from connector.spark.storage.maintenance import (
     Rewritten,
     Work,
     clean,
-    files_changed,
     retention_properties,
     rewrite,
 )
@@ -96,7 +96,7 @@ class Table:
         """
         self.spark = self._spark = spark
         self._folder = path
-        self.path = places.data(path)
+        self.path = paths.data(path)
         self._definition = definition
         self._log = DeltaLog(spark, self.path)
         kept = retention or VersionRetention()
@@ -111,16 +111,9 @@ class Table:
         """The table at `path` with its stored definition, for reading. Raises `TableError` if there
         is no table.
         """
-        log = DeltaLog(spark, places.data(path))
+        log = DeltaLog(spark, paths.data(path))
         if log.newest() is None:
-            raise TableError(
-                ErrorCode.TABLE_MISSING,
-                f"There is no table at {path}",
-                "No change was applied to it yet",
-                "Start the pipeline",
-                table=places.table_of(path),
-                path=path,
-            )
+            raise table_missing(path, paths.table_of(path))
         properties = log.properties()
         return cls(spark, path, from_properties(properties)[0], properties)
 
@@ -142,13 +135,7 @@ class Table:
         with reading(self.path):
             table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
-            raise WriterConflictError(
-                ErrorCode.TABLE_REBUILT,
-                f"Table {self._definition.name} was rebuilt in the meantime",
-                "A rebuild replaced the table by a new one",
-                "Start again. Nothing was written to the new table",
-                table=self._definition.name,
-            )
+            raise table_rebuilt(self._definition.name)
         return commit, table_state
 
     def table_state(self) -> TableState:
@@ -168,7 +155,7 @@ class Table:
         """
         return files_of(self._spark, self.path, version)
 
-    def bury(self, gone: DataFrame, before: TableState, *, attempt: str) -> bool:
+    def add_tombstones(self, rows: DataFrame, before: TableState, *, attempt: str) -> bool:
         """Add tombstones for the apply after `before`. Returns whether there were any.
 
         They do not count before a commit of the table names the attempt.
@@ -179,7 +166,7 @@ class Table:
             f"greatest(array_max({STATE}.orders.{age}),"
             f" array_max({STATE}.residual.order.change.{age}))"
         )
-        entries = gone.selectExpr(
+        entries = rows.selectExpr(
             *self.layout.keys,
             STATE,
             BUCKET,
@@ -190,7 +177,7 @@ class Table:
         # One file, because an apply reads all files for the rows that it changes.
         entries = entries.coalesce(1)
         expired_below = self.tombstones.expired_below(before)
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             # An apply without tombstones would leave an empty file. Without a table, nothing would
             # remove it.
             if expired_below is None and entries.isEmpty():
@@ -211,7 +198,7 @@ class Table:
         writer was faster.
         """
         touched = ", ".join(str(bucket) for bucket in sorted(buckets))
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             if rows is None or not touched:
                 transaction = Transaction(self._spark, self.path, self._app_id)
                 transaction.commit(
@@ -235,23 +222,23 @@ class Table:
     def commit_rows(
         self,
         rows: DataFrame,
-        places: DataFrame,
+        locations: DataFrame,
         version: int,
         files: Files | None,
         table_state: TableState,
     ) -> None:
-        """Replace the rows at `places` by `rows` and store `table_state`, in one commit as `commit`
-        does.
+        """Replace the rows at `locations` by `rows` and store `table_state`, in one commit as
+        `commit` does.
 
-        `places` are locations in `version`, which must be the newest one. `files` are its files, if
+        The locations belong to `version`, which must be the newest one. `files` are its files, if
         they are known.
         """
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             replace_rows(
                 Transaction(self._spark, self.path, self._app_id),
                 version=version,
                 files=files,
-                places=places,
+                locations=locations,
                 rows=self._columns_of(rows),
                 number=table_state.apply_number,
                 stored=table_state.to_json(self._definition.name),
@@ -262,7 +249,7 @@ class Table:
         """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit` does. They
         were made for `version`, which must be the newest one.
         """
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             transaction = Transaction(self._spark, self.path, self._app_id)
             check_version(transaction, version)
             transaction.commit(
@@ -276,13 +263,13 @@ class Table:
         from_json = delta(self._spark).actions.Action.fromJson
         return scala_list(self._spark, map(from_json, actions))
 
-    def add_tombstones(self, actions: Sequence[str], before: TableState) -> None:
+    def commit_tombstones(self, actions: Sequence[str], before: TableState) -> None:
         """Commit files with tombstones for the apply after `before`.
 
         They do not count before a commit of the table names the attempt.
         """
         expired_below = self.tombstones.expired_below(before)
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             self.tombstones.begin(expired_below, self.layout, self._kept).commit(
                 before.apply_number + 1,
                 tombstones_state(expired_below or 0),
@@ -292,6 +279,9 @@ class Table:
     def size_in_bytes(self) -> int:
         """The size of the table's files."""
         return size_in_bytes(self._spark, self.path)
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained(f"table {self._definition.name}")
 
     @property
     def _app_id(self) -> str:
@@ -307,14 +297,7 @@ class Table:
 
     def _check_committed(self, table_state: TableState) -> None:
         if self.table_state() != table_state:
-            raise WriterConflictError(
-                ErrorCode.CONCURRENT_WRITE,
-                f"Another process committed apply {table_state.apply_number} of table"
-                f" {self._definition.name}",
-                "Two processes apply changes to the same table",
-                "Stop one of the two processes. This one has changed nothing",
-                table=self._definition.name,
-            )
+            raise concurrent_write(f"table {self._definition.name}")
 
     def is_vacuum_due(self) -> bool:
         """Whether `compact` has tombstones to remove (TBL-12)."""
@@ -342,7 +325,7 @@ class Table:
         if expired_below is None or state.vacuumed_to == state.apply_number:
             return None
         horizon = max(expired_below, state.horizon or 0)
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             rewritten = self.tombstones.without(state, horizon)
             return between(partial(self._vacuumed, rewritten, state, horizon))
 
@@ -370,15 +353,15 @@ class Table:
         self._check_committed(after)
         return done
 
-    def passed(self) -> list[CommitCount]:
+    def new_commits(self) -> list[CommitCount]:
         """The number of files that commits added to and removed from the table and its tombstone
         table since the last call.
         """
-        return [*self._log.passed(), *self.tombstones.log.passed()]
+        return [*self._log.new_commits(), *self.tombstones.log.new_commits()]
 
-    def begun_at(self) -> int:
+    def oldest_commit_at(self) -> int:
         """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_at()
+        return self._log.oldest_commit_at()
 
     def version_at(self, at: int) -> int | None:
         """The version that was the newest one at a time (microseconds). None: not known."""
@@ -404,7 +387,7 @@ class Table:
         Applies may run meanwhile. `between` calls each commit between two applies of this process.
         """
         done = None
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             # First, because a compaction fails as long as others change its files.
             if self.is_vacuum_due():
                 done = self.vacuum_tombstones(between)
@@ -423,16 +406,16 @@ class Table:
             self.layout.keys,
         )
 
-    def clean(self, now: int, keep: Collection[int] = ()) -> Work:
+    def clean(self, now: int, kept_versions: Collection[int] = ()) -> Work:
         """Remove files that are only needed for versions older than the table's retention (TBL-23).
 
-        The files of versions in `keep` stay.
+        The files of `kept_versions` stay.
 
         It also removes the tombstone tables of tables that were replaced long ago.
         """
         before = bytes_on_disk(self._spark, self._folder)
-        with explained(f"table {self._definition.name}"):
-            removed = clean(self._spark, self.path, keep)
+        with self._explained():
+            removed = clean(self._spark, self.path, kept_versions)
             live = size_in_bytes(self._spark, self.path)
             if self.tombstones.exist(self.table_state()):
                 removed += clean(self._spark, self.tombstones.path)
@@ -447,11 +430,11 @@ class Table:
         after = bytes_on_disk(self._spark, self._folder)
         return Work(removed, max(0, before - after), live, after)
 
-    def clean_log(self, before: int, keep: Collection[int] = ()) -> None:
+    def clean_log(self, before: int, kept_versions: Collection[int] = ()) -> None:
         """Remove log files that are only needed for versions before `before` (microseconds), except
-        those in `keep`.
+        `kept_versions`.
         """
-        self._log.clean(before, keep)
+        self._log.clean(before, kept_versions)
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
 
@@ -461,7 +444,7 @@ class Table:
         """
         self._rebuild = rebuild
         self.tombstones = Tombstones(
-            self._spark, places.tombstones(self._folder, rebuild), self._definition.name
+            self._spark, paths.tombstones(self._folder, rebuild), self._definition.name
         )
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
@@ -498,14 +481,14 @@ class Table:
         """Store the settings of the configuration in the table's properties, where readers find
         them (TBL-16, DLQ-3).
         """
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             set_properties(self._spark, self.path, properties, self._metadata_of(before))
 
     def _create(self) -> Layout | None:
         """Create the table. None: another process has just created it."""
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
-        with explained(f"table {self._definition.name}"):
+        with self._explained():
             self._log.forget_beginning()
             is_new = create_table(
                 self._spark,

@@ -135,11 +135,11 @@ class Tombstones:
         ids = table_state.attempt_ids.items()
         named = ", ".join(f"{apply}L, '{attempt}'" for apply, attempt in ids)
         is_named = f"try_element_at(map({named}), _apply_number) = _attempt_id" if ids else "false"
-        dead = (
+        is_failed = (
             f"_apply_number > {table_state.vacuumed_to} AND _apply_number <="
             f" {table_state.apply_number} AND NOT coalesce({is_named}, false)"
         )
-        return without_rows(self._spark, self.path, f"(_newest < {horizon} OR ({dead}))")
+        return without_rows(self._spark, self.path, f"(_newest < {horizon} OR ({is_failed}))")
 
     def replace(self, rewritten: Rewritten, horizon: int | None = None) -> Work:
         """Commit files that were written again. `horizon` None: no tombstone was left out."""

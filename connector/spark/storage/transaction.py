@@ -52,8 +52,8 @@ class Transaction:
             return int(self.delta.txnVersion(app_id))
         # The same result without the state of the whole log, which Delta would compute.
         self.depend_on(app_id)
-        known = checksum.get().setTransactions().get()
-        numbers = [int(one.version()) for one in each(known) if one.appId() == app_id]
+        commits = each(checksum.get().setTransactions().get())
+        numbers = [int(commit.version()) for commit in commits if commit.appId() == app_id]
         return max(numbers, default=-1)
 
     def depend_on(self, app_id: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from connector import cli
 from connector.cli.parameters import MOMENT
 from connector.cli.write_streams import request_of
-from connector.errors import ErrorCode, WriteStreamError
+from connector.errors import WriteStreamError
 from connector.lake.overrides import Overrides
 from connector.records.model import ChildPartition, ChildPartitions, OffsetRange, Release
 from connector.reports.write_stream_status import release_status
@@ -191,7 +191,7 @@ def test_a_commit_is_shown_once_all_its_rows_are_released() -> None:
     ],
 )
 def test_a_withheld_release_ends_the_waiting(
-    folder: Path, known: ReleaseProgress, horizon: int | None, is_read: bool, code: ErrorCode | None
+    folder: Path, known: ReleaseProgress, horizon: int | None, is_read: bool, code: str | None
 ) -> None:
     """WRS-18, WRS-20, WRS-23: one below the horizon that ingest does not know is a dead letter."""
     assert folder.name == "w"

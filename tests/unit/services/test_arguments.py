@@ -28,7 +28,7 @@ from connector.services import (
     status,
 )
 from connector.spark.changes import read_changes, stream_changes
-from connector.spark.reader import read_snapshot, read_table
+from connector.spark.reader import read_snapshot
 
 NO_NOTES = [None, "", " ", 5, b"gone", "a\0b", "a\ud800"]
 
@@ -151,11 +151,8 @@ def test_a_time_that_is_no_number_of_microseconds_is_refused(
         lambda: status(config, now=time),
         lambda: read_changes(spark, "w", "s", start_commit=time),
         lambda: read_changes(spark, "w", "s", end_commit=time),
-        lambda: read_changes(spark, "w", "s", now=time),
         lambda: stream_changes(spark, "w", "s", start_commit=time),
         lambda: read_snapshot(spark, "w", "t", low_watermark=time),
-        lambda: read_snapshot(spark, "w", "t", now=time),
-        lambda: read_table(spark, "w", "t", now=time),
     ]
     for call in calls:
         with pytest.raises(ConfigError, match=r"The argument \w+ is .* microseconds") as caught:
@@ -163,26 +160,8 @@ def test_a_time_that_is_no_number_of_microseconds_is_refused(
         assert caught.value.code == "ARGUMENT_INVALID"
 
 
-@pytest.mark.parametrize("name", [None, 5, b"t", "", [], 1.5])
-def test_a_name_for_spark_that_is_no_text_is_refused(name: Any) -> None:
-    """SUB-5, TBL-16, TBL-17."""
+def test_a_snapshot_without_a_table_is_refused() -> None:
+    """TBL-17."""
     spark: Any = None
-    for call in (
-        lambda: read_changes(spark, name, "s"),
-        lambda: read_changes(spark, "w", name),
-        lambda: stream_changes(spark, "w", name),
-        lambda: read_table(spark, "w", name),
-        lambda: read_snapshot(spark, name, "t"),
-        lambda: read_snapshot(spark, "w", "t", name),
-        lambda: read_snapshot(spark, "w"),
-    ):
-        with pytest.raises(ConfigError, match=r"The argument \w+ is"):
-            call()
-
-
-@pytest.mark.parametrize("skew", [None, -1, 1.5, True, "1", math.nan, 2**31])
-def test_a_clock_skew_that_is_not_allowed_is_refused(skew: Any) -> None:
-    """SUB-5."""
-    spark: Any = None
-    with pytest.raises(ConfigError, match="The argument max_clock_skew_s is"):
-        read_changes(spark, "w", "s", max_clock_skew_s=skew)
+    with pytest.raises(ConfigError, match="The argument names is"):
+        read_snapshot(spark, "w")

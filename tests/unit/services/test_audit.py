@@ -20,8 +20,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from connector import cli
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import TableError
-from connector.lake.audit_log import AuditLog
-from connector.lake.changelog_reader import STEP_ROWS, open_logged
+from connector.lake.audit import STEP_ROWS, AuditLog, open_logged
 from connector.records.rejection import Position, Reason
 from connector.reports.audit import Range, Ranges, StreamAudit, TopicCheck, union_ranges
 from connector.services.audit import KafkaSide, audit_stream

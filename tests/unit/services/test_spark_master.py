@@ -10,7 +10,7 @@ import pytest
 from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig
-from connector.errors import ConnectorError, ErrorCode
+from connector.errors import ConnectorError
 from connector.kafka.local.folder import free_port
 from connector.services import validate_config
 from connector.services.local_spark import check_master
@@ -33,7 +33,7 @@ def test_one_of_several_masters_suffices_and_other_managers_are_not_asked() -> N
 
 
 def test_validate_names_the_faults_of_the_cluster(tmp_path: Path) -> None:
-    def findings(spark: SparkConfig, *, shared: bool) -> list[tuple[str, ErrorCode | None]]:
+    def findings(spark: SparkConfig, *, shared: bool) -> list[tuple[str, str | None]]:
         config = ConnectorConfig(
             str(tmp_path / "w"),
             KafkaConfig("127.0.0.1:1"),

@@ -18,8 +18,8 @@ from deltalake import DeltaTable, write_deltalake
 from connector import warehouse
 from connector import warehouse as places
 from connector.cli.remedies import command_for
-from connector.errors import StorageError, TableError
-from connector.lake.audit_log import AuditLog
+from connector.errors import TableError
+from connector.lake.audit import AuditLog
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
@@ -155,7 +155,7 @@ def test_a_limit_of_files_is_the_error_and_nothing_is_printed(
     if not is_new:
         writers(warehouse)[name]()
     known = readers(warehouse)[name]()
-    full = pytest.raises(StorageError, match="size limit")
+    full = pytest.raises(TableError, match="size limit")
     with full as caught, files_up_to(256):
         writers(warehouse)[name]()
     assert caught.value.code == "DISK_FULL"
@@ -218,11 +218,11 @@ def test_a_missing_data_file_is_named_without_spark(tmp_path: Path) -> None:
     for folder in (places.table(warehouse, "one"), places.cuts(warehouse)):
         for file in data_files(Path(folder)):
             file.unlink()
-    with pytest.raises(StorageError, match=r"A data file of .* is damaged or missing") as caught:
+    with pytest.raises(TableError, match=r"A data file of .* is damaged or missing") as caught:
         list(open_table(places.table(warehouse, "one")).rows())
     assert caught.value.code == "TABLE_DAMAGED"
     assert command_for(caught.value) == "connector table rebuild one"
-    with pytest.raises(StorageError, match="snapshots can be read again") as caught:
+    with pytest.raises(TableError, match="snapshots can be read again") as caught:
         History(warehouse).newest_cut("s")
     assert command_for(caught.value) is None
 

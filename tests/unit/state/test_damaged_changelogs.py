@@ -13,7 +13,7 @@ import pytest
 from connector import warehouse as places
 from connector.cli.remedies import command_for
 from connector.errors import TableError
-from connector.lake.changelog_reader import open_logged
+from connector.lake.audit import open_logged
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of

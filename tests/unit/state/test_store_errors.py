@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from connector.errors import ErrorCode
 from connector.state.damage import explained
 from connector.state.store_errors import store_error
 
@@ -90,7 +89,7 @@ def test_the_cause_is_named_and_nothing_of_a_signed_request(
 ) -> None:
     error = store_error(text, "It cannot be read", path="s3a://lake/t")
     assert error is not None
-    assert (error.code, cause in error.cause) == (ErrorCode(code), True), str(error)
+    assert (error.code, cause in error.cause) == (code, True), str(error)
     assert error.remedy
     assert error.fields["path"] == "s3a://lake/t"
     assert not [secret for secret in SECRETS if secret in str(error)]

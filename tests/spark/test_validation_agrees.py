@@ -46,7 +46,7 @@ from connector.records.model import (
     time_of,
 )
 from connector.records.rejection import Position, Reason, Rejection
-from connector.spark.ingest.validate import RECORD, validated
+from connector.spark.ingest.validate import RECORD, RecordRules, validated
 from connector.validation import (
     KafkaRecord,
     Limits,
@@ -139,10 +139,7 @@ def assert_agreement(
     """Both forms say the same of each case. Returns what they said: reasons, names of rules, and
     GOOD.
     """
-    frame_ = validated(
-        rows(spark, cases),
-        schemas=schemas,
-        ask_registry=ask_registry,
+    rules = RecordRules(
         limits=limits,
         kafka_partitions=TOPIC_PARTITIONS,
         tables=tables,
@@ -150,6 +147,7 @@ def assert_agreement(
         known_families=frozenset({"cf"}),
         horizon=horizon,
     )
+    frame_ = validated(rows(spark, cases), schemas, rules, ask_registry=ask_registry)
     got = {
         row["offset"]: row.asDict(recursive=True)
         for row in frame_.select("offset", "reason", "rule", *RECORD).collect()
@@ -208,7 +206,9 @@ def framed_datum(datum: Datum) -> bytes:
     return frame(raw(datum), None)
 
 
-def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession, seed: int) -> None:
+def test_records_of_every_kind_are_validated_and_read_the_same(
+    spark: SparkSession, seed: int
+) -> None:
     """TBL-3, REC-14, REC-15, WRS-16: good ones, and such as lie at the edge of a limit or
     beyond.
     """
@@ -227,7 +227,7 @@ def test_records_of_every_kind_are_judged_and_read_the_same(spark: SparkSession,
     assert {"GOOD", Reason.COMMIT_TIMESTAMP_IN_FUTURE, Reason.WATERMARK_IN_FUTURE} <= said
 
 
-def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
+def test_the_age_of_a_change_is_validated_the_same(spark: SparkSession) -> None:
     """MRG-11, WRS-20: at the horizon, a microsecond before it and after it. A release has an age,
     as a change; a staged change and the other control records have none.
     """
@@ -253,7 +253,7 @@ def test_the_age_of_a_change_is_judged_the_same(spark: SparkSession) -> None:
     }
 
 
-def test_what_a_stream_may_reject_is_judged_the_same(spark: SparkSession, seed: int) -> None:
+def test_what_a_stream_may_reject_is_validated_the_same(spark: SparkSession, seed: int) -> None:
     """ING-3, ING-7, EVO-10"""
     schemas = Schemas({7: SCHEMA, 9: NEWER_SCHEMA})
     cases = [
@@ -529,7 +529,7 @@ def broken_data() -> Iterator[tuple[str, Datum]]:
             yield f"{path}={str(value)[:40]!r}", datum
 
 
-def test_each_rule_is_judged_the_same_on_both_sides_of_its_limit(spark: SparkSession) -> None:
+def test_each_rule_is_validated_the_same_on_both_sides_of_its_limit(spark: SparkSession) -> None:
     """REC-10, REC-14, REC-16, WRS-4, WRS-16: one rule at a time, and every rule there is."""
     cases = [
         Case(name, key_of(datum), framed_datum(datum), MAX_TIMESTAMP // 1000)
@@ -581,7 +581,7 @@ def test_a_hundred_thousand_entries_are_the_limit(spark: SparkSession) -> None:
     }
 
 
-def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -> None:
+def test_keys_clocks_sizes_and_tables_are_validated_the_same(spark: SparkSession) -> None:
     """REC-1, REC-3, REC-14, REC-15, TBL-7, WRS-20, to the byte and to the millisecond."""
     cases = []
     for record in (CHANGE, HEARTBEAT, ENDED, ROW, STAGED, RELEASE):
@@ -629,7 +629,7 @@ def test_keys_clocks_sizes_and_tables_are_judged_the_same(spark: SparkSession) -
     assert not future & assert_agreement(spark, cases, schemas=Schemas(), limits=endless)
 
 
-def test_times_that_are_too_old_are_judged_the_same(spark: SparkSession) -> None:
+def test_times_that_are_too_old_are_validated_the_same(spark: SparkSession) -> None:
     """ING-6: of changes, releases and other control records, to the microsecond; with tables and a
     horizon beside them. A staged change has no time (WRS-11).
     """

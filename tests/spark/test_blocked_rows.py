@@ -69,7 +69,7 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
     return found
 
 
-def test_later_changes_of_a_held_row_wait_for_its_dead_one(stream: Stream) -> None:
+def test_later_changes_of_a_blocked_row_wait_for_its_dead_letter(stream: Stream) -> None:
     """And others do not; the table says so, and nothing is worked out anew while nothing
     happens.
     """
@@ -124,7 +124,7 @@ def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
 
 
 @pytest.mark.long
-def test_what_turns_out_to_be_another_tables_change_releases_the_row(stream: Stream) -> None:
+def test_a_replay_that_is_a_change_of_another_table_releases_the_row(stream: Stream) -> None:
     """DLQ-3: whose record it was nobody knew before it was mended; a replay that is too late by
     then is the newest letter all the same.
     """
@@ -142,7 +142,7 @@ def test_what_turns_out_to_be_another_tables_change_releases_the_row(stream: Str
 
 
 @pytest.mark.long
-def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> None:
+def test_reads_wait_for_blocked_rows_as_applies_do(stream: Stream) -> None:
     """DLQ-3, TBL-16: on and off; a rebuild that holds more is no younger than what it shows."""
     off = definition()
     stream.topic.raw(sent(account("a", 5 * S, name="a5")))
@@ -168,7 +168,7 @@ def test_readers_hold_as_the_applies_do_once_it_is_switched(stream: Stream) -> N
 
 
 @pytest.mark.long
-def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> None:
+def test_a_discarded_or_old_letter_releases_its_row(stream: Stream) -> None:
     """DLQ-3: parked is not enough, which is for the ledger to say."""
     (letter,) = stream.letters
     assert applied(stream, frozenset({"id-1-0-99"})) is None
@@ -178,7 +178,7 @@ def test_a_discarded_letter_or_an_old_one_releases_its_row(stream: Stream) -> No
 
 
 @pytest.mark.long
-def test_a_table_letter_holds_its_row(stream: Stream) -> None:
+def test_a_table_letter_blocks_its_row(stream: Stream) -> None:
     """TBL-9: what the table cannot hold was no rejected record; its letter is published once, and
     counted once.
     """

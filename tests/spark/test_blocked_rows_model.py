@@ -22,7 +22,7 @@ from connector.tables.merge import join, lift, visible
 from connector.tables.row import read_change, row_of
 from tests.spark.streams import CrashError, Stream, account, crash_at, rows_by_key, shown
 from tests.spark.test_apply_steps import STEPS
-from tests.spark.test_hold import HOLDS, REMEMBERS, S, applied, cut_of, sent
+from tests.spark.test_blocked_rows import HOLDS, REMEMBERS, S, applied, cut_of, sent
 from tests.spark.test_rebuild import rebuilt
 
 ROWS = "abc"
@@ -203,7 +203,7 @@ def check(history: History, cut: Cut) -> list[Arrival]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("depth", range(8))
-def test_nothing_lost_of_a_held_row_whatever_dies_between(
+def test_nothing_lost_of_a_blocked_row_after_a_crash_at_any_step(
     spark: SparkSession, tmp_path: Path, seed: int, depth: int
 ) -> None:
     """Each apply is killed once, at some step; fresh reads and rebuilds agree; once all is mended,

@@ -127,7 +127,7 @@ def good(name: str, at: int) -> DataChange:
     return account(name, at, name=f"{name} at {at}", amount=str(at))
 
 
-def test_a_table_is_as_if_its_poison_had_never_been_bad(
+def test_a_table_is_as_if_its_bad_records_had_been_good(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """poison_is_contained, replay_is_safe: whatever newer or older changes of the row came between,

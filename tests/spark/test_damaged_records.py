@@ -31,7 +31,7 @@ from connector.records.model import (
     kafka_key,
 )
 from connector.records.rejection import Reason
-from connector.spark.ingest.validate import UNSEEN_SCHEMA, schema_ids, validated
+from connector.spark.ingest.validate import UNSEEN_SCHEMA, RecordRules, schema_ids, validated
 from connector.validation import Limits
 from tests.fastavro_encoder import to_datum
 from tests.property import test_logical_types as logical_types
@@ -39,7 +39,7 @@ from tests.property.strategies import RECORDS
 from tests.property.test_codec_roundtrip import without_logical_types
 from tests.property.test_logical_types import RECORDS_OF_EACH_BRANCH, TIMES
 from tests.property.test_schema_resolution import _filled, writers
-from tests.spark.test_judge_agrees import (
+from tests.spark.test_validation_agrees import (
     CHANGE,
     ENDED,
     HEARTBEAT,
@@ -121,7 +121,7 @@ def damaged(rng: Random, record: Record, count: int) -> Iterator[Case]:
         yield case("damaged", record, bad)
 
 
-def test_damaged_bodies_are_judged_the_same_and_the_heap_survives(
+def test_damaged_bodies_are_validated_the_same_with_bounded_memory(
     spark: SparkSession, seed: int
 ) -> None:
     """TBL-3, REC-13, REC-16: flips, cuts, rubbish and numbers that lie."""
@@ -615,13 +615,7 @@ def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: Spar
     for id_ in (0, 9, 2**31, 2**32 - 2):
         unseen = rows(spark, [*cases, case("unseen", CHANGE, frame(b"", id_))])
         assert {row["id"] for row in schema_ids(unseen).collect()} == {8, 9, id_}
-        query = validated(
-            unseen,
-            schemas=Schemas({8: None}),
-            ask_registry=True,
-            limits=limits,
-            kafka_partitions=4,
-            tables=None,
-        )
+        rules = RecordRules(limits, kafka_partitions=4)
+        query = validated(unseen, Schemas({8: None}), rules, ask_registry=True)
         with pytest.raises(PySparkException, match=UNSEEN_SCHEMA):
             query.write.format("noop").mode("overwrite").save()
