@@ -47,7 +47,7 @@ from connector.errors.dead_letters import dead_letter_missing, repair_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line, view_of_datum
 from connector.records.rejection import Reason, Rejection
-from connector.services.dead_letters import DeadLetters, dead_letters
+from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
 ANY: Final = "any"
@@ -163,7 +163,7 @@ def check_chosen(which: LetterFilter, everything: bool) -> None:
 
 def letters_of(ctx: click.Context, stream: str | None, group: str | None = None) -> DeadLetters:
     """The dead letters of the stream, or of the group of readers, that a call is for."""
-    return dead_letters(config_of(ctx), stream, group=group, on_event=show_event)
+    return DeadLetters(config_of(ctx), stream, group=group, on_event=show_event)
 
 
 @click.command()

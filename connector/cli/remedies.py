@@ -69,7 +69,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "DEAD_LETTER_MISSING": (
         Template("dead-letters list --state any --json", options=_OF_STREAM | {"--group": "group"}),
     ),
-    "INGEST_FAILED": (Template("run"),),
+    "SPARK_FAILED": (Template("run"),),
     "REJECTED_RATIO_EXCEEDED": (
         Template("dead-letters list", options=_OF_BATCH),
         # Without --execute it sends nothing: it shows what a replay would do.

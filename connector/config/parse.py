@@ -272,7 +272,7 @@ def _key(section: Section) -> _Key:
     ]
     section.choice("form", KeyForm, default, offered=fit)
     section.finish()
-    section.faults += [_at(section, fault) for fault in faults]
+    section.faults += [fault.at(section.path) for fault in faults]
     return _Key(columns, form, delimiter)
 
 
@@ -281,14 +281,9 @@ def _part(section: Section, types: Sequence[DataType]) -> tuple[str, DataType | 
     type_ = section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
     section.finish()
     if name and (fault := name_fault("key column", name)):
-        section.faults.append(_at(section, fault))
+        section.faults.append(fault.at(section.path))
     is_known = not section.has("type") or section.spelt("type", DataType)
     return name, type_ if is_known else None
-
-
-def _at(section: Section, fault: ConfigError) -> ConfigError:
-    """An error with the place in the document."""
-    return ConfigError(fault.code, f"{section.path}: {fault.problem}", fault.cause, fault.remedy)
 
 
 _TYPES_ELSEWHERE: Final = {
@@ -329,7 +324,7 @@ def _column(section: Section) -> _Column:
     section.finish()
     known_encoding = spelt if section.has("encoding") else encoding
     column = _Column(name or None, family or None, qualifier, type_, known_encoding)
-    section.faults += [_at(section, fault) for fault in column_faults(*column)]
+    section.faults += [fault.at(section.path) for fault in column_faults(*column)]
     return column
 
 

@@ -21,8 +21,7 @@ attributes.
     │                        (TBL-8), or its disk or store refuses
     ├── WriterConflictError  another writer was active, or a state was restored (TBL-5, TBL-14)
     ├── OutOfRangeError      a range of commit time cannot be read (SUB-1)
-    ├── StaleTableError      a table is older than its reader allows (TBL-16)
-    └── StreamHaltedError    too many records of a batch were rejected (DLQ-5)
+    └── StaleTableError      a table is older than its reader allows (TBL-16)
 
 The modules of this package are the catalogue: each error has one function there, with its code,
 class and texts.
@@ -32,6 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Self
 
 
 class ConnectorError(Exception):
@@ -59,6 +59,11 @@ class ConnectorError(Exception):
         self.remedy = remedy
         self.fields = fields
         vars(self).update(fields)
+
+    def at(self, path: str) -> Self:
+        """Put the path of the part of a document before `problem`, and return the error."""
+        self.problem = f"{path}: {self.problem}"
+        return self
 
     def __str__(self) -> str:
         return ". ".join(part for part in (self.problem, self.cause, self.remedy) if part)
@@ -213,14 +218,6 @@ class StaleTableError(ConnectorError):
     """
 
     as_of: int | None = None
-
-
-class StreamHaltedError(ConnectorError):
-    """The share of rejected records in a batch was above the limit. `reason` is the most frequent
-    reason.
-    """
-
-    reason: str = ""
 
 
 def shown_value(value: object) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from connector.errors import ConnectorError, StreamHaltedError, TableError, WriterConflictError
+from connector.errors import ConnectorError, TableError, WriterConflictError
 
 
 def changelog_replaced(table: str, batch: int, state: str) -> TableError:
@@ -110,15 +110,15 @@ def checkpoint_foreign(problem: str, cause: str) -> WriterConflictError:
         "CHECKPOINT_FOREIGN",
         problem,
         cause,
-        "Stop the other process, if there is one. If there is none, delete the checkpoint folder of"
+        "Stop the other process, if it runs. If it does not, delete the checkpoint folder of"
         " the stream: ingest continues from the changelog",
     )
 
 
 def rejected_ratio_exceeded(
     stream: str, batch: int, records: int, rejected: int, reason: str, count: int
-) -> StreamHaltedError:
-    return StreamHaltedError(
+) -> ConnectorError:
+    return ConnectorError(
         "REJECTED_RATIO_EXCEEDED",
         f"{rejected} of {records} records of batch {batch} of stream {stream} were rejected, most"
         f" of them ({count}) as {reason}",

@@ -151,4 +151,4 @@ def field_invalid(field: str, value: str, allowed: str) -> JsonViewError:
 
 
 def change_invalid(field: str, problem: str) -> JsonViewError:
-    return JsonViewError("CHANGE_INVALID", problem, field=field)
+    return JsonViewError("FIELD_INVALID", problem, field=field)

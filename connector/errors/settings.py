@@ -158,7 +158,7 @@ def config_unreadable(file: str, cause: str) -> ConfigError:
 
 def config_not_toml(file: str, cause: str) -> ConfigError:
     return ConfigError(
-        "CONFIG_NOT_TOML",
+        "CONFIG_UNREADABLE",
         f"{file} is not a TOML document of settings",
         cause,
         "Correct the file: text needs quotes, the name of a section needs brackets, a number has at"
@@ -255,7 +255,7 @@ def system_error(cause: str) -> ConnectorError:
 
 def functions_not_distinct(stream: str, other: str) -> ConfigError:
     return ConfigError(
-        "NAME_NOT_DISTINCT",
+        "NAME_INVALID",
         f"Streams {other} and {stream} would have the same SQL function",
         "SQL does not distinguish upper and lower case",
         "Keep the streams in two warehouses, or read them with read_changes",

@@ -17,8 +17,8 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.producer import ChangeProducer
-from connector.kafka.topics import create_group_topics, create_topic, describe
-from connector.kafka.write_streams.queue import Append, Batching
+from connector.kafka.topics import create_group_topics, create_topic
+from connector.kafka.write_streams.queue import Batching
 from connector.kafka.write_streams.session import WriteSession
 from connector.kafka.write_streams.stream import WriteStream
 from connector.watermarks.tracker import Watermark
@@ -31,7 +31,6 @@ from connector.watermarks.transactions import (
 )
 
 __all__ = [
-    "Append",
     "Batching",
     "ChangeConsumer",
     "ChangeProducer",
@@ -55,6 +54,5 @@ __all__ = [
     "WriteStream",
     "create_group_topics",
     "create_topic",
-    "describe",
     "read_letters",
 ]

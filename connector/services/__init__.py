@@ -15,8 +15,7 @@ For example:
 """
 
 from connector.services.audit import audit
-from connector.services.dead_letters import DeadLetters, dead_letters
-from connector.services.events import Event
+from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import load_config
 from connector.services.read import TableRead, read
 from connector.services.requests import (
@@ -42,14 +41,12 @@ from connector.services.write_streams import (
 
 __all__ = [
     "DeadLetters",
-    "Event",
     "LoadOptions",
     "StatusReport",
     "TableRead",
     "audit",
     "close_partition",
     "commit_write_streams",
-    "dead_letters",
     "discard_write_streams",
     "explain",
     "finalize_write_stream",

@@ -59,7 +59,7 @@ from connector.text import counted, truncate_utf8
 from connector.validation import KafkaRecord, validate_record
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, RegistryConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig, RegistryConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,7 @@ class LetterReport:
 
 
 class DeadLetters:
-    """The dead letters of one stream, or of a group of its readers. Make it with `dead_letters`.
-    Not thread-safe.
+    """The dead letters of one stream, or of a group of its readers. Not thread-safe.
 
     An action is done once per letter and stored in the ledger, with who, when and why. You can stop
     it at any time and repeat it. A filter without `states` selects the letters that an action can
@@ -103,15 +102,36 @@ class DeadLetters:
     def __init__(
         self,
         config: ConnectorConfig,
-        stream: StreamConfig,
-        by: str,
-        on_event: OnEvent,
+        stream: str | None = None,
+        *,
+        by: str | None = None,
         group: str | None = None,
+        on_event: OnEvent = log_event,
     ) -> None:
-        check_note("by", by)
-        self.topic, self.group = stream.topic, None if group is None else check_group(group)
+        """Use the dead letters of a stream, or of a group of its readers (SUB-4).
+
+        For example: `DeadLetters(config, "orders").replay(LetterFilter(), why="the schema is
+        registered now")`.
+
+        Args:
+            config: It has the stream.
+            stream: The name or topic of the stream. None: the only one of the configuration.
+            by: The person or program that acts. None: the user and the host of this process.
+            group: The group of readers that set the records aside with `ChangeConsumer.set_aside`.
+                A replay sends them to this group only. None: the records that ingest rejected.
+            on_event: Receives warnings, for example that the horizon is unknown because the
+                warehouse cannot be read.
+
+        Raises:
+            ConfigError: There is no such stream, or the group cannot have dead letters, or `by` is
+                empty.
+        """
+        self._config, self._stream = config, find_stream(config, stream)
+        self._by, self._on_event = who() if by is None else by, on_event
+        check_note("by", self._by)
+        self.topic = self._stream.topic
+        self.group = None if group is None else check_group(group)
         self.schemas = Schemas(_RegistrySchemas(config.registry))
-        self._config, self._stream, self._by, self._on_event = config, stream, by, on_event
 
     def ledger(self) -> Ledger:
         """Read the ledger: the history of each letter that something was done about."""
@@ -445,39 +465,6 @@ class DeadLetters:
         if self.group is not None:
             return None
         return Effects.of(self._config, self._stream, self._on_event)
-
-
-def dead_letters(
-    config: ConnectorConfig,
-    stream: str | None = None,
-    *,
-    by: str | None = None,
-    group: str | None = None,
-    on_event: OnEvent = log_event,
-) -> DeadLetters:
-    """The dead letters of a stream, or of a group of its readers (SUB-4).
-
-    For example: `dead_letters(config, "orders").replay(LetterFilter(), why="the schema is
-    registered now")`.
-
-    Args:
-        config: It has the stream.
-        stream: The name or topic of the stream. None: the only one of the configuration.
-        by: The person or program that acts. None: the user and the host of this process.
-        group: The group of readers that set the records aside with `ChangeConsumer.set_aside`.
-            A replay sends them to this group only. None: the records that ingest rejected.
-        on_event: Receives warnings, for example that the horizon is unknown because the warehouse
-            cannot be read.
-
-    Returns:
-        Methods on the letters.
-
-    Raises:
-        ConfigError: There is no such stream, or the group cannot have dead letters, or `by` is not
-            a text, or an empty one.
-    """
-    by = who() if by is None else by
-    return DeadLetters(config, find_stream(config, stream), by, on_event, group)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:

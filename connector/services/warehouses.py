@@ -15,7 +15,6 @@ from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.errors import (
     BrokerError,
     ConfigError,
-    StreamHaltedError,
     TableError,
     TopicError,
 )
@@ -63,10 +62,10 @@ def naming_damage(
 
     try:
         yield
-    except (BrokerError, ConfigError, StreamHaltedError, TopicError):
+    except (BrokerError, ConfigError, TopicError):
         raise
     except Exception as error:
-        if isinstance(error, TableError) and error.code == "TABLE_DAMAGED":
+        if getattr(error, "code", "") in ("TABLE_DAMAGED", "REJECTED_RATIO_EXCEEDED"):
             raise
         for path in _paths(warehouse_of(config), streams, tables):
             try:

@@ -26,7 +26,7 @@ from connector import ConnectorConfig
 from connector.errors import ConnectorError, TableError
 from connector.jars import JarStore, fetch
 from connector.kafka import ChangeProducer, LocalBroker, create_topic
-from connector.services import dead_letters, load_config, read, status
+from connector.services import DeadLetters, load_config, read, status
 from examples.demo import compare
 from examples.demo.history import TABLE, Commit, CommitId, list_commits, read_commits
 from examples.demo.pipeline import CONNECTOR, DemoError, Pipeline, own_environment
@@ -162,7 +162,7 @@ class Demo:
             f"{len(rows):,} rows are the tree that git ls-tree lists for commit {head[:12]}",
             compare.row_differences(compare.tree(self.repository, head), rows),
         )
-        letters = [letter for letter, _ in dead_letters(self.config, STREAM).list()]
+        letters = [letter for letter, _ in DeadLetters(self.config, STREAM).list()]
         self._check(
             f"{len(letters):,} dead letters are the bad records, with their bytes and reasons",
             compare.letter_differences(self.bad_records, letters),

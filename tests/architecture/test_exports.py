@@ -36,7 +36,6 @@ PUBLIC = {
         "sequence_number",
     },
     "connector.kafka": {
-        "Append",
         "Batching",
         "ChangeConsumer",
         "ChangeProducer",
@@ -60,7 +59,6 @@ PUBLIC = {
         "WriteStream",
         "create_group_topics",
         "create_topic",
-        "describe",
         "read_letters",
     },
     "connector.spark": {

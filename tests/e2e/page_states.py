@@ -31,7 +31,7 @@ from connector.lake.state_reader import progress_of
 from connector.records.codec import encode, frame
 from connector.records.model import kafka_key
 from connector.records.views import view_of_time
-from connector.services import dead_letters, load_config, run
+from connector.services import DeadLetters, load_config, run
 from connector.services.warehouses import warehouse_of
 from connector.spark import configure_session
 from connector.spark.jvm import stop_session
@@ -57,7 +57,7 @@ def a_dead_letter(commands: str) -> str:
     a new change, otherwise of one that would be taken now, if there is one.
     """
     group = "index" if "--group index" in commands else None
-    letters = dead_letters(load_config("connector.toml"), "shop", group=group)
+    letters = DeadLetters(load_config("connector.toml"), "shop", group=group)
     best = Reason.TOO_LATE if "new change" in commands.replace("-", " ") else Reason.UNKNOWN_TABLE
     for which in (
         LetterFilter(reasons=frozenset({best}), key_prefix=b"13"),

@@ -24,7 +24,7 @@ from connector.errors import ConnectorError
 from connector.kafka import ChangeProducer, create_topic
 from connector.records import codec
 from connector.records.model import DataChange, SetCell
-from connector.services import dead_letters, load_config, read
+from connector.services import DeadLetters, load_config, read
 from tests.cluster import Cluster, cluster
 from tests.faults.history import History, kept_on_failure
 from tests.faults.process import Folder, outcome, running
@@ -131,7 +131,7 @@ class Work:
     def replay_once(self) -> int:
         """How many letters were sent. -1: the brokers are away."""
         try:
-            letters = dead_letters(self.config, by="test")
+            letters = DeadLetters(self.config, by="test")
             steps = [Step.parse("unset key")]
             tally = letters.replay(LetterFilter(), why="the key was wrong", steps=steps)
         except ConnectorError as error:

@@ -23,7 +23,7 @@ from connector.kafka.dead_letters.ledger_topic import MAX_WRITES
 from connector.records.codec import encode, frame
 from connector.records.model import DataChange, Heartbeat
 from connector.records.rejection import Position, Reason
-from connector.services import DeadLetters, dead_letters
+from connector.services import DeadLetters
 from tests.broker import NewTopic
 from tests.integration.changes import change
 
@@ -60,7 +60,7 @@ def letters_of(kafka: KafkaConfig, facts: topics.TopicFacts, *letters: DeadLette
     with DeadLetterPublisher(kafka, facts.topic) as publisher:
         publisher.publish(letters)
     stream = StreamConfig(name="s", topic=facts.topic)
-    return dead_letters(ConnectorConfig("w", kafka, streams={"s": stream}), by="ada@desk")
+    return DeadLetters(ConnectorConfig("w", kafka, streams={"s": stream}), by="ada@desk")
 
 
 def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[ConsumerRecord]:

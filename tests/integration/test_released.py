@@ -20,7 +20,7 @@ from connector.kafka import (
 )
 from connector.records.model import DataChange, Heartbeat, OffsetRange, SetCell
 from connector.services import commit_write_streams
-from connector.services.dead_letters import dead_letters
+from connector.services.dead_letters import DeadLetters
 from connector.watermarks.transactions import Item
 from tests.broker import NewTopic
 from tests.integration.changes import change
@@ -124,7 +124,7 @@ def test_a_staged_row_can_be_set_aside(kafka: KafkaConfig, new_topic: NewTopic) 
             consumer.commit()
     assert len(given) == 3
     config = ConnectorConfig("w", kafka, streams={"s": StreamConfig(name="s", topic=topic)})
-    dead_letters(config, group=group, by="ada@desk").replay(LetterFilter(), why="again")
+    DeadLetters(config, group=group, by="ada@desk").replay(LetterFilter(), why="again")
     with ChangeConsumer(
         kafka, topic, start=Group(group, replays=True), staged=True, bounded=True
     ) as consumer:

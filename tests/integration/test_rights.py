@@ -35,7 +35,7 @@ from connector.kafka import (
 from connector.kafka.consume.options import Start
 from connector.kafka.topics import TopicFacts
 from connector.records.model import DataChange, Heartbeat, SetCell
-from connector.services import dead_letters, load_config
+from connector.services import DeadLetters, load_config
 from tests.integration.changes import change
 from tests.integration.test_dead_letter_queue import letter
 from tests.integration.test_write_streams import rows
@@ -177,7 +177,7 @@ def reopened(of: Try, group: str | None = None) -> None:
     """Letters with a history in the ledger."""
     of.letters(group)
     config = replace(load_config(of.folder / "connector.toml"), kafka=of.root)
-    letters = dead_letters(config, by="root", group=group)
+    letters = DeadLetters(config, by="root", group=group)
     assert letters.park(LetterFilter(), why="later")[0] == 1
     assert letters.reopen(ANY, why="now")[0] == 1
 

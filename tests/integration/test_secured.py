@@ -29,7 +29,7 @@ from connector.kafka import (
 )
 from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange
-from connector.services import dead_letters
+from connector.services import DeadLetters
 from tests.integration.changes import change
 from tests.integration.test_dead_letter_queue import letter
 from tests.integration.test_write_streams import rows
@@ -93,7 +93,7 @@ def test_every_part_works_with_every_login(secured: SecuredBroker, login: str) -
     with DeadLetterPublisher(kafka, topic) as publisher:
         publisher.publish([letter(facts, 0)])
     config = ConnectorConfig("w", kafka, streams={"s": StreamConfig(name="s", topic=topic)})
-    tally = dead_letters(config, by="me").replay(LetterFilter(), why="a test")
+    tally = DeadLetters(config, by="me").replay(LetterFilter(), why="a test")
     assert tally.verdicts == {Verdict.REPLAY: 1}
     with ChangeConsumer(kafka, topic, start=Group(f"{topic}.g"), bounded=True) as consumer:
         found = [one.record for one in consumer if hasattr(one, "record")]

@@ -31,7 +31,7 @@ from connector.kafka.dead_letters.topic import external_dead_letters
 from connector.kafka.produce.producer import CopyingProducer
 from connector.records.model import DataChange
 from connector.records.rejection import Reason, Rejection
-from connector.services.dead_letters import DeadLetters, dead_letters
+from connector.services.dead_letters import DeadLetters
 from tests.broker import NewTopic
 from tests.integration.changes import change, send_raw
 from tests.integration.test_commands import Shell
@@ -57,7 +57,7 @@ def group(kafka: KafkaConfig, new_topic: NewTopic) -> Callable[..., tuple[topics
 def letters_of(kafka: KafkaConfig, facts: topics.TopicFacts, group: str | None) -> DeadLetters:
     stream = StreamConfig(name="s", topic=facts.topic)
     config = ConnectorConfig("w", kafka, streams={"s": stream})
-    return dead_letters(config, group=group, by="ada@desk")
+    return DeadLetters(config, group=group, by="ada@desk")
 
 
 def consumer_of(

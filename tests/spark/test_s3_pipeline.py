@@ -16,9 +16,9 @@ from connector.config.storage import StorageConfig
 from connector.kafka import ChangeProducer, LetterFilter
 from connector.records.model import DataChange, Heartbeat
 from connector.services import (
+    DeadLetters,
     audit,
     close_partition,
-    dead_letters,
     jobs,
     load,
     partitions,
@@ -82,7 +82,7 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
     audited = [one.to_json() for one in audit(config)]
     seen["audit"] = [(one["verdict"], one["kafka_partitions"]) for one in audited]
     seen["history"] = [(job.kind, job.changes) for job in jobs(config, "accounts")]
-    letters = dead_letters(config, "s")
+    letters = DeadLetters(config, "s")
     listed = [letter for letter, _ in letters.list()]
     seen["letters"] = [(letter.reason, letters.show(letter.id).rows) for letter in listed]
     which = LetterFilter(ids=frozenset({listed[0].id}))

@@ -15,10 +15,10 @@ from connector import KafkaConfig
 from connector.errors import ConfigError, ConnectorError, WriterConflictError
 from connector.kafka import LetterFilter
 from connector.services import (
+    DeadLetters,
     Event,
     audit,
     close_partition,
-    dead_letters,
     jobs,
     load_config,
     partitions,
@@ -92,7 +92,7 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
     assert found_status.tables["accounts"].max_staleness_s == 3600
     assert [stream.is_proved for stream in audit(config)] == [True]
 
-    letters = dead_letters(config, "s")
+    letters = DeadLetters(config, "s")
     ((letter, _),) = letters.list()
     shown = letters.show(letter.id)
     assert (shown.letter.value, shown.rows) == (b"rubbish", {})
@@ -130,7 +130,7 @@ def test_a_wrong_call_is_an_error_with_a_remedy(live: Live, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="There is no table"):
         read(live.config, "acounts")
     with pytest.raises(ConfigError, match="There is no stream"):
-        dead_letters(live.config, "nowhere")
+        DeadLetters(live.config, "nowhere")
     with pytest.raises(ConfigError, match="No stream is configured"):
         run(
             load_config(

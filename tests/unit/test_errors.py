@@ -10,7 +10,6 @@ from connector.errors import (
     DeliveryError,
     InvalidChangeError,
     JsonViewError,
-    StreamHaltedError,
 )
 from connector.records.model import Heartbeat
 
@@ -85,7 +84,7 @@ def test_errors_carry_the_numbers_that_programs_want() -> None:
         DeliveryError("RECORDS_UNDELIVERED", "3 were not delivered", undelivered=3).undelivered == 3
     )
     assert (
-        StreamHaltedError("REJECTED_RATIO_EXCEEDED", "halted", reason="UNDECODABLE").reason
+        ConnectorError("REJECTED_RATIO_EXCEEDED", "halted", reason="UNDECODABLE").reason
         == "UNDECODABLE"
     )
     error = JsonViewError(

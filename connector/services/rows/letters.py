@@ -13,7 +13,7 @@ from connector.records.codec import Schemas, read
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Reason, Rejection
 from connector.records.views import OrNull
-from connector.services.dead_letters import dead_letters
+from connector.services.dead_letters import DeadLetters
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
@@ -101,7 +101,7 @@ def from_kafka(
     It reads the whole dead-letter topic. Raises `BrokerError` and `TopicError`.
     """
     by_id = {letter.id: letter for letter in logged}
-    service = dead_letters(config, definition.stream)
+    service = DeadLetters(config, definition.stream)
     for letter, status in service.list(LetterFilter(states=frozenset())):
         of_row = by_id.pop(letter.id, None)
         if of_row is None and letter.table in (None, definition.name):

@@ -141,8 +141,8 @@ class Ingest:
 
         `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
         Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
-        `BrokerError`, `DeliveryError`, `TableError`, `StreamHaltedError`. After all but the
-        last, the batch must be run again.
+        `BrokerError`, `DeliveryError`, `TableError`, and `ConnectorError` with the code
+        `REJECTED_RATIO_EXCEEDED`. After all but the last, the batch must be run again.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()

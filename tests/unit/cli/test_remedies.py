@@ -80,7 +80,7 @@ def test_a_command_has_the_values_of_its_error() -> None:
         "connector dead-letters list --state any --json --stream S --group index"
     )
     for topic in ("orders", "orders.write-streams"):
-        assert command("CATALOG_MISSING", topic=topic) == "connector topic create orders"
+        assert command("TOPIC_MISSING", topic=topic) == "connector topic create orders"
     assert command("JAVA_UNUSABLE") is None
     assert command_for(InvalidChangeError("ROW_KEY", "row_key", "short", b"")) is None
 

@@ -17,7 +17,7 @@ from connector.kafka.dead_letters.ledger_topic import (
 )
 from connector.kafka.topics import TopicFacts, check_compacted
 from connector.records.codec import SCHEMA
-from connector.services import dead_letters
+from connector.services import DeadLetters
 from tests.unit.registry_stub import running_registry
 
 VALUES = {size: bytes(size) for size in (0, 1000, MAX_BYTES // 3, MAX_BYTES + 1)}
@@ -51,7 +51,7 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
         config = ConnectorConfig(
             "w", KafkaConfig("127.0.0.1:1"), RegistryConfig(registry.url), {"s": stream}
         )
-        letters = dead_letters(config, by="ada")
+        letters = DeadLetters(config, by="ada")
         assert registry.requests == []
         assert [letters.schemas.by_id.get(number) for number in (7, 7, 8, 8)] == [
             SCHEMA,
@@ -63,7 +63,7 @@ def test_a_schema_is_asked_for_when_it_is_needed_and_once() -> None:
     with pytest.raises(BrokerError):
         letters.schemas.by_id.get(9)
     config = ConnectorConfig("w", KafkaConfig("127.0.0.1:1"), streams={"s": stream})
-    assert dead_letters(config, by="ada").schemas.by_id.get(7) is None
+    assert DeadLetters(config, by="ada").schemas.by_id.get(7) is None
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from connector.dead_letters.filter import LetterFilter
 from connector.errors import ConfigError
 from connector.lake.overrides import Overrides
 from connector.services import (
+    DeadLetters,
     audit,
     close_partition,
-    dead_letters,
     explain,
     jobs,
     partitions,
@@ -65,13 +65,13 @@ def test_no_action_on_dead_letters_without_a_reason_that_can_be_stored(
     config: ConnectorConfig, note: Any
 ) -> None:
     """DLQ-11: the reason is refused before Kafka is asked."""
-    letters = dead_letters(config, "s", by="ann")
+    letters = DeadLetters(config, "s", by="ann")
     for action in (letters.park, letters.discard, letters.reopen, letters.replay):
         with pytest.raises(ConfigError, match="The argument why is"):
             action(LetterFilter(), why=note)
     if note is not None:
         with pytest.raises(ConfigError, match="The argument by is"):
-            dead_letters(config, "s", by=note)
+            DeadLetters(config, "s", by=note)
 
 
 @pytest.mark.parametrize("rate", [math.nan, math.inf, -1, 0, 1e-300])
@@ -80,7 +80,7 @@ def test_a_rate_of_replay_that_is_not_allowed_is_refused(
 ) -> None:
     """DLQ-14."""
     with pytest.raises(ConfigError, match="The argument max_changes_per_s is"):
-        dead_letters(config, "s").replay(LetterFilter(), why="a reason", max_changes_per_s=rate)
+        DeadLetters(config, "s").replay(LetterFilter(), why="a reason", max_changes_per_s=rate)
 
 
 @pytest.mark.parametrize("bound", [math.nan, math.inf, -1, -0.5])
@@ -121,7 +121,7 @@ def test_a_name_of_another_type_is_refused(config: ConnectorConfig, name: Any) -
     if name is not None:  # the only stream
         calls += [
             lambda: partitions(config, name),
-            lambda: dead_letters(config, name),
+            lambda: DeadLetters(config, name),
             lambda: list(audit(config, name)),
             lambda: close_partition(config, name, "p", why="gone"),
         ]
