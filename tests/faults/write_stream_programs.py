@@ -37,14 +37,9 @@ from connector.errors import (
     TopicError,
     WriterConflictError,
 )
-from connector.kafka import (
-    Append,
-    Batching,
-    ChangeProducer,
-    WriteSession,
-    transactions,
-)
+from connector.kafka import Batching, ChangeProducer, WriteSession, transactions
 from connector.kafka.write_streams.commit import commit_streams
+from connector.kafka.write_streams.queue import Append
 from connector.records.model import SERVER_TIME, DataChange, SetCell
 from tests.changes import change, delete_family, put
 from tests.integration.write_stream_process import kill_at

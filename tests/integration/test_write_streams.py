@@ -30,7 +30,6 @@ from connector.errors import (
     WriteStreamError,
 )
 from connector.kafka import (
-    Append,
     Batching,
     ChangeProducer,
     LocalBroker,
@@ -46,7 +45,7 @@ from connector.kafka.transactions import TransactionClient
 from connector.kafka.write_streams import catalog as catalogs
 from connector.kafka.write_streams import queue
 from connector.kafka.write_streams.commit import commit_streams, discard_streams
-from connector.kafka.write_streams.queue import AppendResult
+from connector.kafka.write_streams.queue import Append, AppendResult
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import (
     SERVER_TIME,

@@ -16,7 +16,6 @@ from connector.errors import ConfigError, ConnectorError, WriterConflictError
 from connector.kafka import LetterFilter
 from connector.services import (
     DeadLetters,
-    Event,
     audit,
     close_partition,
     jobs,
@@ -30,6 +29,7 @@ from connector.services import (
     status,
     validate_config,
 )
+from connector.services.events import Event
 from connector.spark import check_session
 from tests.broker import NewTopic
 from tests.spark.live import Live
