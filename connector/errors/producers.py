@@ -64,7 +64,8 @@ def taken_over(name: str, topic: str, cause: str, outcome: str = "") -> WriterCo
         f"Another program uses {name} on {topic} now",
         cause,
         "Stop one of the two programs. Changes that this one has not committed have no effect. To"
-        " work in parallel, each needs its own name, and a stream partition has one producer at a time",
+        " work in parallel, each needs its own name, and a stream partition has one producer at a"
+        " time",
         topic=topic,
         outcome=outcome,
     )
