@@ -166,16 +166,16 @@ def explain(
         The history of the row; `is_known` is False if the key never existed.
 
         - `row` has everything that was ingested, `applied_row` is as the last apply left it. None:
-          there is no row.
+            there is no row.
         - `changes` are those in the changelog, in the order of the table. `explanation` has for
-          each column the entry that won and those that lost, and the deletions.
+            each column the entry that won and those that lost, and the deletions.
         - `dead_letters` are those of the row, the oldest first.
         - `shown_since` is the first version from which on every version shows the row as it is now.
-          None: the newest version does not, or the key never existed.
+            None: the newest version does not, or the key never existed.
         - Batches up to `trimmed_to` have left the changelog. `not_looked_at` has a sentence for
-          each source that could not be read.
+            each source that could not be read.
         - `is_confirmed`: the table has the row that the changelog gives. None: the changelog is not
-          complete.
+            complete.
 
     Raises:
         ConfigError: There is no such table.
