@@ -1,1 +1,1 @@
-"""The data about streams and tables that commits store, and the reports about it. No I/O."""
+"""The data about streams and tables that commits store, and when work is due. No I/O."""

@@ -1,1 +1,1 @@
-"""Converts changes to rows of tables. No I/O."""
+"""Converts changes to rows of tables: `merge` is the definition of the rows. No I/O."""

@@ -1,1 +1,3 @@
-"""From Kafka into the changelog."""
+"""From Kafka into the changelog: `ingest` calls the steps, `validate` is the rule of
+`connector.validation` as expressions.
+"""
