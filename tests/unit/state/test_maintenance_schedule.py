@@ -361,7 +361,7 @@ def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> No
 def test_a_file_is_read_from_the_action_that_adds_it() -> None:
     """TBL-13, TBL-15: its rows are those on disk. Statistics and a vector may be missing."""
     add: dict[str, Any] = {"path": "p", "partitionValues": {"_bucket": "3"}, "size": 7}
-    assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 0)
+    assert DataFile.from_action(json.dumps({"add": add})) == DataFile("3", 7, 0)
     add |= {"stats": '{"numRecords":9}', "deletionVector": {"cardinality": 2}}
-    assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 9, 2)
-    assert DataFile.of(json.dumps({"add": {**add, "partitionValues": {}}})).partition == ""
+    assert DataFile.from_action(json.dumps({"add": add})) == DataFile("3", 7, 9, 2)
+    assert DataFile.from_action(json.dumps({"add": {**add, "partitionValues": {}}})).partition == ""

@@ -253,8 +253,8 @@ def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(
         chosen_at=now,
         batch_horizons=stands.batch_horizons,
     )
-    assert stands.freshness.of(1) == 90 * S
-    assert stands.batch_horizons.of(1) == 0
+    assert stands.freshness.time_of(1) == 90 * S
+    assert stands.batch_horizons.horizon_of(1) == 0
 
 
 def test_without_a_low_watermark_everything_is_applied() -> None:

@@ -337,9 +337,9 @@ def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> Non
     seconds, horizons = 1_000_000, NONE_READ
     for batch, read_at in enumerate((100, 110, 120, 120, 121), start=1):
         horizons = horizons.after(batch, read_at * seconds, Retention(10))
-    assert [horizons.of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
+    assert [horizons.horizon_of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
     later = horizons.after(6, 90 * seconds, Retention(10)).after(7, 131 * seconds, Retention(1000))
-    assert [later.of(batch) for batch in (6, 7)] == [
+    assert [later.horizon_of(batch) for batch in (6, 7)] == [
         3,
         3,
     ], "neither a clock nor a setting brings back what was forgotten"

@@ -235,7 +235,7 @@ def test_a_state_is_not_fresh_while_a_release_waits() -> None:
         return Progress().after(1, counts, PART, asked, StreamRules(), releases=releases)
 
     waiting = progress(waiting_for_a_row())
-    assert waiting.freshness.of(1) is None
-    assert waiting.refreshed(PART, EndOffsets(600, PART)).freshness.of(1) is None
+    assert waiting.freshness.time_of(1) is None
+    assert waiting.refreshed(PART, EndOffsets(600, PART)).freshness.time_of(1) is None
     rejected, _ = after(waiting_for_a_row(), NO_NEWS)
-    assert progress(rejected).freshness.of(1) == 500
+    assert progress(rejected).freshness.time_of(1) == 500
