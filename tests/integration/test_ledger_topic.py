@@ -170,7 +170,7 @@ def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(
         assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
 
 
-def test_a_story_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_history_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """DLQ-11: who, when, why."""
     facts = new_topic()
     for action in (Action.PARKED, Action.DISCARDED):

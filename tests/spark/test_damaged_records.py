@@ -206,7 +206,7 @@ def text_slots(datum: Any) -> list[tuple[Any, Any]]:
     return here + [slot for _, value in pairs for slot in text_slots(value)]
 
 
-def test_text_that_is_not_utf8_is_undecodable_wherever_it_stands(spark: SparkSession) -> None:
+def test_text_that_is_not_utf8_is_undecodable_in_every_field(spark: SparkSession) -> None:
     """REC-13: each field of text in turn, with bytes that decoders treat differently."""
     full = replace(
         CHANGE,

@@ -85,7 +85,7 @@ def test_a_damaged_commit_is_named(
 
 
 @pytest.mark.long
-def test_the_metadata_of_a_command_is_not_seen_by_other_threads(
+def test_the_metadata_of_a_command_is_not_visible_to_other_threads(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-5, TBL-10: commands of several tables at once, each with metadata of its own; a commit

@@ -96,7 +96,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
     assert shown(table) == stream.truth(wanted)
 
 
-def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a
     cut names; so it is in a graveyard and in the changelog. The tombstone table of a table that was
     replaced stays for a week.

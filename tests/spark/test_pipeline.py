@@ -582,7 +582,7 @@ def test_a_compacted_topic_is_refused(
     assert not (tmp_path / "wh").exists()
 
 
-def test_what_cannot_be_started_says_why(
+def test_a_run_that_cannot_start_names_the_cause(
     kafka: KafkaConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """OPS-1, OPS-10: an unreachable broker, a topic that is missing, a misspelt setting."""

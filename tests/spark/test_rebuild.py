@@ -284,7 +284,7 @@ def test_a_table_that_cannot_be_rebuilt_is_not_changed(spark: SparkSession, stre
 
 
 @pytest.mark.long
-def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(
+def test_a_value_that_a_new_column_cannot_hold_counts_in_a_table_with_all_versions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """newest_wins, TBL-8, TBL-12: it makes no row, and hides what is older, or has a smaller cell

@@ -291,7 +291,7 @@ def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     assert names_of(another)["r"] == fresh(another)["r"] == "a"
 
 
-def test_rows_that_nobody_releases_expire(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreleased_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-21: their offsets stay for the audit. Released rows are not touched."""
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"a{n}", n) for n in range(4)), staged("b", 0, "w2/p"))

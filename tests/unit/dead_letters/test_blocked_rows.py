@@ -118,7 +118,7 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
     }
 
 
-def test_what_a_commit_keeps_is_read_back() -> None:
+def test_a_stored_letter_is_read_back() -> None:
     letters = [FIRST, AGAIN, AGAIN._replace(committed=10)]
     assert [from_stored(BlockingLetter, to_stored(dead)) for dead in letters] == letters
     assert from_stored(BlockingLetter, to_stored(FIRST)[:-1]) == FIRST

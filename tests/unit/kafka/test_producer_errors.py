@@ -191,7 +191,7 @@ def test_on_delivery_may_not_wait(cluster: MockCluster, what: str) -> None:
             producer.flush()
 
 
-def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
+def test_an_error_of_a_callback_is_raised_between_complete_operations(
     cluster: MockCluster,
 ) -> None:
     """PUB-5: the answer counts all the same, the others are told later, and a `send` that raises it
@@ -350,7 +350,7 @@ def test_on_delivery_sends_in_a_transaction_of_its_own(
         assert reports.errors == dict.fromkeys(map(change, range(5)))
 
 
-def test_what_was_given_up_is_answered_once() -> None:
+def test_a_purged_record_is_reported_once() -> None:
     """REC-17: its report may come later."""
     answers: list[tuple[str, object]] = []
     queue = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer))

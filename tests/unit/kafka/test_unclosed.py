@@ -46,7 +46,7 @@ DEAD = "127.0.0.1:1"
         *(("dead letters", LETTERS, how) for how in ("last line", "exception")),
     ],
 )
-def test_what_was_sent_is_in_the_topic_however_the_program_ends(
+def test_sent_records_are_in_the_topic_however_the_program_ends(
     cluster: MockCluster, tmp_path: Path, what: str, facts: TopicFacts, how: str
 ) -> None:
     """PUB-8, nothing_lost: without `close`, the records would wait for a full batch or a pause."""

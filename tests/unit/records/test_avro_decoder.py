@@ -200,7 +200,7 @@ E_A_DEFAULT = E_A | {"default": "A"}
     ],
     ids=str,
 )
-def test_what_avro_lets_differ_is_resolved(
+def test_schema_differences_that_avro_allows_are_resolved(
     writer: Any, wanted: Any, data: bytes, value: Any
 ) -> None:
     """REC-12."""

@@ -35,7 +35,7 @@ ONE = Progress().after(
 TWO = ONE.after(2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), StreamRules())
 
 
-def test_what_is_stored_is_read_back() -> None:
+def test_stored_progress_is_read_back() -> None:
     """TBL-5"""
     assert Progress.from_json(TWO.to_json(), TWO.frontier) == TWO
     with_outside = replace(TWO, external_dead_letters=ExternalDeadLetters("D", 2, 60, {0: 4}))
@@ -191,7 +191,7 @@ def test_records_of_a_batch_are_all_that_were_read() -> None:
     assert BatchCounts().records == 0
 
 
-def test_what_batches_come_to_adds_up() -> None:
+def test_counts_of_batches_are_added() -> None:
     """OPS-5: every count, and rejected records by reason."""
     first = BatchCounts(
         changes=1,
@@ -287,7 +287,7 @@ def test_horizons_are_carried_on_from_batch_to_batch() -> None:
     )
 
 
-def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> None:
+def test_ends_below_the_horizon_of_the_previous_batch_are_forgotten() -> None:
     """WMK-9: the horizon of the batch itself is not yet committed."""
     claims = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")

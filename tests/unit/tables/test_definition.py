@@ -311,7 +311,7 @@ def test_names_of_unmapped_cells(qualifier: bytes, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "f", "f:%", "f:%4", "f:%41", "f:%ff", "f:%E2%82%AC", "f:\ud800"]
 )
-def test_what_names_no_cell(name: str) -> None:
+def test_invalid_names_of_cells(name: str) -> None:
     """TBL-22: a cell has one name."""
     with pytest.raises(ValueError):
         unmapped_cell(name)
@@ -471,7 +471,7 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
         replace(BEFORE, max_staleness_s=None, keep_unmapped=False, deletion_vectors=False),
     ],
 )
-def test_what_may_change(declared: TableDefinition) -> None:
+def test_allowed_changes_of_a_definition(declared: TableDefinition) -> None:
     """TBL-8: columns come, go and change places; settings that do not decide what is in the
     rows.
     """
@@ -509,7 +509,7 @@ def test_what_may_change(declared: TableDefinition) -> None:
         ),
     ],
 )
-def test_what_may_not_change(declared: TableDefinition, says: str) -> None:
+def test_refused_changes_of_a_definition(declared: TableDefinition, says: str) -> None:
     """TBL-8: key, order, versions, an existing column's cell or type; nor what the rows came
     from.
     """

@@ -301,7 +301,7 @@ def test_expiry_hides_before_it_forgets() -> None:
     assert expire(state(change(put("1"), at=1), change(delete_family(), at=2)), 10) == EMPTY
 
 
-def test_what_is_older_than_the_horizon_is_too_late() -> None:
+def test_a_change_below_the_horizon_is_too_late() -> None:
     """MRG-11: the other half, with the same bound."""
     assert is_too_late(change(at=19), 20)
     assert not is_too_late(change(at=20), 20)

@@ -55,7 +55,7 @@ def test_numbers_are_those_of_ordered_code(number: int) -> None:
     "piece",
     ["", "00", "ff", "c000", "c03f", "3fff", "80ff", "c0", "e000", "fffc", "00ff00", "f8000000ff"],
 )
-def test_a_number_in_other_bytes_than_its_own_is_none(piece: str) -> None:
+def test_an_invalid_number_is_not_read(piece: str) -> None:
     """TBL-7: nothing, too few bytes, too many."""
     assert read_number(bytes.fromhex(piece)) is None
 

@@ -414,7 +414,7 @@ def test_a_new_stream_partition_behind_the_horizon_delays_the_low_watermark(
     assert advance(frontier, beats("new", 1500, 1400), now=0, horizon=500).low_watermark == 1400
 
 
-def test_a_root_is_over_where_its_newest_announcement_was_read_everywhere() -> None:
+def test_a_root_has_ended_once_its_newest_announcement_was_read_in_every_kafka_partition() -> None:
     """WMK-6: in another Kafka partition an older one may still name somebody, whom the newest
     ends.
     """
@@ -511,7 +511,7 @@ def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None
     assert advance(frontier, BatchClaims(2), now=0).low_watermark == 1950
 
 
-def test_a_root_that_is_over_can_be_announced_again_later() -> None:
+def test_an_ended_root_can_be_announced_again() -> None:
     """WMK-6: and one that the configuration names is never taken for over."""
     frontier = after(
         lineage(announcement("a"), announcement("b", root="other")),

@@ -291,7 +291,7 @@ def test_an_announcement_names_the_stream_partitions_that_were_live_at_its_time(
     assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 29, "a", "c", "d")]
 
 
-def test_what_is_not_current_is_said_again_soon() -> None:
+def test_an_outdated_announcement_is_repeated_soon() -> None:
     """WMK-6: who begins to read behind an announcement that names some who are over waits for their
     end.
     """

@@ -130,7 +130,7 @@ def test_releases_that_overlap_release_the_rest() -> None:
     assert (complete.open, complete.repeated) == ((), 1)
 
 
-def test_what_was_released_before_is_not_wanted_again() -> None:
+def test_rows_that_were_released_before_are_not_wanted_again() -> None:
     """WRS-18: the count is over the offsets that are left."""
     first, _ = after(logged(NO_RELEASES, release(C, ("w/a", 2, 4)), staged=("w/a",)), {0: 2})
     known = logged(first, release(C + 1, ("w/a", 0, 6)), batch=2)
