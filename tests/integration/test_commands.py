@@ -80,8 +80,8 @@ def lines(*documents: object) -> bytes:
 
 
 def test_tail_prints_published_records(shell: Shell) -> None:
-    """REC-22: `publish` fills in kafka_partitions; a control record stands in every Kafka partition
-    (REC-3).
+    """REC-22: `publish` fills in kafka_partitions, and sends a control record to each Kafka
+    partition (REC-3).
     """
     assert shell.run("publish", stdin=lines(*LINES)) == 0
     assert "published 3 records" in shell.err

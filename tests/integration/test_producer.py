@@ -142,8 +142,8 @@ def test_control_records_go_to_every_kafka_partition(
 def test_a_frontier_follows_what_the_producer_announces(
     kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WMK-6, REC-17: on first use, on a caller's word, and again; a reader who knows of nobody
-    comes to know how far the stream is.
+    """WMK-6, REC-17: on first use, by a call, and again; a reader without state learns the
+    progress of the stream.
     """
     facts = new_topic(kafka_partitions=2)
     with ChangeProducer(kafka, facts) as producer:
@@ -249,7 +249,7 @@ def test_a_record_of_ten_megabytes_goes_through(kafka: KafkaConfig, new_topic: N
 
 
 def test_a_heartbeat_follows_what_it_covers(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """REC-18: in every Kafka partition the heartbeat stands behind every change up to it."""
+    """REC-18: in every Kafka partition the heartbeat follows every change up to its time."""
     topic = new_topic(kafka_partitions=3).topic
     with CopyingProducer(kafka, topic, settings={"linger.ms": "500"}) as producer:
         for record in changes(300):

@@ -240,8 +240,8 @@ def number(value: int) -> bytes:
 
 
 def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
-    """REC-12, REC-13: several blocks, blocks with sizes, true and false ones, and counts that
-    nobody can mean.
+    """REC-12, REC-13: several blocks, blocks with sizes, true and false ones, and impossible
+    counts.
     """
     entries = [raw_entry(n) for n in range(3)]
     whole = encode(CHANGE, 4)

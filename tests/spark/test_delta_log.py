@@ -21,7 +21,7 @@ COMMITS = 200
 
 
 def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-5: nobody looks for a commit that nobody has made."""
+    """TBL-5: no thread reads a commit that does not exist."""
     folder = tmp_path / "_delta_log"
     folder.mkdir()
 

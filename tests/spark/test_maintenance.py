@@ -392,8 +392,8 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
 
 
 def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; whoever needs more than
-    is left is refused.
+    """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; a reader of a removed
+    batch is refused.
     """
     stream = Stream(spark, tmp_path)
     for at in range(1, 5):
@@ -536,9 +536,7 @@ def test_failed_maintenance_is_reported_and_repeated() -> None:
 
 
 def test_maintenance_waits_while_applies_are_late() -> None:
-    """TBL-15: for two minutes at most. A table whose files nobody merges would become later
-    still.
-    """
+    """TBL-15: for two minutes at most. Without compaction, the table would be delayed even more."""
     kept, minute, hour = Kept(is_late=True), maintenance_schedule.MINUTE_US, 3_600_000_000
     assert kept.round(0, CommitCount(0, 1, 100, 10)) == []
     assert kept.round(2 * minute - 1) == []

@@ -92,8 +92,8 @@ def test_a_row_stays_held_under_the_key_that_it_had() -> None:
 def test_later_changes_wait_unless_they_were_committed_before(
     place: tuple[bytes, int, tuple[int, int]], committed: int, waits: tuple[bool, bool]
 ) -> None:
-    """When a rejected record was committed nobody knows; what a replay replays has its place, and
-    does not wait for itself.
+    """The commit time of a rejected record is unknown. A replay has the order position of its
+    letter, and does not wait for itself.
     """
     assert (
         FIRST.is_before(*place, committed),

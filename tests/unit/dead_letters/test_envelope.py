@@ -256,9 +256,7 @@ def test_a_rejection_has_a_rule_exactly_if_it_is_invalid() -> None:
 def test_an_undelivered_record_is_a_letter_with_its_own_coordinates(
     why: str, reason: Reason
 ) -> None:
-    """DLQ-2: the broker refused it, or nobody could be reached; its own headers are as they
-    were.
-    """
+    """DLQ-2: the broker refused it, or no broker answered. Its own headers are unchanged."""
     own = (("trace", None), ("connector.dlq.reason", b"UNDECODABLE"))
     sent = source_letter("orders", b"k", b"v", own, why, now=7)
     at = Position("orders.dead-letters", "D", 1, 2)

@@ -72,7 +72,7 @@ def test_the_last_entry_decides_the_state_of_a_letter_and_the_allowed_actions(
 
 
 def test_a_replay_without_an_entry_is_not_counted() -> None:
-    """DLQ-14: a header that anybody can write parks no letter."""
+    """DLQ-14: a header of another program parks no letter."""
     claims = letter(attempt=9, headers=(replay_header("nonsense", 9),))
     assert Ledger().status(claims) == LetterStatus(LetterState.OPEN, 9, 0)
 
@@ -109,14 +109,14 @@ def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
     ],
 )
 def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str, bytes]) -> None:
-    """DLQ-10: anybody can write such a header."""
+    """DLQ-10: another program can write such a header."""
     ledger = ledger_with(entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(claim,))
     assert ledger.status(again) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 def test_a_history_is_read_as_it_was_written() -> None:
-    """DLQ-11: who, when, why, which filter; DLQ-12: what was mended, with digests."""
+    """DLQ-11: who, when, why, which filter; DLQ-12: the steps of a repair, with digests."""
     note = RepairNote(("reframe=3", "key=\x1b"), "aa", "bb")
     history = (
         entry(Action.PARKED),

@@ -455,7 +455,7 @@ def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockClu
 
 
 def test_an_aborted_transaction_leaves_no_claim_and_no_lineage(cluster: MockCluster) -> None:
-    """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
+    """WMK-6, REC-18: its stream partition is announced again, its heartbeat claims nothing."""
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(Heartbeat("p", 5))

@@ -134,7 +134,7 @@ def test_threads_may_open_close_and_drop_while_the_program_ends(
 def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
     tmp_path: Path, what: str, how: str, lost: str
 ) -> None:
-    """PUB-8, PUB-3: no broker answers. What is in an outbox is not lost."""
+    """PUB-8, PUB-3: no broker answers. The records of an outbox are not lost."""
     code, stderr, duration = end(DEAD, what, how, tmp_path)
     assert lost in stderr, stderr
     assert code == 1

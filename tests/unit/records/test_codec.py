@@ -279,7 +279,7 @@ def test_the_schema_id_is_text_for_a_letter() -> None:
 
 
 def test_a_body_begins_after_a_complete_framing() -> None:
-    """DLQ-12: mending keeps every byte of what only begins like one."""
+    """DLQ-12: a repair keeps every byte of a value with an incomplete framing."""
     for schema in (None, 12):
         assert body_of(frame(BODY, schema)) == BODY
         assert body_of(frame(b"", schema)) == b""

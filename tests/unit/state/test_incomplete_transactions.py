@@ -165,8 +165,8 @@ def test_transactions_that_a_full_list_omits_are_counted_once() -> None:
 
 @given(st.data())
 def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> None:
-    """cut_is_consistent: over any checks, with a list that is too small, and with times that are
-    equal. What was released is passed.
+    """cut_is_consistent: over any checks, with a list that is too small, and with equal times.
+    A released transaction is passed.
     """
     check, low = replace(NOT_CHECKED, declared=1), 1
     lacking: set[tuple[int, str]] = set()

@@ -57,8 +57,8 @@ def test_stored_progress_is_read_back() -> None:
 def test_staleness_is_bounded(
     complete_to_batch: int, bound_s: float | None, now_s: int, suffices: bool
 ) -> None:
-    """TBL-16: the table as it stands will do if it is fresh enough, or if nothing is missing;
-    without a bound only if nothing is.
+    """TBL-16: the table as it is suffices if it is fresh enough, or if nothing is missing;
+    without a bound only if nothing is missing.
     """
     assert (
         TWO.suffices(TableState(complete_to_batch=complete_to_batch), bound_s, now_s * S)
@@ -154,7 +154,7 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
 
 
 def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
-    """WMK-12: nobody is stalled because nothing was to be read."""
+    """WMK-12: no stream partition is stalled because there was nothing to read."""
     claims = BatchClaims(1, {"p": {0: 5}})
     quiet = Progress().after(
         1, BatchCounts(claims=claims), {0: 0}, EndOffsets(100 * S, {0: 0}), StreamRules()
@@ -333,6 +333,6 @@ def test_without_open_transactions_nothing_is_stored() -> None:
 def test_a_transaction_that_reading_has_passed_or_not_reached_hides_nothing(
     first: int, end: int
 ) -> None:
-    """OPS-5: reading stands exactly at the first record of a transaction that hides something."""
+    """OPS-5: a transaction hides records only if reading stopped at its first record."""
     result = still_hiding([OPEN._replace(first_offset=first)], {0: end})
     assert bool(result) == (first == end)

@@ -107,7 +107,7 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
     ],
 )
 def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...]) -> None:
-    """TBL-7: the row key as it stands, or typed columns joined by a delimiter or in
+    """TBL-7: the row key unchanged, or typed columns joined by a delimiter or in
     order-preserving form.
     """
     assert key.read_key(row_key) == values
@@ -422,7 +422,7 @@ def test_a_column_that_is_added_later_has_its_first_batch() -> None:
 
 
 def test_other_columns_ask_for_a_rebuild() -> None:
-    """TBL-8: they are compatible, but the rows are not theirs; a bound is nobody's."""
+    """TBL-8: the definitions are compatible, but their rows differ. A bound changes no row."""
     check_columns(BEFORE, with_(BEFORE, max_staleness_s=None))
     for declared in (with_(BEFORE, columns=BEFORE.columns[:1]), with_(BEFORE, keep_unmapped=False)):
         assert compatible(BEFORE, declared) == ()

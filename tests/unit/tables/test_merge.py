@@ -174,7 +174,7 @@ def test_a_batch_that_runs_again_changes_nothing() -> None:
 
 
 def test_a_replayed_letter_keeps_its_order_position() -> None:
-    """MRG-3: what was rejected first does not win a tie by having been mended."""
+    """MRG-3: a repair does not make a rejected change win a tie."""
     letter = lift(
         change(put("mended")), OrderPosition(1, 0, 5, attempt=1), OrderBy.COMMIT, Versions.LATEST
     )

@@ -96,7 +96,7 @@ def test_parts_are_joined_as_bigtable_joins_them(parts: tuple[bytes, ...], row_k
     ],
 )
 def test_a_key_that_would_not_be_joined_the_same_has_no_parts(row_key: bytes) -> None:
-    """TBL-7: parts too many, without bytes, empty at the end, with 00 as it stands."""
+    """TBL-7: parts too many, without bytes, empty at the end, with 00 not escaped."""
     assert split_parts(row_key, 2) == []
 
 

@@ -131,7 +131,7 @@ def test_releases_that_overlap_release_the_rest() -> None:
 
 
 def test_rows_that_were_released_before_are_not_wanted_again() -> None:
-    """WRS-18: the count is over the offsets that are left."""
+    """WRS-18: the count is that of the remaining offsets."""
     first, _ = after(logged(NO_RELEASES, release(C, ("w/a", 2, 4)), staged=("w/a",)), {0: 2})
     known = logged(first, release(C + 1, ("w/a", 0, 6)), batch=2)
     assert known.wanted() == [[OffsetRange("w/a", 0, 2), OffsetRange("w/a", 4, 6)]]
