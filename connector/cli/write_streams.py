@@ -113,7 +113,11 @@ def request_of(release: ReleaseStatus, others: list[ReleaseStatus]) -> str:
     stream has several releases that are withheld for the same reason.
     """
     name = release.write_streams[0]
-    alike = [of for of in others if of.withheld is release.withheld and name in of.write_streams]
+    alike = [
+        other
+        for other in others
+        if other.withheld is release.withheld and name in other.write_streams
+    ]
     if len(alike) == 1:
         return name
     return f"{name} --commit-timestamp {view_of_time(release.commit_timestamp)}"

@@ -277,11 +277,11 @@ class Section:
         self.is_given = is_given
         self.faults = faults
         self._content = content
-        self._known: list[str] = []
+        self._allowed_keys: list[str] = []
 
     def has(self, key: str) -> bool:
         """Whether the setting was given. The name is known from then on."""
-        self._known.append(key)
+        self._allowed_keys.append(key)
         return key in self._content
 
     def fault(self, key: str, value: object, allowed: str, remedy: str) -> None:
@@ -439,8 +439,8 @@ class Section:
         table in a table.
         """
         for key, value in self._content.items():
-            if key not in self._known:
-                self._known.append(key)
+            if key not in self._allowed_keys:
+                self._allowed_keys.append(key)
                 yield from _flat(key, value)
 
     def raw(self, key: str) -> object:
@@ -452,10 +452,10 @@ class Section:
     def finish(self) -> None:
         """Collect an error for every setting that was not read."""
         for key, value in self._content.items():
-            if key not in self._known:
+            if key not in self._allowed_keys:
                 what = "section" if isinstance(value, Mapping) else "setting"
-                others = f"remove it, or use one of: {one_of(set(self._known))}"
-                remedy = nearest(key, self._known) or others
+                others = f"remove it, or use one of: {one_of(set(self._allowed_keys))}"
+                remedy = nearest(key, self._allowed_keys) or others
                 self.faults.append(setting_unknown(f"The {what} {self._full(key)}", remedy))
 
     def _full(self, key: str) -> str:

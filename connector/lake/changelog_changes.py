@@ -45,16 +45,16 @@ CHANGE_COLUMNS: Final = """
     source_cluster_id
 """
 """The columns that `change_of` takes, as SQL."""
-_PLACE: Final = """
+_COORDINATES: Final = """
     topic, topic_id, ingest_batch, kafka_partition, "offset",
     arrow_cast(record_timestamp, 'Int64')
 """
 _REJECTED: Final = f"""
-    SELECT {_PLACE}, order_position, letter_id, reason, rule, "key", value FROM t
+    SELECT {_COORDINATES}, order_position, letter_id, reason, rule, "key", value FROM t
     WHERE slot = {REJECTED_SLOT} AND kind = 'rejected'
         AND ("key" = {{key}} OR reason = '{Reason.KEY_MISMATCH}')
 """  # noqa: S608, names of columns
-_PLACE_COLUMNS: Final = 6
+_COORDINATE_COLUMNS: Final = 6
 SOURCES_OF_BATCHES: Final = 100
 """The number of newest batches that are searched for source tables. A changelog may be large."""
 _SOURCES: Final = """
@@ -182,8 +182,8 @@ class RejectedRecord:
 def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[LoggedChange]:
     """The changes of a row, in no particular order. Raises `TableError`."""
     of_row = f"row_key = {bytes_literal(row_key)}"
-    for row in visible_changes(changelog, f"{_PLACE}, {CHANGE_COLUMNS}", source, of_row):
-        change, position = change_of(row[_PLACE_COLUMNS:])
+    for row in visible_changes(changelog, f"{_COORDINATES}, {CHANGE_COLUMNS}", source, of_row):
+        change, position = change_of(row[_COORDINATE_COLUMNS:])
         yield LoggedChange(_arrival(row), change, position)
 
 
@@ -192,7 +192,7 @@ def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecor
     Kafka key. Raises `TableError`.
     """
     for row in changelog.query(_REJECTED.format(key=bytes_literal(row_key))):
-        position, letter_id, reason, rule, key, value = row[_PLACE_COLUMNS:]
+        position, letter_id, reason, rule, key, value = row[_COORDINATE_COLUMNS:]
         yield RejectedRecord(
             _arrival(row),
             OrderPosition(**position),
@@ -205,7 +205,9 @@ def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecor
 
 
 def _arrival(row: tuple[Any, ...]) -> Arrival:
-    topic, topic_id, ingest_batch, kafka_partition, offset, record_timestamp = row[:_PLACE_COLUMNS]
+    topic, topic_id, ingest_batch, kafka_partition, offset, record_timestamp = row[
+        :_COORDINATE_COLUMNS
+    ]
     position = Position(topic, topic_id, kafka_partition, offset)
     return Arrival(position, ingest_batch, record_timestamp)
 

@@ -94,7 +94,7 @@ class History:
         """The newest job of each kind of maintenance, of a table or of a stream's changelog
         (JOB-1).
         """
-        owner = _of(table, stream)
+        owner = _owner_condition(table, stream)
         newest = {}
         for kind in MAINTENANCE:
             condition = f"{owner} AND kind = {quoted(kind.value)} ORDER BY ended_at DESC LIMIT 1"
@@ -106,7 +106,7 @@ class History:
         """When the last successful clean-up of a table began. If `table` is empty, that of the
         stream's changelog. None: not known.
         """
-        owner = _of(table, stream)
+        owner = _owner_condition(table, stream)
         condition = f"{owner} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
         rows = select(self._jobs, condition, "max(started_at) AS newest")
         return rows[0]["newest"] if rows else None
@@ -182,7 +182,7 @@ class History:
             return from_stored(CutRecord, {**common, "versions": versions})
 
 
-def _of(table: str, stream: str) -> str:
+def _owner_condition(table: str, stream: str) -> str:
     """The SQL condition of the jobs of a table. Without a table, those of a stream's changelog."""
     return (
         f'"table" = {quoted(table)}' if table else f"\"table\" = '' AND stream = {quoted(stream)}"

@@ -71,7 +71,7 @@ class RowStates:
         batch, changelog_id = _newest_batch(changelog, self.changelog)
         self.table_state.check_changelog(definition.name, batch, changelog_id)
 
-    def of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
+    def states_of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
         """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
         cannot read has no row.
         """

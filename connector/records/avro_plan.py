@@ -379,7 +379,7 @@ class _Compiler:
         if not fitting:
             raise UnreadableSchemaError(
                 f"has {_shown(writer)} where one of"
-                f" {', '.join(_shown(one) for _, one in plain)} is needed"
+                f" {', '.join(_shown(expected) for _, expected in plain)} is needed"
             )
         # One of the same kind comes before those that the value can be promoted to.
         return min(fitting, key=lambda pair: _kind(pair[1]) != _kind(writer))[0]

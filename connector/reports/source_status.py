@@ -45,9 +45,9 @@ def facts_of_checks(checks: SourceChecks, now: int) -> Iterator[tuple[str, str]]
     yield from _few(
         "unknown fields",
         [
-            f"{summarize_names(of.fields) or 'fields'} of schema {id_}, in"
-            f" {counted(of.records, 'record')}: kept in the changelog, not in tables"
-            for id_, of in schemas
+            f"{summarize_names(unknown.fields) or 'fields'} of schema {id_}, in"
+            f" {counted(unknown.records, 'record')}: kept in the changelog, not in tables"
+            for id_, unknown in schemas
         ],
     )
     if checks.placement.misplaced:

@@ -192,7 +192,11 @@ class StreamStatus(Viewed):
             )
 
     def _transaction_hints(self) -> Iterator[str]:
-        waiting = [of for of in self.transactions.incomplete if not of.is_released]
+        waiting = [
+            transaction
+            for transaction in self.transactions.incomplete
+            if not transaction.is_released
+        ]
         if not waiting:
             return
         oldest = waiting[0]
@@ -264,7 +268,9 @@ def open_letters(
     def letters(count: int) -> OpenLetters:
         return OpenLetters(count, since if count else None, is_known, under_way)
 
-    closed_external = sum(count for (of, _), count in closed.items() if of != topic_id)
+    closed_external = sum(
+        count for (letter_topic, _), count in closed.items() if letter_topic != topic_id
+    )
     open_rejected = max(0, rejected - closed.get((topic_id, ""), 0))
     open_rejected += max(0, external.count - closed_external)
     of_tables = {
@@ -390,16 +396,28 @@ def _may_fill(frontier: Frontier, root: str, keys: KeyRange) -> tuple[str, ...]:
     Roots that announced the same stream partition share their key space (WMK-9).
     """
     live = frontier.live
-    ranged = [(of.roots, of.key_range) for of in live.values() if of.key_range is not None]
+    ranged = [
+        (partition.roots, partition.key_range)
+        for partition in live.values()
+        if partition.key_range is not None
+    ]
     family, extended = frozenset[str](), frozenset({root})
     while family != extended:
         family = extended
         extended = family.union(*(roots for roots, _ in ranged if roots & family))
-    for roots, of in ranged:
-        if roots & family and of.start <= keys.start and (of.end is None or keys.start < of.end):
+    for roots, key_range in ranged:
+        if (
+            roots & family
+            and key_range.start <= keys.start
+            and (key_range.end is None or keys.start < key_range.end)
+        ):
             return ()
     return tuple(
-        sorted(name for name, of in live.items() if of.key_range is None and of.roots & family)
+        sorted(
+            name
+            for name, partition in live.items()
+            if partition.key_range is None and partition.roots & family
+        )
     )
 
 

@@ -147,7 +147,7 @@ def write_stream_statuses(
                 entry.commit_timestamp,
                 None if staged is None else staged.first_batch,
                 None if entry.kind is StreamKind.COMMITTED else _released_rows(staged),
-                tuple(of for of in open_releases if name in of.write_streams),
+                tuple(release for release in open_releases if name in release.write_streams),
             )
         )
     return statuses
@@ -174,7 +174,9 @@ def dead_sessions(
         stalled = [stalls[partition] for partition in sorted(partitions) if partition in stalls]
         if stalled:
             first = min(stalled, key=lambda stall: stall.since)
-            streams = sorted(of for of in catalog.streams if of.rpartition("/")[0] == name)
+            streams = sorted(
+                stream for stream in catalog.streams if stream.rpartition("/")[0] == name
+            )
             sessions.append(
                 SessionStatus(
                     *(name, first.stream_partition, first.watermark, first.since), tuple(streams)
@@ -216,7 +218,7 @@ class ReleaseReport(Viewed):
         """Return a hint for each reason why releases are withheld, with the remedy."""
         hints = []
         for reason in (Withheld.ROWS, Withheld.TOO_LATE):
-            withheld = [of for of in self.releases if of.withheld is reason]
+            withheld = [release for release in self.releases if release.withheld is reason]
             if withheld:
                 first = withheld[0]
                 noun = "release is" if len(withheld) == 1 else "releases are"
@@ -257,7 +259,9 @@ def release_report(staged: int, releases: ReleaseProgress) -> ReleaseReport:
     return ReleaseReport(
         staged_rows=staged,
         released_rows=releases.released_rows,
-        unreleased=tuple(sorted(name for name, of in releases.streams.items() if not of.released)),
+        unreleased=tuple(
+            sorted(name for name, stream in releases.streams.items() if not stream.released)
+        ),
         releases=tuple(map(release_status, releases.open)),
         late_releases=releases.late,
         repeated_releases=releases.repeated,

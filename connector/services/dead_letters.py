@@ -464,7 +464,7 @@ class DeadLetters:
         """
         if self.group is not None:
             return None
-        return Effects.of(self._config, self._stream, self._on_event)
+        return Effects.open(self._config, self._stream, self._on_event)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:

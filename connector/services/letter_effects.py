@@ -45,7 +45,7 @@ class Effects:
         self._rows: dict[tuple[str, bytes], RowState] = {}
 
     @staticmethod
-    def of(
+    def open(
         config: ConnectorConfig, stream: StreamConfig, on_event: OnEvent = log_event
     ) -> Effects | None:
         """Open the tables of a stream. None, and a warning, if the warehouse cannot be read."""
@@ -130,7 +130,7 @@ class Effects:
         for name, table in self._tables.items():
             keys = {change.row_key for change in changes if change.table == table.source}
             if keys:
-                states = self._states(name).of(keys)
+                states = self._states(name).states_of(keys)
                 self._rows |= {(name, key): states.get(key, EMPTY) for key in keys}
 
     def _states(self, name: str) -> RowStates:

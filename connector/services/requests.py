@@ -43,7 +43,8 @@ def partitions(config: ConnectorConfig, stream: str | None = None) -> PartitionL
     """List the stream partitions that have not ended. Without `stream`: those of the only stream of
     the configuration.
 
-    For example: `[one.name for one in partitions(config, "orders").partitions if one.is_stalled]`.
+    For example: `[entry.name for entry in partitions(config, "orders").partitions
+    if entry.is_stalled]`.
 
     Returns:
         The report of ingest batch `ingest_batch` at the time `now` (µs). The stream is complete
@@ -109,7 +110,8 @@ def incomplete_transactions(
     """The transactions that lack records, the oldest first, as the last check of ingest found them:
     at most 100. Without `stream`: those of the only stream of the configuration.
 
-    For example: `[one.server_transaction_id for one in incomplete_transactions(config, "orders")]`.
+    For example:
+    `[entry.server_transaction_id for entry in incomplete_transactions(config, "orders")]`.
     Raises `ConfigError` if there is no such stream, `TableError` if the warehouse cannot be read.
     """
     from connector.lake.state_reader import progress_of

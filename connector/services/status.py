@@ -137,8 +137,8 @@ class _Reader:
         read = partial(undefined_sources, self._warehouse, stream, sources, progress.ingest_batch)
         return self._try(f"streams.{stream}", read) or ()
 
-    def _maintenance(self, path: str, **of: str) -> list[Job]:
-        jobs = self._try(path, partial(self._history.maintenance, **of))
+    def _maintenance(self, path: str, **owner: str) -> list[Job]:
+        jobs = self._try(path, partial(self._history.maintenance, **owner))
         return list(jobs.values()) if jobs else []
 
     def _try(self, path: str, read: Callable[[], _Read]) -> _Read | None:

@@ -44,7 +44,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
     """Check a configuration against the running Kafka, the registry and the warehouse, one finding
     after the other.
 
-    For example: `faults = [one.error for one in validate_config(load_config()) if one.error]`.
+    For example: `[check.error for check in validate_config(load_config()) if check.error]`.
 
     Returns:
         Findings with a `level` (`ok`, `warning` or `fault`) and a `text`. A fault has its `error`:

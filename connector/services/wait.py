@@ -269,7 +269,9 @@ def check_not_withheld(
         and not entries.keys().isdisjoint(release.write_streams)
     ]
     names, at = summarize_names(list(entries)), str(view_of_time(commit_timestamp))
-    if any(of.withheld is Withheld.ROWS and not of.without_rejected for of in releases):
+    if any(
+        release.withheld is Withheld.ROWS and not release.without_rejected for release in releases
+    ):
         raise release_withheld(stream.name, names, at)
     is_below = progress.horizon is not None and commit_timestamp < progress.horizon
     is_rejected = is_read and not releases and is_below

@@ -107,10 +107,12 @@ def only_use(
     where = config.warehouse if "://" in config.warehouse else os.path.realpath(config.warehouse)
     wanted: set[_Work] = {(where, stream, table) for stream in streams}
     with _LOCK:
-        for _, stream, of in sorted(wanted, key=str):
+        for _, stream, _ in sorted(wanted, key=str):
             for other in _IN_USE:
-                if other[:2] == (where, stream) and (of is None or other[2] in (None, of)):
-                    work = f"Ingest of stream {stream}" if of is None else f"A rebuild of {of}"
+                if other[:2] == (where, stream) and (table is None or other[2] in (None, table)):
+                    work = (
+                        f"Ingest of stream {stream}" if table is None else f"A rebuild of {table}"
+                    )
                     owner = "runs the stream" if other[2] is None else f"rebuilds {other[2]}"
                     raise already_running(work, owner, stream)
         _IN_USE.update(wanted)

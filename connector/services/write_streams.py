@@ -59,8 +59,8 @@ def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> Wr
     """List the write streams of the catalog, with what ingest knows of them. Without `stream`:
     those of the only stream of the configuration.
 
-    For example: `[one.name for one in list_write_streams(config, "orders").write_streams.values()
-    if one.state == "open"]`.
+    For example: `[entry.name for entry in list_write_streams(config, "orders").write_streams
+    .values() if entry.state == "open"]`.
 
     Returns:
         The report of ingest batch `ingest_batch` (0: nothing was ingested) at the time `now` (µs).
@@ -323,11 +323,13 @@ def find_withheld(
     """
     withheld = [release for release in releases.withheld if release.withheld is reason]
     of_stream = [release for release in withheld if name in release.write_streams]
-    selected = [of for of in of_stream if commit_timestamp in (None, of.commit_timestamp)]
+    selected = [
+        release for release in of_stream if commit_timestamp in (None, release.commit_timestamp)
+    ]
     if len(selected) == 1:
         return selected[0]
     if of_stream:
-        times = one_of({str(view_of_time(of.commit_timestamp)) for of in of_stream})
+        times = one_of({str(view_of_time(release.commit_timestamp)) for release in of_stream})
         cause = f"Such releases of it are of these times: {times}"
         raise release_unknown(stream, name, cause, "Name the commit timestamp of one of them")
     names = {other for release in withheld for other in release.write_streams}

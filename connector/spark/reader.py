@@ -229,7 +229,7 @@ class _Read:
         # detects that.
         check_changelog(table, before, changelog.newest())
         fresh_to = batch if blocked_from is None else blocked_from.batch - 1
-        times = (before.as_of, progress.freshness.of(fresh_to))
+        times = (before.as_of, progress.freshness.time_of(fresh_to))
         highest = max(before.highest_applied, changes.statistics.highest)
         low, blocking = progress.consistent_to, blocked.blocking if blocked else before.blocked_rows
         is_cut = low is not None and highest < low and not blocking

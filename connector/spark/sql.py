@@ -121,7 +121,9 @@ def _binary(type_: DataType, value: str) -> str:
     # Spark has no function for the bits of a double. Avro encodes a double as the same 8 bytes in
     # reverse order.
     backwards = (
-        "concat(" + ", ".join(f"substring({value}, {place}, 1)" for place in range(8, 0, -1)) + ")"
+        "concat("
+        + ", ".join(f"substring({value}, {position}, 1)" for position in range(8, 0, -1))
+        + ")"
     )
     return (
         f"CASE WHEN octet_length({value}) = 8 THEN from_avro({backwards}, '{json.dumps('double')}',"

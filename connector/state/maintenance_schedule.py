@@ -94,7 +94,7 @@ class DataFile:
     marked: int = 0
 
     @staticmethod
-    def of(action: str) -> DataFile:
+    def from_action(action: str) -> DataFile:
         """The file that an action of Delta's log adds. The action is JSON."""
         add = json.loads(action)["add"]
         return DataFile(

@@ -299,7 +299,8 @@ class Progress:
         It is the later one of the current value and the value at the last apply.
         """
         return max(
-            filter(None, (table.as_of, self.freshness.of(table.complete_to_batch))), default=None
+            filter(None, (table.as_of, self.freshness.time_of(table.complete_to_batch))),
+            default=None,
         )
 
     def is_late(self, table: TableState, now: int, within_us: int) -> bool:
@@ -311,7 +312,7 @@ class Progress:
         """
         if table.to_batch >= self.ingest_batch:
             return False
-        asked = self.freshness.of(table.to_batch + 1)
+        asked = self.freshness.time_of(table.to_batch + 1)
         if asked is None:
             asked = min((moment.at for moment in self.freshness.contained), default=now)
         return now - asked > within_us
@@ -345,7 +346,9 @@ class Progress:
             return
         age = "of unknown age" if as_of is None else f"{(now - as_of) / 1_000_000:.1f} s old"
         bound = f"{max_staleness_s:g}"
-        if blocked_rows and is_fresh(self.freshness.of(self.ingest_batch), max_staleness_s, now):
+        if blocked_rows and is_fresh(
+            self.freshness.time_of(self.ingest_batch), max_staleness_s, now
+        ):
             since = view_of_time(min(letter.since for letter in blocked_rows))
             raise table_stale_blocked(table, age, bound, str(since), as_of)
         asked = self.freshness.newest
@@ -381,7 +384,7 @@ class Progress:
         So everything must be read that had arrived by then. Otherwise, an ingest that starts again
         after a long stop would remove rows whose release it has not read yet.
         """
-        read_to = min(now, self.freshness.of(self.ingest_batch) or 0)
+        read_to = min(now, self.freshness.time_of(self.ingest_batch) or 0)
         return read_to - 2 * staging_retention_s * 1_000_000
 
     def to_json(self) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class BatchHorizons:
             (*self.horizons, BatchHorizon(ingest_batch, at, horizon))[-2 * _PER_RETENTION :]
         )
 
-    def of(self, complete_to_batch: int) -> int | None:
+    def horizon_of(self, complete_to_batch: int) -> int | None:
         """Return the horizon of a table that contains all batches up to `complete_to_batch`.
 
         It is `None` if the horizon is not kept any more.

@@ -77,14 +77,14 @@ class FreshnessLog:
             return FreshnessLog(self.contained, behind, tuple(pending))
         before = tuple(moment for moment in self.contained if moment.ingest_batch < ingest_batch)
         return FreshnessLog(
-            (*before, Contained(ingest_batch, max(reached, self.of(ingest_batch) or 0)))[
+            (*before, Contained(ingest_batch, max(reached, self.time_of(ingest_batch) or 0)))[
                 -MAX_CONTAINED:
             ],
             behind,
             tuple(pending),
         )
 
-    def of(self, ingest_batch: int) -> int | None:
+    def time_of(self, ingest_batch: int) -> int | None:
         """Return the freshness of the state after `ingest_batch`, as a time. None: it is not stored
         any more.
         """

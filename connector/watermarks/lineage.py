@@ -72,7 +72,7 @@ class _End(NamedTuple):
     """The time of an end at the source, and the time when this process learned of it."""
 
     at: int
-    heard_at: int
+    learned_at: int
 
 
 @dataclass(slots=True)
@@ -300,7 +300,7 @@ class Announcements:
         for name in [
             name
             for name, end in self._ended.items()
-            if end.heard_at < before and name not in descended
+            if end.learned_at < before and name not in descended
         ]:
             for by_name in (self._ended, self._born, self._lived, self._children, self._keys):
                 by_name.pop(name, None)

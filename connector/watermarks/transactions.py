@@ -186,10 +186,10 @@ class _Group:
 
 
 class _HandedOut(NamedTuple):
-    """An item that was released and is not acknowledged. `place` is that of a transaction."""
+    """An item that was released and is not acknowledged. `order_place` is that of a transaction."""
 
     number: int
-    place: OrderPlace | None
+    order_place: OrderPlace | None
     positions: tuple[Position, ...]
     is_staged: bool
 
@@ -366,16 +366,16 @@ class TransactionAssembler:
         nothing.
         """
         while self._released and self._released[0].number <= item.number:
-            _, place, positions, is_staged = self._released.popleft()
-            if place is not None:
-                self._acknowledged = place
+            _, order_place, positions, is_staged = self._released.popleft()
+            if order_place is not None:
+                self._acknowledged = order_place
             for position in positions:
                 k, offset = position.kafka_partition, position.offset
                 self._open[k].remove(offset)
                 self._handed_out -= 1
                 if is_staged:
                     self._staged[k] = offset + 1
-                elif place is None:
+                elif order_place is None:
                     aside = self._asides[k, offset]
                     self._asides[k, offset] = aside._replace(is_acknowledged=True)
         if len(self._asides) > _PRUNE_ABOVE:
@@ -415,14 +415,15 @@ class TransactionAssembler:
         if groups is None:
             groups = self._groups[change.commit_timestamp] = {}
             heapq.heappush(self._times, change.commit_timestamp)
-        id_, of = _id_of(change), None if isinstance(change, Release) else change.transaction
+        id_ = _id_of(change)
+        transaction = None if isinstance(change, Release) else change.transaction
         group = groups.setdefault(id_ or _content(change), _Group(id_))
-        sequence = of.record_sequence if id_ and of is not None else 0
+        sequence = transaction.record_sequence if id_ and transaction is not None else 0
         if sequence in group.parts:
             return False
         group.parts[sequence] = change, position
-        if id_ and of is not None:
-            group.declared = max(group.declared, of.number_of_records_in_transaction)
+        if id_ and transaction is not None:
+            group.declared = max(group.declared, transaction.number_of_records_in_transaction)
         group.size += size
         self._buffered += size
         self._not_acknowledged(position)
@@ -456,7 +457,8 @@ class TransactionAssembler:
     def _release_group(self, time: int, group: _Group) -> None:
         parts = [group.parts[sequence] for sequence in sorted(group.parts)]
         positions = tuple(position for _, position in parts)
-        first, place = parts[0][0], OrderPlace(time, group.server_transaction_id, *group.first)
+        first = parts[0][0]
+        order_place = OrderPlace(time, group.server_transaction_id, *group.first)
         whole = (
             released_of(first, positions[0])
             if isinstance(first, Release)
@@ -468,14 +470,14 @@ class TransactionAssembler:
                 positions,
             )
         )
-        self._send_out(whole, place, positions, group.size)
+        self._send_out(whole, order_place, positions, group.size)
 
     def _send_out(
-        self, item: Item, place: OrderPlace | None, positions: tuple[Position, ...], size: int
+        self, item: Item, order_place: OrderPlace | None, positions: tuple[Position, ...], size: int
     ) -> None:
         self._number += 1
         is_staged = isinstance(item, Staged) and bool(positions)
-        self._released.append(_HandedOut(self._number, place, positions, is_staged))
+        self._released.append(_HandedOut(self._number, order_place, positions, is_staged))
         self._out.append((replace(item, number=self._number), size))
 
     def _not_acknowledged(self, position: Position) -> None:

@@ -81,7 +81,7 @@ def refused(action: str, faults: Mapping[str, Fault]) -> WriteStreamError:
     )
 
 
-def place(
+def placing_of(
     end: int, last: LastAppend | None, offset: int | None, rows: int, digest: Callable[[], str]
 ) -> Placing:
     """Decide about an append of so many rows (WRS-7).

@@ -79,9 +79,9 @@ def lines(*documents: object) -> bytes:
     return "".join(json.dumps(document) + "\n" for document in documents).encode()
 
 
-def test_what_was_published_is_what_tail_shows(shell: Shell) -> None:
-    """REC-22: `publish` fills in kafka_partitions; a control record stands in every Kafka partition
-    (REC-3).
+def test_tail_prints_published_records(shell: Shell) -> None:
+    """REC-22: `publish` fills in kafka_partitions, and sends a control record to each Kafka
+    partition (REC-3).
     """
     assert shell.run("publish", stdin=lines(*LINES)) == 0
     assert "published 3 records" in shell.err
@@ -125,7 +125,7 @@ def test_a_bad_line_is_named_and_what_went_before_is_delivered(shell: Shell) -> 
     ("line", "words"),
     [(b"\xff\n", "not UTF-8"), (b"nonsense\n", "Line 1"), (b"[" * 100_000 + b"\n", "Line 1")],
 )
-def test_rubbish_is_a_bad_line(shell: Shell, line: bytes, words: str) -> None:
+def test_an_unreadable_line_is_an_error(shell: Shell, line: bytes, words: str) -> None:
     assert shell.run("publish", stdin=line) == 1
     assert words in shell.err
 
@@ -237,7 +237,7 @@ def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
     assert "no effect" not in shell.err
 
 
-def test_an_unreachable_broker_is_a_problem_with_the_world(
+def test_an_unreachable_broker_is_an_error_of_the_environment(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONNECTOR__KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")

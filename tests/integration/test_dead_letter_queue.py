@@ -71,7 +71,7 @@ def received(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[ConsumerRecor
         return list(consumer)
 
 
-def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
+def test_replayed_letters_are_sent_to_the_change_topic_in_the_order_of_their_keys(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """DLQ-10, DLQ-11, DLQ-13, DLQ-14: as they were, each once, stopped and gone on with; what is
@@ -134,7 +134,7 @@ def test_letters_go_back_through_the_front_door_in_the_order_of_their_keys(
     )
 
 
-def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(
+def test_a_repeatedly_rejected_letter_is_parked_until_it_is_restored(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """DLQ-14: nothing circles for ever."""
@@ -158,7 +158,7 @@ def test_what_is_rejected_again_and_again_is_parked_until_somebody_restores_it(
     assert replay_claim(received(kafka, facts)[-1].source.headers) == (again.id, 2)
 
 
-def test_a_mended_letter_is_replayed_and_the_original_is_kept(
+def test_a_repaired_letter_is_replayed_and_the_original_is_kept(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """DLQ-12."""

@@ -140,7 +140,7 @@ def test_reading_goes_on_after_a_position(kafka: KafkaConfig, new_topic: NewTopi
         )
 
 
-def test_what_others_put_there_is_a_letter_by_its_own_coordinates(
+def test_a_record_of_another_program_is_a_letter_with_its_own_coordinates(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     facts = new_topic()
@@ -203,7 +203,7 @@ def test_an_empty_topic_has_no_letters(kafka: KafkaConfig, new_topic: NewTopic) 
     assert list(read_letters(kafka, new_topic().topic)) == []
 
 
-def test_publishing_nothing_asks_nobody() -> None:
+def test_publishing_nothing_needs_no_broker() -> None:
     assert DeadLetterPublisher(KafkaConfig("127.0.0.1:1"), "t").publish([]) == 0
 
 
@@ -216,7 +216,7 @@ def test_an_unreachable_broker_is_a_clear_error(new_topic: NewTopic) -> None:
         publisher.publish([letter(facts, 0)])
 
 
-def test_a_letter_that_the_topic_refuses_is_an_error_and_the_next_batch_starts_anew(
+def test_a_refused_letter_is_an_error_and_the_next_batch_is_published(
     admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic, seed: int
 ) -> None:
     """DLQ-6: what compresses well was taken by the change topic, however large it is, and is taken

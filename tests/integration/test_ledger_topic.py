@@ -82,7 +82,7 @@ def records(kafka: KafkaConfig, facts: topics.TopicFacts) -> list[bytes]:
 def test_a_replay_that_is_killed_at_every_step_takes_effect_once(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
-    """DLQ-11, replay_is_safe: whoever runs it again goes on with what is left."""
+    """DLQ-11, replay_is_safe: the next run continues with the remaining letters."""
     facts = new_topic(kafka_partitions=2)
     for deadly in STEPS:
         program = [sys.executable, "-c", RUN, kafka.bootstrap_servers, facts.topic, deadly]
@@ -127,7 +127,7 @@ def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> N
 def test_totals_are_found_however_few_or_many_records_lie_around_them(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
-    """DLQ-7: behind them lies what was given up; a reader looks at the end alone."""
+    """DLQ-7: records of aborted transactions follow them; a reader reads only the end."""
     facts = new_topic(kafka_partitions=1)
     assert read_totals(kafka, facts.topic) is None
     topic_id = facts.topic_id
@@ -170,7 +170,7 @@ def test_of_two_at_once_the_later_one_goes_on_and_nothing_is_done_twice(
         assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
 
 
-def test_a_story_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_a_history_has_every_entry_in_order(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """DLQ-11: who, when, why."""
     facts = new_topic()
     for action in (Action.PARKED, Action.DISCARDED):

@@ -67,7 +67,7 @@ def letters(kafka: KafkaConfig, facts: TopicFacts) -> list[DeadLetter]:
     return sent
 
 
-def test_who_waits_may_be_told_to_go_on_waiting(
+def test_a_repeated_replay_with_wait_continues_the_wait(
     shell: Shell, letters: list[DeadLetter], kafka: KafkaConfig, facts: TopicFacts, tmp_path: Path
 ) -> None:
     """DLQ-14: until the tables show it, or it is rejected again."""

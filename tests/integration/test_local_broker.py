@@ -164,7 +164,7 @@ def test_a_failed_start_has_the_errors_of_the_broker(tmp_path: Path) -> None:
     assert LocalBroker.find(tmp_path, jar_store()) is None
 
 
-def test_missing_java_is_said(tmp_path: Path) -> None:
+def test_missing_java_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError, match="No Java was found"):
         LocalBroker.start(tmp_path / "new", JarStore(jar_store().folder, {"PATH": ""}))
 

@@ -94,7 +94,7 @@ def test_a_wrong_setting_is_named_without_a_secret(object_store: ObjectStore, wr
         assert not [secret for secret in SECRETS if secret in shown]
 
 
-def test_a_user_who_may_only_read_is_told_so_and_reads(
+def test_a_user_with_read_access_reads_and_validation_reports_the_missing_right(
     object_store: ObjectStore, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """STO-4"""

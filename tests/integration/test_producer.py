@@ -89,7 +89,7 @@ def read_changes(
     ]
 
 
-def test_what_was_sent_is_what_is_read(kafka: KafkaConfig, new_topic: NewTopic) -> None:
+def test_sent_records_are_read_unchanged(kafka: KafkaConfig, new_topic: NewTopic) -> None:
     topic = new_topic(kafka_partitions=3).topic
     sent = changes(500)
     with ChangeProducer(kafka, topic) as producer:
@@ -107,7 +107,7 @@ def test_what_was_sent_is_what_is_read(kafka: KafkaConfig, new_topic: NewTopic) 
     assert {r.kafka_partitions for r in received} == {3}
 
 
-def test_a_key_lies_on_javas_kafka_partition_and_arrival_is_the_brokers(
+def test_keys_are_partitioned_as_by_java_and_the_broker_sets_the_record_time(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     topic = new_topic(kafka_partitions=5).topic
@@ -142,8 +142,8 @@ def test_control_records_go_to_every_kafka_partition(
 def test_a_frontier_follows_what_the_producer_announces(
     kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """WMK-6, REC-17: on first use, on a caller's word, and again; a reader who knows of nobody
-    comes to know how far the stream is.
+    """WMK-6, REC-17: on first use, by a call, and again; a reader without state learns the
+    progress of the stream.
     """
     facts = new_topic(kafka_partitions=2)
     with ChangeProducer(kafka, facts) as producer:
@@ -229,7 +229,7 @@ def test_a_record_above_what_the_topic_takes_is_refused_before_it_is_sent(
 
 
 @pytest.mark.parametrize("size", [19_700, 500])
-def test_whatever_is_taken_fits_also_in_batches(
+def test_accepted_records_fit_into_batches(
     kafka: KafkaConfig, new_topic: NewTopic, size: int
 ) -> None:
     """Many records make a batch, which the broker measures against the same limit."""
@@ -249,7 +249,7 @@ def test_a_record_of_ten_megabytes_goes_through(kafka: KafkaConfig, new_topic: N
 
 
 def test_a_heartbeat_follows_what_it_covers(kafka: KafkaConfig, new_topic: NewTopic) -> None:
-    """REC-18: in every Kafka partition the heartbeat stands behind every change up to it."""
+    """REC-18: in every Kafka partition the heartbeat follows every change up to its time."""
     topic = new_topic(kafka_partitions=3).topic
     with CopyingProducer(kafka, topic, settings={"linger.ms": "500"}) as producer:
         for record in changes(300):
@@ -724,7 +724,7 @@ def test_a_second_producer_with_the_same_transactional_id_fences_the_first(
     assert [r.record for r in read_changes(kafka, topic)] == [change(2)]
 
 
-def test_what_the_broker_refuses_is_set_aside_and_the_source_goes_on(
+def test_a_record_that_the_broker_refuses_becomes_a_dead_letter_and_the_source_goes_on(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     """DLQ-2, REC-18, nothing_lost: it is a dead letter with its bytes; heartbeats pass it, and it

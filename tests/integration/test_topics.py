@@ -129,7 +129,7 @@ def test_offsets_by_time(admin: AdminClient, kafka: KafkaConfig, new_topic: NewT
     assert topics.offsets_at(kafka, facts, 1) == {0: 0, 1: 2}
 
 
-def test_kafka_partitions_that_were_added_are_seen(
+def test_describe_counts_added_kafka_partitions(
     admin: AdminClient, kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     facts = new_topic(kafka_partitions=1)

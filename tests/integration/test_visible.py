@@ -56,7 +56,7 @@ def test_only_committed_records_are_visible(
     ) == {0: TopicCheck()}
 
 
-def test_what_retention_took_is_gone_not_empty(
+def test_offsets_that_retention_removed_are_reported_as_removed(
     kafka: KafkaConfig, topic: TopicFacts, admin: AdminClient
 ) -> None:
     place = TopicPartition(topic.topic, 0, 3)

@@ -520,7 +520,7 @@ def test_a_topic_without_a_catalog_is_an_error_with_a_remedy(
 # ── limits ────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_what_is_in_flight_is_bounded(
+def test_rows_in_flight_are_bounded(
     kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WRS-9: append blocks until there is space, or raises. A large append is sent alone."""

@@ -261,7 +261,7 @@ class Reader:
             is_read = self.rows_end[one.commit_timestamp].is_contained(self.ends)
             if one.withheld is not Withheld.TOO_LATE:
                 assert (one.withheld is Withheld.ROWS) == is_read, f"{one} is wrongly withheld"
-        fresh_to = progress.freshness.of(progress.ingest_batch) or 0
+        fresh_to = progress.freshness.time_of(progress.ingest_batch) or 0
         shown_at = {at for times in self.visible.values() for at in times}
         for release in self.simulation.committed:
             at, rows = release.commit_timestamp, rows_of_release(release)
@@ -316,7 +316,7 @@ class Reader:
         reached = self.simulation.last_heartbeat + 1
         assert progress.low_watermark == reached, f"{progress.frontier} does not reach {reached}"
         assert progress.consistent_to == progress.low_watermark
-        assert progress.freshness.of(progress.ingest_batch) == progress.freshness.newest
+        assert progress.freshness.time_of(progress.ingest_batch) == progress.freshness.newest
         for _ in range(2):
             self.simulation.clock += 3 * STAGING_RETENTION
             self.expire()

@@ -82,7 +82,7 @@ def test_staleness_is_bounded_by_what_a_state_contains(steps: list[tuple[str, ob
     for step in steps:
         simulation.take(step)
         for batch in range(1, len(simulation.batches)):
-            known = simulation.moments.of(batch)
+            known = simulation.moments.time_of(batch)
             ends = simulation.batches[batch]
             if known is not None:
                 assert all(ends[k] >= count for k, count in simulation.arrived_by(known).items())

@@ -233,7 +233,8 @@ def test_in_a_table_by_number_deletes_are_remembered_long_enough_and_not_for_eve
         read_at.append(read_at[-1] + pause * 1_000_000)
         horizons = horizons.after(batch, read_at[batch], Retention(retention))
     for complete_to in range(1, len(read_at)):
-        horizon, old = horizons.of(complete_to), read_at[complete_to] - retention * 1_000_000
+        horizon = horizons.horizon_of(complete_to)
+        old = read_at[complete_to] - retention * 1_000_000
         assert horizon is not None
         assert all(read_at[batch] < old for batch in range(1, horizon))
         older = old - retention * 1_000_000 // 16 - max(pauses) * 1_000_000

@@ -153,7 +153,7 @@ def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(
 def test_resumable_after_a_death_while_changelog_and_table_were_made(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-2, TBL-12: half of a first commit, which Delta takes for a table, is made anew."""
+    """TBL-2, TBL-12: an incomplete first commit, which Delta reads as a table, is written again."""
     stream = Stream(spark, tmp_path)
     for path in (
         stream.path,

@@ -70,8 +70,8 @@ def stream(spark: SparkSession, tmp_path: Path) -> Stream:
 
 
 def test_later_changes_of_a_blocked_row_wait_for_its_dead_letter(stream: Stream) -> None:
-    """And others do not; the table says so, and nothing is worked out anew while nothing
-    happens.
+    """Other rows do not wait. The table names the blocked rows, and computes nothing again
+    without a new change.
     """
     assert names(stream) == {"a": "a1", "b": "b3"}
     book = stream.table(HOLDS).table_state()
@@ -125,8 +125,8 @@ def test_a_replay_releases_the_row_with_all_that_waited(stream: Stream) -> None:
 
 @pytest.mark.long
 def test_a_replay_that_is_a_change_of_another_table_releases_the_row(stream: Stream) -> None:
-    """DLQ-3: whose record it was nobody knew before it was mended; a replay that is too late by
-    then is the newest letter all the same.
+    """DLQ-3: the row of the record is unknown before the repair. A replay that is too late by then
+    is the newest letter nevertheless.
     """
     (letter,) = stream.letters
     stream.topic.replay(letter.id, 1, *sent(account("a", 2 * S, name="a2"), damaged=True))

@@ -206,8 +206,8 @@ def check(history: History, cut: Cut) -> list[Arrival]:
 def test_nothing_lost_of_a_blocked_row_after_a_crash_at_any_step(
     spark: SparkSession, tmp_path: Path, seed: int, depth: int
 ) -> None:
-    """Each apply is killed once, at some step; fresh reads and rebuilds agree; once all is mended,
-    nothing waits.
+    """Each apply is killed once, at some step; fresh reads and rebuilds agree; once all is
+    repaired, nothing waits.
     """
     rng = Random(f"{seed}/{depth}")
     stream = Stream(spark, tmp_path / "w", REMEMBERS)

@@ -92,7 +92,7 @@ def test_a_second_ingest_writes_nothing(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, overtaken_at: str
 ) -> None:
     """TBL-5, MRG-3: two take the same batch. The later one is noticed, wherever it is overtaken,
-    and no offset stands twice.
+    and the changelog has no offset twice.
     """
     stream.topic.send(account("e", 3, name="x"), account("f", 3, name="x"))
     other, offsets = stream.process(), stream.topic.rest()
@@ -153,9 +153,7 @@ def test_a_second_ingest_that_logged_a_later_batch_is_noticed(stream: Stream, st
 def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
-    """TBL-5, TBL-14: also when one of ours came after it; going back to our last version mends
-    it.
-    """
+    """TBL-5, TBL-14: also if a commit of ours follows it. The restored last version repairs it."""
     looking, ours = stream.changelog(), versions(spark, stream.path)
     assert looking.newest() is not None
     spark.sql(f"DELETE FROM delta.`{stream.path}` WHERE kafka_partition = 1")
@@ -175,7 +173,7 @@ def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
 def test_tables_of_other_programs_are_not_changed(
     spark: SparkSession, tmp_path: Path, two_batches: Stream
 ) -> None:
-    """TBL-5: a folder of other files, a table of somebody else, another stream's changelog."""
+    """TBL-5: a folder of other files, a table of another program, another stream's changelog."""
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "notes.txt").write_text("mine")
     spark.range(3).write.format("delta").save(str(tmp_path / "numbers"))

@@ -206,7 +206,7 @@ def text_slots(datum: Any) -> list[tuple[Any, Any]]:
     return here + [slot for _, value in pairs for slot in text_slots(value)]
 
 
-def test_text_that_is_not_utf8_is_undecodable_wherever_it_stands(spark: SparkSession) -> None:
+def test_text_that_is_not_utf8_is_undecodable_in_every_field(spark: SparkSession) -> None:
     """REC-13: each field of text in turn, with bytes that decoders treat differently."""
     full = replace(
         CHANGE,
@@ -240,8 +240,8 @@ def number(value: int) -> bytes:
 
 
 def test_entries_may_come_in_blocks_of_any_kind(spark: SparkSession) -> None:
-    """REC-12, REC-13: several blocks, blocks with sizes, true and false ones, and counts that
-    nobody can mean.
+    """REC-12, REC-13: several blocks, blocks with sizes, true and false ones, and impossible
+    counts.
     """
     entries = [raw_entry(n) for n in range(3)]
     whole = encode(CHANGE, 4)

@@ -21,7 +21,7 @@ COMMITS = 200
 
 
 def test_several_threads_find_the_newest_commit(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-5: nobody looks for a commit that nobody has made."""
+    """TBL-5: no thread reads a commit that does not exist."""
     folder = tmp_path / "_delta_log"
     folder.mkdir()
 
@@ -85,7 +85,7 @@ def test_a_damaged_commit_is_named(
 
 
 @pytest.mark.long
-def test_the_metadata_of_a_command_is_not_seen_by_other_threads(
+def test_the_metadata_of_a_command_is_not_visible_to_other_threads(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-5, TBL-10: commands of several tables at once, each with metadata of its own; a commit

@@ -111,7 +111,7 @@ def test_other_bytes_of_a_value_are_the_value_that_the_table_has(
     config = ConnectorConfig(
         str(stream.folder), KafkaConfig("127.0.0.1:1"), None, {"s": STREAM}, {"accounts": wanted}
     )
-    merged, states = stream.truth(wanted), RowStates(str(stream.folder), wanted).of(newest)
+    merged, states = stream.truth(wanted), RowStates(str(stream.folder), wanted).states_of(newest)
     for key, values in newest.items():
         found = explain(config, "accounts", key, ask_kafka=False)
         assert is_same_row(found.row, merged[key.decode()]), found

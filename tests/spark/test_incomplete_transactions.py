@@ -98,7 +98,9 @@ def test_a_cut_waits_for_the_record_that_is_missing(spark: SparkSession, tmp_pat
     assert not check(stream), "a second check has no news"
 
 
-def test_what_is_overdue_or_released_is_not_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_overdue_and_released_transactions_do_not_hold_the_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """TBL-11: tables go on, and say that they are no consistent cut; a release makes them one."""
     stream = begun(spark, tmp_path, replace(WAITS, incomplete_after_s=60))
     table = stream.table()
@@ -270,7 +272,7 @@ def test_a_batch_stays_while_a_check_needs_it(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.long
-def test_what_left_the_changelog_above_the_low_watermark_is_not_checked(
+def test_removed_batches_above_the_low_watermark_are_not_checked(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """TBL-15, TBL-11: a stalled stream was applied and trimmed."""

@@ -62,7 +62,7 @@ def calm(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Strea
 
 
 def test_nothing_lost_or_invented_when_nothing_happens(calm: Stream) -> None:
-    """TBL-4, TBL-5, DLQ-1, DLQ-2: every offset stands once in the changelog, every bad record has
+    """TBL-4, TBL-5, DLQ-1, DLQ-2: every offset is in the changelog once, every bad record has
     one letter with its bytes and reason.
     """
     assert calm.logged_offsets() == calm.topic.offsets()

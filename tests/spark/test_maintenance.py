@@ -96,7 +96,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
     assert shown(table) == stream.truth(wanted)
 
 
-def test_only_files_that_nobody_needs_are_removed(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a
     cut names; so it is in a graveyard and in the changelog. The tombstone table of a table that was
     replaced stays for a week.
@@ -392,8 +392,8 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
 
 
 def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; whoever needs more than
-    is left is refused.
+    """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; a reader of a removed
+    batch is refused.
     """
     stream = Stream(spark, tmp_path)
     for at in range(1, 5):
@@ -536,9 +536,7 @@ def test_failed_maintenance_is_reported_and_repeated() -> None:
 
 
 def test_maintenance_waits_while_applies_are_late() -> None:
-    """TBL-15: for two minutes at most. A table whose files nobody merges would become later
-    still.
-    """
+    """TBL-15: for two minutes at most. Without compaction, the table would be delayed even more."""
     kept, minute, hour = Kept(is_late=True), maintenance_schedule.MINUTE_US, 3_600_000_000
     assert kept.round(0, CommitCount(0, 1, 100, 10)) == []
     assert kept.round(2 * minute - 1) == []

@@ -14,7 +14,7 @@ from tests.own_jar import compiled, packed
 
 
 def test_the_jar_is_what_its_sources_compile_to(spark: SparkSession) -> None:
-    """STO-3: nobody can read a class file, so it must be that of the text beside it."""
+    """STO-3: a class file is not readable, so it must be that of the source beside it."""
     assert packed() == compiled(spark._jvm)
     assert f"{SETTINGS[S3_LOG_STORE].replace('.', '/')}.class" in packed()
 

@@ -582,7 +582,7 @@ def test_a_compacted_topic_is_refused(
     assert not (tmp_path / "wh").exists()
 
 
-def test_what_cannot_be_started_says_why(
+def test_a_run_that_cannot_start_names_the_cause(
     kafka: KafkaConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """OPS-1, OPS-10: an unreachable broker, a topic that is missing, a misspelt setting."""
@@ -609,8 +609,8 @@ def test_resumable_from_a_checkpoint_only_if_its_last_batch_is_in_both_logs(
     commits: tuple[int, ...],
     stays: bool,
 ) -> None:
-    """TBL-5: one that a death or two processes at once have torn would stop each start anew; the
-    changelog knows where to go on.
+    """TBL-5: a checkpoint that a crash or a second process damaged would stop each start. The
+    changelog has the offsets to continue from.
     """
     for name, numbers in (("offsets", offsets), ("commits", commits)):
         (tmp_path / "checkpoint" / name).mkdir(parents=True)

@@ -103,8 +103,8 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
 
 
 def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: Path) -> None:
-    """JOB-1, TBL-19: what `read_table` did until it returned; a read as the table stands is
-    none.
+    """JOB-1, TBL-19: what `read_table` did until it returned; a read of the table as it is
+    is no job.
     """
     stream, history = Clock(spark, tmp_path), History(str(tmp_path))
     stream.topic.send(account("a", 1, amount="1"))
@@ -286,7 +286,7 @@ def test_a_row_of_many_cells_is_looked_at_once(
     spark: SparkSession, tmp_path: Path, versions: Versions
 ) -> None:
     """TBL-13: 400 cells of one row, versions of a column or not mapped to any, are merged in
-    seconds, not for each other anew.
+    seconds, not each with each.
     """
     stream, wanted = Stream(spark, tmp_path), definition(versions=versions)
     stream.topic.send(account("z", 1, name="z"))

@@ -190,7 +190,7 @@ def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -
 
 
 def test_an_apply_during_a_rebuild_is_noticed(stream: Stream) -> None:
-    """TBL-14: whoever is first goes on, the other is refused, in either order; nothing is
+    """TBL-14: the first one continues, the other is refused, in either order; nothing is
     interleaved.
     """
     running = stream.table()
@@ -230,7 +230,9 @@ def test_readers_never_see_a_wrong_row(spark: SparkSession, stream: Stream) -> N
 
 @pytest.mark.long
 def test_a_damaged_table_can_be_rebuilt(spark: SparkSession, stream: Stream) -> None:
-    """TBL-14, TBL-12: what somebody else did to the table or its graveyard is gone with it."""
+    """TBL-14, TBL-12: a rebuild removes the changes of another program to the table and its
+    tombstones.
+    """
     path = f"{stream.folder}/tables/accounts"
     spark.sql(f"RESTORE TABLE delta.`{path}/data` TO VERSION AS OF 1")
     spark.sql(f"DELETE FROM delta.`{path}/data` WHERE id = 'a'")
@@ -270,7 +272,7 @@ def test_the_new_table_is_not_below_the_old_one(spark: SparkSession, tmp_path: P
 
 
 def test_a_table_that_cannot_be_rebuilt_is_not_changed(spark: SparkSession, stream: Stream) -> None:
-    """TBL-8, TBL-21: another key, another changelog, a table that is none of ours."""
+    """TBL-8, TBL-21: another key, another changelog, a table of another program."""
     for wanted in (definition(source="other"), definition("nowhere")):
         with pytest.raises(TableError):
             rebuilt(stream, wanted)
@@ -284,7 +286,7 @@ def test_a_table_that_cannot_be_rebuilt_is_not_changed(spark: SparkSession, stre
 
 
 @pytest.mark.long
-def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(
+def test_a_value_that_a_new_column_cannot_hold_counts_in_a_table_with_all_versions(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """newest_wins, TBL-8, TBL-12: it makes no row, and hides what is older, or has a smaller cell
@@ -322,9 +324,7 @@ def test_what_a_new_column_cannot_hold_still_counts_where_all_versions_do(
 def test_columns_of_a_table_that_nothing_was_ingested_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-8: there is no row to make anew, but there are columns; their ids are never given
-    again.
-    """
+    """TBL-8: there is no row to rebuild, but there are columns; their ids are never used again."""
     stream = Stream(spark, tmp_path)
     stream.table()
     rebuilt(stream, definition(columns=COLUMNS[:1]))

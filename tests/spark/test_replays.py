@@ -49,7 +49,7 @@ def positions(stream: Stream) -> dict[tuple[int, int], str]:
 def test_a_repaired_change_does_not_win_a_tie_against_a_later_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """DLQ-10, MRG-3, replay_is_safe: it has the place of its letter, mended again and again."""
+    """DLQ-10, MRG-3, replay_is_safe: it has the order position of its letter after each repair."""
     stream = Stream(spark, tmp_path / "w")
     table = stream.table()
     first, second = account("a", 5, name="first", amount="1"), account("a", 5, name="second")
@@ -236,7 +236,7 @@ def test_both_forms_read_the_same_claim(spark: SparkSession, seed: int) -> None:
 
 
 def test_a_batch_without_replays_is_not_looked_at_twice(spark: SparkSession) -> None:
-    """TBL-3: nobody pays for a possibility."""
+    """TBL-3: a batch without replays costs nothing more."""
     rows = spark.createDataFrame([(b"k", None, "t", 0, 0, None, 1, HEADERS)], ROWS)
     assert [(row[FIRST], row[ATTEMPT]) for row in without_replays(rows).collect()] == [(None, 0)]
 

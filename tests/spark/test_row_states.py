@@ -56,7 +56,9 @@ def test_states_without_a_jvm_are_those_of_the_merge(
 
     known, found = (
         stream.states(wanted),
-        RowStates(str(stream.folder), wanted).of([*(b"%d" % n for n in range(ROWS)), b"nobody"]),
+        RowStates(str(stream.folder), wanted).states_of(
+            [*(b"%d" % n for n in range(ROWS)), b"nobody"]
+        ),
     )
     assert not visible(found.pop(b"nobody"))
     assert {key: visible(state) for key, state in found.items()} == {
@@ -103,7 +105,7 @@ def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_
     stream.topic.send(change)
     stream.ingest()
     stream.apply(stream.table(wanted))
-    (state,) = RowStates(str(stream.folder), wanted).of([row_key]).values()
+    (state,) = RowStates(str(stream.folder), wanted).states_of([row_key]).values()
     assert visible(state) == {
         ("f", type_.encode()): value for type_, value in types.items() if type_ != "BYTES"
     }

@@ -66,7 +66,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
 def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
-    """TBL-14: going back to our last version mends it."""
+    """TBL-14: restoring our last version repairs it."""
     path = f"{stream.folder}/tables/accounts/data"
     table, ours = stream.table(), versions(spark, path)
     spark.sql(f"DELETE FROM delta.`{path}` WHERE id = 'a'")
@@ -81,9 +81,7 @@ def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
 
 
 def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Stream) -> None:
-    """TBL-12: a graveyard that somebody changed or took away is noticed before a late change brings
-    a row back.
-    """
+    """TBL-12: other tombstones, or none, are noticed before a late change restores a row."""
     tombstones = f"{stream.folder}/tables/accounts/tombstones"
     spark.sql(f"DELETE FROM delta.`{tombstones}`")
     with pytest.raises(TableError, match=r"tombstone.*DELETE"):
@@ -95,7 +93,7 @@ def test_deletes_stay_deleted_or_it_is_an_error(spark: SparkSession, stream: Str
 
 
 def test_tables_of_other_programs_are_not_changed(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-8: a folder of other files, a table of somebody else."""
+    """TBL-8: a folder of other files, a table of another program."""
     (tmp_path / "accounts" / "data").mkdir(parents=True)
     (tmp_path / "accounts" / "data" / "notes.txt").write_text("mine")
     spark.range(3).write.format("delta").save(f"{tmp_path}/numbers/data")
@@ -138,8 +136,8 @@ def test_another_staleness_is_no_other_table(applied: Stream) -> None:
 def test_nothing_is_applied_from_another_changelog(
     spark: SparkSession, stream: Stream, applied: Stream
 ) -> None:
-    """TBL-5, TBL-10: begun anew, gone, or set back to an older version: batch numbers would mean
-    other changes.
+    """TBL-5, TBL-10: created again, removed, or restored to an older version: batch numbers would
+    mean other changes.
     """
     moved = copied(applied, stream.folder / "moved")
     spark.sql(f"RESTORE TABLE delta.`{moved.path}` TO VERSION AS OF 1")

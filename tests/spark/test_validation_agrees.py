@@ -253,7 +253,7 @@ def test_the_age_of_a_change_is_validated_the_same(spark: SparkSession) -> None:
     }
 
 
-def test_what_a_stream_may_reject_is_validated_the_same(spark: SparkSession, seed: int) -> None:
+def test_rules_of_a_stream_are_validated_the_same(spark: SparkSession, seed: int) -> None:
     """ING-3, ING-7, EVO-10"""
     schemas = Schemas({7: SCHEMA, 9: NEWER_SCHEMA})
     cases = [

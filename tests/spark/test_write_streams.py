@@ -72,7 +72,7 @@ def fresh(stream: Stream) -> dict[object, object]:
     found = read_table(stream.spark, str(stream.folder), "accounts").rows
     names = {key: row["name"] for key, row in rows_by_key(found).items()}
     keys = [*(f"{name}{n}".encode() for name in "abrxy" for n in range(12)), b"a", b"b", b"live"]
-    states = RowStates(str(stream.folder), definition()).of([*keys, b"r", b"later", b"last"])
+    states = RowStates(str(stream.folder), definition()).states_of([*keys, b"r", b"later", b"last"])
     rows = (row_of(definition(), key, visible(state)) for key, state in states.items())
     assert {row["id"]: row["name"] for row in rows if row is not None} == names
     return names
@@ -291,7 +291,7 @@ def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     assert names_of(another)["r"] == fresh(another)["r"] == "a"
 
 
-def test_rows_that_nobody_releases_expire(spark: SparkSession, tmp_path: Path) -> None:
+def test_unreleased_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-21: their offsets stay for the audit. Released rows are not touched."""
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"a{n}", n) for n in range(4)), staged("b", 0, "w2/p"))

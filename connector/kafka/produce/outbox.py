@@ -138,7 +138,7 @@ class _Callbacks:
             self._firsts.append(number)
             self._values.append(on_delivery)
 
-    def of(self, number: int) -> OnDelivery | None:
+    def callback_of(self, number: int) -> OnDelivery | None:
         if len(self._values) == 1:
             return self._values[0]
         return self._values[bisect_right(self._firsts, number) - 1]
@@ -338,7 +338,11 @@ class OutboxQueue:
         if row.kind == Kind.CHANGE:
             self._open_changes += 1
             self._last_change = number
-        if row.kind != Kind.CHANGE or number < self._own_from or self._callbacks.of(number):
+        if (
+            row.kind != Kind.CHANGE
+            or number < self._own_from
+            or self._callbacks.callback_of(number)
+        ):
             self._noted[number] = row
         headers = headers_of(row)
         for kafka_partition in kafka_partitions:
@@ -404,7 +408,7 @@ class OutboxQueue:
 
     def _acknowledged(self, row: Row) -> None:
         self._results.delivered += row.number >= self._own_from and row.kind in _COUNTED
-        on_delivery = self._callbacks.of(row.number)
+        on_delivery = self._callbacks.callback_of(row.number)
         if on_delivery is None and row.kind in (Kind.CHANGE, Kind.ANNOUNCEMENT):
             return
         record = _record_of(row)

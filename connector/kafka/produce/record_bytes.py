@@ -75,7 +75,7 @@ class RecordBytes:
             with RegistryClient(registry) as schemas:
                 self.schema_id = schemas.schema_id(facts.topic, SCHEMA)
 
-    def of(self, record: Record) -> bytes:
+    def value_of(self, record: Record) -> bytes:
         """Return the framed value of a record. The size is not checked."""
         return frame(encode(record, self.kafka_partitions), self.schema_id)
 
@@ -90,7 +90,7 @@ class RecordBytes:
         self.check_age(record)
         if isinstance(record, Release) or (isinstance(record, DataChange) and record.write_stream):
             raise outside_session(record)
-        value = self.of(record)
+        value = self.value_of(record)
         self.check_size(key, value, headers)
         return value
 

@@ -33,7 +33,7 @@ from connector.write_streams.model import (
     StreamState,
     digest_of_rows,
 )
-from connector.write_streams.rules import Fault, Placing, append_fault, fault_error, place
+from connector.write_streams.rules import Fault, Placing, append_fault, fault_error, placing_of
 
 if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
@@ -140,7 +140,7 @@ class WriteStream:
             end, last = self.entry.end, self.entry.last
             start, now = end if offset is None else offset, now_us()
             messages, digest = self._encoded(rows, start, now, is_new=start == end)
-            placing = place(end, last, offset, len(rows), lambda: digest)
+            placing = placing_of(end, last, offset, len(rows), lambda: digest)
             append = Append()
             if placing is Placing.REPEATED:
                 answer = AppendResult(start, len(rows), len(rows))

@@ -188,7 +188,7 @@ def explain(
     states = RowStates(warehouse_of(config), find_table(config, table))
     definition = states.definition
     row_key = key if isinstance(key, bytes) else definition.key.write_key(key)
-    log = _Log.of(states.changelog, paths.changelog(warehouse_of(config), definition.stream))
+    log = _Log.read(states.changelog, paths.changelog(warehouse_of(config), definition.stream))
     accepted, rejected = _changes(states, row_key)
     letters, not_looked_at = _letters(config, states, row_key, accepted, rejected, log, ask_kafka)
     if log.trimmed_to:
@@ -246,7 +246,7 @@ class _Log:
     rejected: int
 
     @staticmethod
-    def of(changelog: PlainTable | None, path: str) -> _Log:
+    def read(changelog: PlainTable | None, path: str) -> _Log:
         """Read the commits of the changelog at `path`. Raises `TableError` if the newest one cannot
         be read.
         """
@@ -292,7 +292,9 @@ def _changes(
     if states.changelog is not None:
         for logged in changes_of(states.changelog, definition.source, row_key):
             batch = logged.arrival.ingest_batch
-            columns = tuple(of for of in definition.columns if added.get(of.cell, 0) < batch)
+            columns = tuple(
+                column for column in definition.columns if added.get(column.cell, 0) < batch
+            )
             at_batch = replace(definition, columns=columns, keep_unmapped=True)
             rejection = read_change(at_batch, logged.change)
             if isinstance(rejection, Rejection):

@@ -86,7 +86,7 @@ def with_replays(
         replace(letter, is_replayed=_position(letter.order_position)[:3] in replays)
         for letter in letters
     ]
-    return tuple(sorted(marked, key=lambda of: (_position(of.order_position), of.id)))
+    return tuple(sorted(marked, key=lambda letter: (_position(letter.order_position), letter.id)))
 
 
 def from_kafka(

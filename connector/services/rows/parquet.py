@@ -99,46 +99,54 @@ def _values(type_: DataType, column: Any) -> list[Any]:
 def _stored_values(column: Any) -> Any:
     """The values of an Arrow column without its encoding and its extension type."""
     from pyarrow import BaseExtensionType
-    from pyarrow import types as of
+    from pyarrow import types as arrow_types
 
     if isinstance(column.type, BaseExtensionType):
         return _stored_values(column.storage)
-    return _stored_values(column.dictionary_decode()) if of.is_dictionary(column.type) else column
+    return (
+        _stored_values(column.dictionary_decode())
+        if arrow_types.is_dictionary(column.type)
+        else column
+    )
 
 
 def _stored_type(arrow: Any) -> Any:
     """The type of `_stored_values` of a column with this type."""
     from pyarrow import BaseExtensionType
-    from pyarrow import types as of
+    from pyarrow import types as arrow_types
 
     if isinstance(arrow, BaseExtensionType):
         return _stored_type(arrow.storage_type)
-    return _stored_type(arrow.value_type) if of.is_dictionary(arrow) else arrow
+    return _stored_type(arrow.value_type) if arrow_types.is_dictionary(arrow) else arrow
 
 
 def _fits(type_: DataType, arrow: Any) -> bool:
-    from pyarrow import types as of
+    from pyarrow import types as arrow_types
 
     arrow = _stored_type(arrow)
-    is_text = of.is_string(arrow) or of.is_large_string(arrow) or of.is_string_view(arrow)
+    is_text = (
+        arrow_types.is_string(arrow)
+        or arrow_types.is_large_string(arrow)
+        or arrow_types.is_string_view(arrow)
+    )
     is_bytes = (
-        of.is_binary(arrow)
-        or of.is_large_binary(arrow)
-        or of.is_fixed_size_binary(arrow)
-        or of.is_binary_view(arrow)
+        arrow_types.is_binary(arrow)
+        or arrow_types.is_large_binary(arrow)
+        or arrow_types.is_fixed_size_binary(arrow)
+        or arrow_types.is_binary_view(arrow)
     )
     fits = {
         DataType.STRING: is_text,
         DataType.JSON: is_text,
         DataType.BYTES: is_bytes,
-        DataType.BOOL: of.is_boolean(arrow),
-        DataType.INT64: of.is_integer(arrow),
-        DataType.FLOAT64: of.is_floating(arrow) or of.is_integer(arrow),
-        DataType.NUMERIC: of.is_decimal(arrow) or of.is_integer(arrow),
-        DataType.DATE: of.is_date(arrow),
-        DataType.TIMESTAMP: of.is_timestamp(arrow) and arrow.tz is not None,
+        DataType.BOOL: arrow_types.is_boolean(arrow),
+        DataType.INT64: arrow_types.is_integer(arrow),
+        DataType.FLOAT64: arrow_types.is_floating(arrow) or arrow_types.is_integer(arrow),
+        DataType.NUMERIC: arrow_types.is_decimal(arrow) or arrow_types.is_integer(arrow),
+        DataType.DATE: arrow_types.is_date(arrow),
+        DataType.TIMESTAMP: arrow_types.is_timestamp(arrow) and arrow.tz is not None,
     }
-    return of.is_null(arrow) or bool(fits[type_])
+    return arrow_types.is_null(arrow) or bool(fits[type_])
 
 
 @contextmanager

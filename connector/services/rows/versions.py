@@ -51,7 +51,7 @@ def first_version(
     may have been hidden since. Then it is the first version that has all changes of the row.
     """
     # Of copies of a replay, the first one counts.
-    newest_first = sorted(accepted, key=lambda of: of.arrival.ingest_batch, reverse=True)
+    newest_first = sorted(accepted, key=lambda logged: logged.arrival.ingest_batch, reverse=True)
     arrived = {logged.position: logged for logged in newest_first}
     if states.table is None or not (explanation.columns or explanation.deletions):
         return None
@@ -83,7 +83,9 @@ def _shown_by(
 ) -> Mapping[tuple[str, bytes], bytes]:
     """The cells that a version shows, if the changelog is complete."""
     applied = [logged for logged in changes if is_applied(table_state, logged)]
-    return visible(state_of(states.definition, ((of.change, of.position) for of in applied)))
+    return visible(
+        state_of(states.definition, ((logged.change, logged.position) for logged in applied))
+    )
 
 
 def is_applied(table_state: TableState, logged: LoggedChange) -> bool:

@@ -310,7 +310,8 @@ def _horizon(order: OrderBy, before: TableState, cut: Cut, complete_to_batch: in
     if order is OrderBy.COMMIT:
         return cut.horizon
     return max(
-        filter(None, (before.horizon, cut.batch_horizons.of(complete_to_batch))), default=None
+        filter(None, (before.horizon, cut.batch_horizons.horizon_of(complete_to_batch))),
+        default=None,
     )
 
 
@@ -346,7 +347,9 @@ def _after(
         has_residual=before.has_residual or statistics.has_residual,
         apply_watermark=apply_watermark,
         complete_to_batch=complete_to_batch,
-        as_of=max(filter(None, (before.as_of, cut.freshness.of(complete_to_batch))), default=None),
+        as_of=max(
+            filter(None, (before.as_of, cut.freshness.time_of(complete_to_batch))), default=None
+        ),
         blocked_rows=blocking,
         # A blocked row may wait for a change that is older than the new tombstones.
         horizon=(

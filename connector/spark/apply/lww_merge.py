@@ -128,7 +128,7 @@ def combine(changes: RowRegisters, stored: RowRegisters, layout: Layout, how: st
     """
 
     def greater(left: list[str], right: list[str]) -> list[str]:
-        return [f"greatest({one}, {other})" for one, other in zip(left, right, strict=True)]
+        return [f"greatest({first}, {second})" for first, second in zip(left, right, strict=True)]
 
     residuals = (f"coalesce({side.rest}, {layout.no_rest})" for side in (changes, stored))
     return RowRegisters(

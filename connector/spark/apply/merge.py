@@ -52,7 +52,7 @@ def is_sparse(table: Table, statistics: BatchStatistics, files: Files | None) ->
         return False
     buckets, touched = {str(bucket) for bucket in statistics.buckets}, None
     if files is not None:
-        all_files = map(DataFile.of, files.actions())
+        all_files = map(DataFile.from_action, files.actions())
         touched = [file for file in all_files if file.partition in buckets]
     return is_row_level(statistics.changes, touched)
 

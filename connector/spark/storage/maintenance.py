@@ -361,7 +361,7 @@ def rewrite(spark: SparkSession, path: str, *, is_log: bool = False) -> Rewritte
     """
     files = all_files(spark, path)
     adds = list(files)
-    groups = to_compact([*map(DataFile.of, files.actions())], is_log=is_log)
+    groups = to_compact([*map(DataFile.from_action, files.actions())], is_log=is_log)
     return (
         Rewritten(files, path, [[adds[number] for number in group] for group in groups])
         if groups

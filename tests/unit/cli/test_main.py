@@ -69,7 +69,7 @@ def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Commands:" in capsys.readouterr().err
 
 
-def test_a_problem_with_the_world_is_1_without_a_traceback(tmp_path: Path) -> None:
+def test_an_error_of_the_environment_exits_with_1_without_a_traceback(tmp_path: Path) -> None:
     ended = connector("read", "files", cwd=tmp_path)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines() == [
@@ -145,7 +145,7 @@ def test_ctrl_c_ends_without_a_traceback(tmp_path: Path) -> None:
     assert (process.returncode, said) == (130, "interrupted\n")
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     process = run_body("[print('x' * 1000) for _ in range(100_000)]", tmp_path)
     assert process.stdout is not None
     assert process.stderr is not None
@@ -156,7 +156,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(tmp_path: Path) -> None:
     process.stderr.close()
 
 
-def test_a_full_disk_is_a_problem_with_the_world(tmp_path: Path) -> None:
+def test_a_full_disk_is_an_error_of_the_environment(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
     with Path("/dev/full").open("w") as full:

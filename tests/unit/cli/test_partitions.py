@@ -110,9 +110,7 @@ def test_a_request_to_close_is_stored_with_its_author_time_and_reason(
 def test_a_misspelt_stream_partition_is_not_closed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """WMK-8, WMK-9: a name has one life, so one that nobody has heard of is not ended in
-    advance.
-    """
+    """WMK-8, WMK-9: a name has one life, so an unknown name is not ended in advance."""
     assert cli.invoke(["partitions", "close", "s", "rihgt", "--why", "gone"]) == 1
     assert "did you mean right?" in capsys.readouterr().err
     assert cli.invoke(["partitions", "close", "s", "right"]) == 2

@@ -36,8 +36,8 @@ def test_a_file_at_the_path_of_a_table_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_merge_is_kept_where_the_warehouse_can_be_written(tmp_path: Path) -> None:
-    """JOB-1: it ends when its rows are printed; where it cannot be kept, that is said, and the read
-    is none the worse.
+    """JOB-1: it ends when its rows are printed. If it cannot be stored, a warning names the cause,
+    and the read succeeds.
     """
     history, job = History(str(tmp_path)), Job(JobKind.RUNTIME_MERGE, "one", 1, 2, changes=3)
     events: list[Event] = []

@@ -90,7 +90,7 @@ def test_the_last_maintenance_is_printed(
     warehouse: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """TBL-15, JOB-1, OPS-5: the last compaction and clean-up, with what is on disk; a read or an
-    apply is none.
+    apply is no maintenance.
     """
     now, history = time.time_ns() // 1000, History(str(warehouse))
     for files, ended_at in ((1, now - 600_000_000), (30, now - 60_000_000)):
@@ -155,7 +155,7 @@ def test_one_object_has_every_stream_and_table(
 def test_a_person_sees_when_a_table_is_due(
     warehouse: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """JOB-2: half of its bound after the start of its last apply; at once, if that is over and
+    """JOB-2: half of its bound after the start of its last apply; at once, if that has passed and
     something is pending.
     """
     monkeypatch.setenv("COLUMNS", "200")

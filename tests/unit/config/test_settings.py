@@ -318,7 +318,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_what_to_do(text: str, words: list[str]) -> None:
+def test_an_error_names_the_wrong_setting_and_the_remedy(text: str, words: list[str]) -> None:
     """OPS-1: the setting, its value, what is allowed, and what to do."""
     message = str(error_of(text))
     for word in words:

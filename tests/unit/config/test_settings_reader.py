@@ -103,7 +103,7 @@ def test_durations_and_intervals_are_understood(text: str, expected_ms: int) -> 
         "9" * 400 + "w",
     ],
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError):
         parse_duration_ms(text)
 
@@ -239,7 +239,7 @@ def test_a_name_that_is_not_allowed_is_a_fault() -> None:
         ("colour", "blue"),
     ],
 )
-def test_what_is_allowed_reaches_its_bounds(key: str, value: object) -> None:
+def test_values_at_their_bounds_are_allowed(key: str, value: object) -> None:
     """OPS-1: an empty text where that is the default; 0 is a duration without a unit."""
     settings, faults = read(**{key: value})
     assert faults == []

@@ -229,7 +229,7 @@ def test_a_path_that_both_clients_read_alike_is_allowed(path: str) -> None:
         ("path_style = 1", "true or false"),
     ],
 )
-def test_what_is_wrong_with_a_store_is_named(text: str, words: str) -> None:
+def test_an_error_names_the_wrong_setting_of_a_store(text: str, words: str) -> None:
     assert words in error_of(f"[storage]\n{text}\n")
 
 

@@ -92,8 +92,8 @@ def test_a_row_stays_held_under_the_key_that_it_had() -> None:
 def test_later_changes_wait_unless_they_were_committed_before(
     place: tuple[bytes, int, tuple[int, int]], committed: int, waits: tuple[bool, bool]
 ) -> None:
-    """When a rejected record was committed nobody knows; what a replay replays has its place, and
-    does not wait for itself.
+    """The commit time of a rejected record is unknown. A replay has the order position of its
+    letter, and does not wait for itself.
     """
     assert (
         FIRST.is_before(*place, committed),
@@ -118,7 +118,7 @@ def test_rejected_records_hold_their_row_where_the_key_is_sound_and_a_replay_can
     }
 
 
-def test_what_a_commit_keeps_is_read_back() -> None:
+def test_a_stored_letter_is_read_back() -> None:
     letters = [FIRST, AGAIN, AGAIN._replace(committed=10)]
     assert [from_stored(BlockingLetter, to_stored(dead)) for dead in letters] == letters
     assert from_stored(BlockingLetter, to_stored(FIRST)[:-1]) == FIRST

@@ -133,7 +133,7 @@ def test_the_headers_of_a_letter_are_text_under_the_names_of_connect_and_ours() 
     )
 
 
-def test_what_is_not_known_has_no_header() -> None:
+def test_an_unknown_fact_has_no_header() -> None:
     names = [name for name, _ in to_headers(letter())]
     assert {"connector.dlq.rule", "connector.dlq.schema_id", "connector.dlq.table"}.isdisjoint(
         names
@@ -253,12 +253,10 @@ def test_a_rejection_has_a_rule_exactly_if_it_is_invalid() -> None:
         ("Local: Message timed out", Reason.RETRIES_EXHAUSTED),
     ],
 )
-def test_what_a_producer_could_not_deliver_is_a_letter_of_its_own_coordinates(
+def test_an_undelivered_record_is_a_letter_with_its_own_coordinates(
     why: str, reason: Reason
 ) -> None:
-    """DLQ-2: the broker refused it, or nobody could be reached; its own headers are as they
-    were.
-    """
+    """DLQ-2: the broker refused it, or no broker answered. Its own headers are unchanged."""
     own = (("trace", None), ("connector.dlq.reason", b"UNDECODABLE"))
     sent = source_letter("orders", b"k", b"v", own, why, now=7)
     at = Position("orders.dead-letters", "D", 1, 2)

@@ -47,6 +47,6 @@ def test_only_what_comes_from_outside_counts() -> None:
     assert (copied.count, copied.since) == (3, 30)
 
 
-def test_what_is_stored_is_read_back() -> None:
+def test_stored_counts_are_read_back() -> None:
     for known in (NO_EXTERNAL, ExternalDeadLetters("D", 2, 60, {0: 4, 11: 0})):
         assert from_stored(ExternalDeadLetters, json.loads(json.dumps(to_stored(known)))) == known

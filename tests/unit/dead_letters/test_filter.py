@@ -147,7 +147,7 @@ def test_everything_that_letters_can_be_counted_by_has_a_text(by: str, text: str
 
 
 @pytest.mark.parametrize("by", GROUPINGS)
-def test_what_a_letter_does_not_have_is_counted_as_text_too(by: str) -> None:
+def test_a_missing_value_is_counted_as_text(by: str) -> None:
     """DLQ-8: groups lie in order, also of letters without a key, and of those that nothing can be
     read of.
     """

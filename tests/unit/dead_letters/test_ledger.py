@@ -61,7 +61,7 @@ def test_a_letter_without_a_history_is_open() -> None:
         (Action.REOPENED, LetterState.OPEN, {Action.REPLAYED, Action.PARKED, Action.DISCARDED}),
     ],
 )
-def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(
+def test_the_last_entry_decides_the_state_of_a_letter_and_the_allowed_actions(
     action: Action | None, state: LetterState, allowed: set[Action]
 ) -> None:
     """DLQ-11: a letter that was replayed is not replayed again."""
@@ -71,8 +71,8 @@ def test_the_last_entry_decides_how_a_letter_stands_and_what_can_be_done(
     assert {done for done in Action if status.allows(done)} == allowed
 
 
-def test_a_replay_that_nobody_made_is_no_try() -> None:
-    """DLQ-14: a header that anybody can write parks no letter."""
+def test_a_replay_without_an_entry_is_not_counted() -> None:
+    """DLQ-14: a header of another program parks no letter."""
     claims = letter(attempt=9, headers=(replay_header("nonsense", 9),))
     assert Ledger().status(claims) == LetterStatus(LetterState.OPEN, 9, 0)
 
@@ -109,14 +109,14 @@ def test_letters_of_one_change_in_several_tables_share_their_attempts() -> None:
     ],
 )
 def test_a_claim_that_the_ledger_does_not_know_is_not_believed(claim: tuple[str, bytes]) -> None:
-    """DLQ-10: anybody can write such a header."""
+    """DLQ-10: another program can write such a header."""
     ledger = ledger_with(entry(Action.REPLAYED, 4, 1))
     again = letter(position=Position("orders", "T", 0, 99), attempt=0, headers=(claim,))
     assert ledger.status(again) == LetterStatus(LetterState.OPEN, 0, 0)
 
 
 def test_a_history_is_read_as_it_was_written() -> None:
-    """DLQ-11: who, when, why, which filter; DLQ-12: what was mended, with digests."""
+    """DLQ-11: who, when, why, which filter; DLQ-12: the steps of a repair, with digests."""
     note = RepairNote(("reframe=3", "key=\x1b"), "aa", "bb")
     history = (
         entry(Action.PARKED),
@@ -179,7 +179,7 @@ def test_json_that_is_no_history_is_refused(value: bytes) -> None:
         HISTORY,
     ],
 )
-def test_what_is_no_totals_is_refused(value: bytes) -> None:
+def test_invalid_totals_are_refused(value: bytes) -> None:
     with pytest.raises(ValueError, match="the totals of a ledger are wrong"):
         totals_from_json(value)
 
@@ -276,7 +276,7 @@ def test_totals_come_back_as_they_were_written() -> None:
     )
 
 
-def test_what_a_newer_release_adds_is_passed_over() -> None:
+def test_fields_of_a_newer_release_are_ignored() -> None:
     assert totals_from_json(TOTALS.replace(b"{", b'{"more": 1, ', 1)) == totals_from_json(TOTALS)
     assert history_from_json(HISTORY.replace(b"{", b'{"more": 1, ')) == history_from_json(HISTORY)
 

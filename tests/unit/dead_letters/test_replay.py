@@ -240,7 +240,7 @@ def test_attempts_have_a_last_number() -> None:
     assert (beyond.verdict, "the largest attempt number" in beyond.why) == (Verdict.REFUSE, True)
 
 
-def test_what_would_be_rejected_again_is_refused_until_it_is_repaired() -> None:
+def test_a_letter_that_would_be_rejected_again_is_refused_until_it_is_repaired() -> None:
     """DLQ-12: no attempt is wasted."""
     wrong = fit(key=b"other", reason=Reason.KEY_MISMATCH)
     assert decided(wrong).why.startswith("it would be rejected again as KEY_MISMATCH: ")

@@ -93,5 +93,5 @@ def test_a_letter_of_another_tool_has_the_error_of_that_tool() -> None:
         )
     )
 )
-def test_whatever_stands_in_them_nothing_is_raised(headers: list[tuple[str, bytes | None]]) -> None:
+def test_no_header_raises_an_error(headers: list[tuple[str, bytes | None]]) -> None:
     assert isinstance(describe_failure(tuple(headers)), str | None)

@@ -191,7 +191,7 @@ def test_on_delivery_may_not_wait(cluster: MockCluster, what: str) -> None:
             producer.flush()
 
 
-def test_what_the_application_raises_is_raised_where_nothing_is_half_done(
+def test_an_error_of_a_callback_is_raised_between_complete_operations(
     cluster: MockCluster,
 ) -> None:
     """PUB-5: the answer counts all the same, the others are told later, and a `send` that raises it
@@ -350,7 +350,7 @@ def test_on_delivery_sends_in_a_transaction_of_its_own(
         assert reports.errors == dict.fromkeys(map(change, range(5)))
 
 
-def test_what_was_given_up_is_answered_once() -> None:
+def test_a_purged_record_is_reported_once() -> None:
     """REC-17: its report may come later."""
     answers: list[tuple[str, object]] = []
     queue = SendQueue[str](DEAD, FACTS, lambda *answer: answers.append(answer))
@@ -455,7 +455,7 @@ def test_a_transactional_id_that_is_not_ours_is_refused_at_once(cluster: MockClu
 
 
 def test_an_aborted_transaction_leaves_no_claim_and_no_lineage(cluster: MockCluster) -> None:
-    """WMK-6, REC-18: its stream partition is announced again, its heartbeat binds nobody."""
+    """WMK-6, REC-18: its stream partition is announced again, its heartbeat claims nothing."""
     with ChangeProducer(cluster.kafka, FACTS, transactional_id="x") as producer:
         with pytest.raises(ZeroDivisionError), producer.transaction():
             producer.send(Heartbeat("p", 5))

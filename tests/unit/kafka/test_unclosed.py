@@ -46,7 +46,7 @@ DEAD = "127.0.0.1:1"
         *(("dead letters", LETTERS, how) for how in ("last line", "exception")),
     ],
 )
-def test_what_was_sent_is_in_the_topic_however_the_program_ends(
+def test_sent_records_are_in_the_topic_however_the_program_ends(
     cluster: MockCluster, tmp_path: Path, what: str, facts: TopicFacts, how: str
 ) -> None:
     """PUB-8, nothing_lost: without `close`, the records would wait for a full batch or a pause."""
@@ -134,7 +134,7 @@ def test_threads_may_open_close_and_drop_while_the_program_ends(
 def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
     tmp_path: Path, what: str, how: str, lost: str
 ) -> None:
-    """PUB-8, PUB-3: no broker answers. What is in an outbox is not lost."""
+    """PUB-8, PUB-3: no broker answers. The records of an outbox are not lost."""
     code, stderr, duration = end(DEAD, what, how, tmp_path)
     assert lost in stderr, stderr
     assert code == 1

@@ -404,7 +404,7 @@ def test_a_session_that_is_opened_later_has_priority(
         WriteSession(session_kafka, FACTS, "job")
 
 
-def test_what_is_in_flight_is_bounded_and_close_waits(
+def test_rows_in_flight_are_bounded_and_close_waits(
     session_kafka: KafkaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WRS-9, WRS-6: an append that is larger than the limit is sent alone."""
@@ -469,7 +469,7 @@ def test_a_catalog_must_be_compacted(
 
 
 @pytest.mark.parametrize("code", [KafkaError._FENCED, KafkaError._TIMED_OUT])
-def test_a_commit_is_tried_again_until_its_time_is_over(
+def test_a_commit_is_repeated_until_its_timeout(
     code: int, session_kafka: KafkaConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """WRS-14."""

@@ -200,7 +200,7 @@ E_A_DEFAULT = E_A | {"default": "A"}
     ],
     ids=str,
 )
-def test_what_avro_lets_differ_is_resolved(
+def test_schema_differences_that_avro_allows_are_resolved(
     writer: Any, wanted: Any, data: bytes, value: Any
 ) -> None:
     """REC-12."""
@@ -361,8 +361,8 @@ DROPPED: list[tuple[Any, bytes]] = [
 
 @pytest.mark.parametrize(("kind", "data"), DROPPED, ids=str)
 def test_a_field_that_is_dropped_is_skipped_and_never_gone_back_in(kind: Any, data: bytes) -> None:
-    """REC-12, REC-13: a length or a size of a block below 0 counts as 0, so that what follows is
-    read from where it lies.
+    """REC-12, REC-13: a length or a size of a block below 0 counts as 0, so that the rest is
+    read from its own offset.
     """
     writer = record(
         "R",

@@ -52,7 +52,7 @@ def test_every_length_of_bytes_is_written_as_fastavro_writes_it(length: int) -> 
     assert encode_body(change, 4) == encode_with_fastavro(change, 4)
 
 
-def test_what_is_no_entry_is_a_bug() -> None:
+def test_an_object_that_is_not_an_entry_is_a_bug() -> None:
     change = DataChange(
         stream_partition="p",
         table="t",

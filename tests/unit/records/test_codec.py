@@ -165,7 +165,7 @@ SERVED: dict[str, list[dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", SERVED)
-def test_what_does_not_decide_how_bytes_are_read_refuses_no_schema(name: str) -> None:
+def test_a_schema_is_accepted_with_attributes_that_do_not_change_decoding(name: str) -> None:
     """REC-12, EVO-10: a registry serves such schemas, and other clients read with them."""
     schema = json.loads(SCHEMA)
     schema["fields"] += SERVED[name]
@@ -278,8 +278,8 @@ def test_the_schema_id_is_text_for_a_letter() -> None:
         assert schema_id(value) == named
 
 
-def test_a_body_is_what_stands_behind_a_whole_framing() -> None:
-    """DLQ-12: mending keeps every byte of what only begins like one."""
+def test_a_body_begins_after_a_complete_framing() -> None:
+    """DLQ-12: a repair keeps every byte of a value with an incomplete framing."""
     for schema in (None, 12):
         assert body_of(frame(BODY, schema)) == BODY
         assert body_of(frame(b"", schema)) == b""
@@ -323,7 +323,7 @@ def test_entries_keep_their_order_also_where_they_repeat_or_contradict_each_othe
     assert decoded == ChangeRecord(upsert, 1)
 
 
-def test_what_was_there_before_travels_apart_from_the_entries() -> None:
+def test_old_values_are_encoded_apart_from_the_entries() -> None:
     """REC-8."""
     image = RowImage(ModType.UPDATE, "OLD_AND_NEW", (), (OldCell("f", b"q", b"old", 3),))
     change = DataChange(

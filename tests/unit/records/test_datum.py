@@ -269,7 +269,7 @@ def test_a_key_range_is_open_where_its_key_is_empty_or_absent(
     ],
     ids=lambda case: ", ".join(case) if isinstance(case, dict) else "",
 )
-def test_what_reaches_a_limit_is_allowed(record: Any, filled: dict[str, Any]) -> None:
+def test_values_at_a_limit_are_allowed(record: Any, filled: dict[str, Any]) -> None:
     """REC-14, REC-16: exactly at the limit, and everything that is said is in the record."""
     datum = with_faults(record, **filled)
     result = to_record(datum, 4)

@@ -216,7 +216,7 @@ def test_faults_of_rows_and_releases_name_their_field(
     assert text in error.problem
 
 
-def test_text_stands_as_it_is() -> None:
+def test_text_is_not_escaped() -> None:
     """REC-22: people read it."""
     assert '"stream_partition": "Åsa/😀"' in to_json(Heartbeat("Åsa/😀", T), None)
 
@@ -248,7 +248,7 @@ def test_printable_text_is_written_as_text(value: bytes) -> None:
         "\xad",
     ],
 )
-def test_what_does_not_print_is_written_as_base64(text: str) -> None:
+def test_unprintable_text_is_written_as_base64(text: str) -> None:
     """REC-22, DLQ-9: control, format, private, unassigned characters, line ends and strange
     spaces.
     """
@@ -324,7 +324,7 @@ def test_cell_timestamps_beyond_the_year_9999_stay_integers() -> None:
     assert from_json(to_json(change, None)).record == change
 
 
-def test_what_is_left_out_has_the_default_of_the_model() -> None:
+def test_a_missing_field_has_the_default_of_the_model() -> None:
     """REC-22: what `publish` takes from people."""
     assert read() == DataChange(
         stream_partition="p",
@@ -538,7 +538,7 @@ def test_a_line_of_any_depth_is_refused_as_other_lines_are(line: str, field: str
     )
 
 
-def test_what_is_wrong_is_shown_as_far_as_it_fits() -> None:
+def test_a_long_wrong_value_is_shortened() -> None:
     """REC-22."""
     shown = [str(problem(json.dumps([1] * length))) for length in (26, 27)]
     assert shown == [

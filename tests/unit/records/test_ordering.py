@@ -137,14 +137,14 @@ def test_missing_sections_count_as_0() -> None:
         "1_0",
     ],
 )
-def test_what_is_no_sequence_number(text: str) -> None:
+def test_invalid_texts_of_sequence_numbers(text: str) -> None:
     """REC-10: 1 to 4 sections of 1 to 16 hexadecimal digits, nothing else."""
     with pytest.raises(InvalidChangeError) as caught:
         SequenceNumber.parse(text)
     assert caught.value.rule == "INVALID_SEQUENCE_NUMBER"
 
 
-def test_what_is_no_sequence_number_is_shown_with_what_it_must_be() -> None:
+def test_an_invalid_sequence_number_is_shown_with_the_required_form() -> None:
     """REC-10, REC-14: field, limit and value."""
     limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
     for made, shown, wanted in (
@@ -180,7 +180,7 @@ BEFORE_1970 = datetime(1969, 1, 1, tzinfo=UTC)
     "parts",
     [(), (1, 2, 3, 4, 5), (-1,), (2**64,), (True,), (1.5,), ("7B",), (NAIVE,), (BEFORE_1970,)],
 )
-def test_what_no_sequence_number_is_made_of(parts: tuple[int, ...]) -> None:
+def test_invalid_parts_of_sequence_numbers(parts: tuple[int, ...]) -> None:
     """REC-10."""
     with pytest.raises(InvalidChangeError):
         sequence_number(*parts)
@@ -196,7 +196,7 @@ def test_position_as_text() -> None:
     "text",
     ["", "7/0/123", "7/0/123/0/0", "07/0/1/0", "-1/0/1/0", "7/0/1/0 ", "a/0/1/0", "7/0/1/0\n"],
 )
-def test_what_is_no_position(text: str) -> None:
+def test_invalid_texts_of_order_positions(text: str) -> None:
     """MRG-3: one way to write it."""
     with pytest.raises(ValueError, match="order position"):
         OrderPosition.parse(text)

@@ -222,9 +222,7 @@ def test_nothing_lost_is_proved_and_the_next_audit_goes_on_from_it(stream: Strea
 
 
 def test_a_lost_row_is_found_before_and_after_a_proof(stream: Stream) -> None:
-    """nothing_lost: also one that somebody removes when it was proved already, and rows of whole
-    batches.
-    """
+    """nothing_lost: also a row that was removed after it was proved, and rows of whole batches."""
     assert stream.audit().is_proved
     DeltaTable(stream.changelog).delete('"offset" = 6')
     found = stream.audit()
@@ -332,8 +330,8 @@ def test_a_batch_without_its_letters_is_not_audited_yet(stream: Stream) -> None:
 
 
 def test_a_stored_result_of_letters_names_the_topic_of_each_position(tmp_path: Path) -> None:
-    """REC-4: a dead-letter topic that was made anew is not read on from a place in the old one;
-    other changelogs have their own.
+    """REC-4: a new dead-letter topic is not read from an offset of the old one. Other changelogs
+    have their own offsets.
     """
     audit_log = AuditLog(str(tmp_path), "s", "t", "c", "id")
     assert audit_log.letters() == (0, ())
@@ -383,7 +381,7 @@ def test_the_command_asks_kafka_for_nothing_that_is_proved(
 def test_the_command_fails_with_problem_cause_and_remedy(
     stream: Stream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """OPS-10: also what a commit of somebody else did is found, not refused."""
+    """OPS-10: an audit also reports the commit of another program, and does not refuse it."""
     stream.audit()
     stream.write([row("change", 2, 0, 1)], None)
     assert connector(stream, "s", "--json") == 1

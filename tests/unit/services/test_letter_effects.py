@@ -85,6 +85,6 @@ def test_the_low_watermark_is_that_of_the_stream(tmp_path: Path) -> None:
     frontier = replace(UNKNOWN, low_watermark=TODAY)
     progress = Progress(ingest_batch=1, frontier=frontier)
     log_progress(tmp_path, "s", progress, changelog_id="id")
-    effects = Effects.of(config, stream)
+    effects = Effects.open(config, stream)
     assert effects is not None
     assert effects._low_watermark == TODAY

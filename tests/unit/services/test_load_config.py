@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "connector.toml"
 
 
-def test_a_relative_warehouse_lies_beside_the_file(file: Path) -> None:
+def test_a_relative_warehouse_is_relative_to_the_file(file: Path) -> None:
     assert load_config(file, {}).warehouse == str(file.parent / "wh")
 
 

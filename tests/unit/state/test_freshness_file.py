@@ -20,7 +20,7 @@ FILE = FreshnessFile("T", 200, {0: 5, 11: 7})
 
 def test_the_newer_time_of_file_and_commit_counts() -> None:
     """TBL-24, staleness_is_bounded"""
-    assert with_freshness_file(PROGRESS, STORED, FILE.to_text()).freshness.of(3) == 200
+    assert with_freshness_file(PROGRESS, STORED, FILE.to_text()).freshness.time_of(3) == 200
     assert with_freshness_file(PROGRESS, STORED, None) == PROGRESS
     for at in (99, 100):
         assert with_freshness_file(PROGRESS, STORED, replace(FILE, at=at).to_text()) == PROGRESS
@@ -50,7 +50,7 @@ def test_a_file_makes_no_state_younger_than_it_is(ends: dict[int, int], at: int)
     """
     read_to = {0: 5, 11: 7}
     result = with_freshness_file(PROGRESS, STORED, FreshnessFile("T", at, ends).to_text())
-    known = result.freshness.of(3)
+    known = result.freshness.time_of(3)
     is_contained = all(read_to.get(k, 0) >= end for k, end in ends.items())
     assert known == (at if at > 100 and is_contained else 100)
     assert result.freshness.newest == max(at, 100)

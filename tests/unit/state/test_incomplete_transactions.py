@@ -114,7 +114,7 @@ def test_nothing_waits_for_a_released_transaction() -> None:
     assert again.incomplete == (IncompleteTransaction(4, "a", 1, 1, True),)
 
 
-def test_what_is_below_the_horizon_is_forgotten() -> None:
+def test_transactions_below_the_horizon_are_forgotten() -> None:
     checked = replace(NOT_CHECKED, declared=1).after(10, [TransactionGap(4, "a", 1)], 1)
     assert checked.after(20, [TransactionGap(4, "a", 1)], 2, horizon=5).incomplete == ()
 
@@ -141,7 +141,7 @@ def test_a_bounded_list_leaves_out_nothing_that_is_waited_for(
         assert checked.found == len(result)
 
 
-def test_what_is_overdue_stays_in_a_full_list() -> None:
+def test_overdue_transactions_stay_in_a_full_list() -> None:
     """cut_is_consistent: no table is a consistent cut of them, however many there are. Applies and
     the horizon go on.
     """
@@ -156,7 +156,7 @@ def test_what_is_overdue_stays_in_a_full_list() -> None:
     assert released.complete_to(950) == MOST_LISTED + 1, "those that were left out are found again"
 
 
-def test_what_was_left_out_of_the_list_is_counted_once() -> None:
+def test_transactions_that_a_full_list_omits_are_counted_once() -> None:
     result = [TransactionGap(5, f"{n:03}", 1) for n in range(MOST_LISTED + 50)]
     checked = replace(NOT_CHECKED, declared=1).after(10, result, 1)
     again = checked.after(20, result, 2)
@@ -165,8 +165,8 @@ def test_what_was_left_out_of_the_list_is_counted_once() -> None:
 
 @given(st.data())
 def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> None:
-    """cut_is_consistent: over any checks, with a list that is too small, and with times that are
-    equal. What was released is passed.
+    """cut_is_consistent: over any checks, with a list that is too small, and with equal times.
+    A released transaction is passed.
     """
     check, low = replace(NOT_CHECKED, declared=1), 1
     lacking: set[tuple[int, str]] = set()
@@ -195,7 +195,7 @@ def test_no_cut_passes_a_transaction_that_lacks_records(data: st.DataObject) -> 
             assert len(check.incomplete) <= 2
 
 
-def test_what_left_the_changelog_is_not_checked() -> None:
+def test_removed_batches_are_not_checked() -> None:
     """TBL-15"""
     checked = replace(NOT_CHECKED, declared=1).after(10, [], 1)
     assert checked.trimmed(5).checked_to == 10

@@ -63,8 +63,8 @@ DAMAGES = {
 def test_damage_is_found_if_a_needed_file_has_it(
     whole: tuple[dict[str, bytes], int, list[int]], what: str, data: st.DataObject
 ) -> None:
-    """Of the newest checkpoint, the commits after it, and the newest commit. What may be removed
-    leaves a log without damage.
+    """Of the newest checkpoint, the commits after it, and the newest commit. The removal of
+    removable files leaves a log without damage.
     """
     files, newest, checkpoints = whole
     assert result(files) is None

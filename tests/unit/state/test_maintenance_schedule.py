@@ -101,7 +101,7 @@ def test_a_large_file_waits_until_small_ones_have_half_its_bytes() -> None:
 
 @examples(5)
 @given(st.integers(0, 2**32))
-def test_what_comes_in_small_files_is_rewritten_a_few_times_only(seed: int) -> None:
+def test_small_files_are_rewritten_a_few_times_only(seed: int) -> None:
     """TBL-15: a thousand files, one after the other: few are left at any time, and each byte was
     moved some ten times.
     """
@@ -179,7 +179,7 @@ def test_old_files_are_removed_minutes_apart() -> None:
     assert not due(much, now, last=now - 14_999_999, retention_s=60)
 
 
-def test_what_was_removed_unseen_is_not_forgotten() -> None:
+def test_a_clean_up_is_due_again_after_the_retention() -> None:
     """TBL-23: after a retention, or a day, they are looked for; where nothing happened since, they
     are not.
     """
@@ -246,7 +246,7 @@ def test_of_checksums_only_the_newest_stay() -> None:
     assert gone == [f"{version:020}.crc" for version in range(30 - CHECKSUMS_KEPT + 1)]
 
 
-def test_a_checkpoint_that_lacks_a_part_is_none() -> None:
+def test_an_incomplete_checkpoint_does_not_count() -> None:
     """TBL-23: nor is its part one that is whole."""
     parts = [checkpoint(50, f".{part:010}.{2:010}") for part in (1, 2)]
     half = removable_log_files(log_of(60, parts[0]), 60, 60)
@@ -361,7 +361,7 @@ def test_tombstones_are_vacuumed_before_a_commit_names_too_many_attempts() -> No
 def test_a_file_is_read_from_the_action_that_adds_it() -> None:
     """TBL-13, TBL-15: its rows are those on disk. Statistics and a vector may be missing."""
     add: dict[str, Any] = {"path": "p", "partitionValues": {"_bucket": "3"}, "size": 7}
-    assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 0)
+    assert DataFile.from_action(json.dumps({"add": add})) == DataFile("3", 7, 0)
     add |= {"stats": '{"numRecords":9}', "deletionVector": {"cardinality": 2}}
-    assert DataFile.of(json.dumps({"add": add})) == DataFile("3", 7, 9, 2)
-    assert DataFile.of(json.dumps({"add": {**add, "partitionValues": {}}})).partition == ""
+    assert DataFile.from_action(json.dumps({"add": add})) == DataFile("3", 7, 9, 2)
+    assert DataFile.from_action(json.dumps({"add": {**add, "partitionValues": {}}})).partition == ""

@@ -228,7 +228,7 @@ def test_a_request_that_names_no_partition_is_an_error_with_a_remedy(tmp_path: P
 
 @pytest.mark.parametrize("note", [None, "", " ", 5, "a\0b", "a\ud800"])
 @pytest.mark.parametrize("field", ["reason", "made_by"])
-def test_what_cannot_be_read_again_is_not_stored(tmp_path: Path, field: str, note: Any) -> None:
+def test_an_unreadable_request_is_not_stored(tmp_path: Path, field: str, note: Any) -> None:
     """WMK-8: every later run would have failed."""
     request = replace(ClosePartition(1, "s", "p", "gone", 1, "ann"), **{field: note})
     with pytest.raises(ConfigError, match="It must be a text"):

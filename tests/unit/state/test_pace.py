@@ -89,7 +89,7 @@ def test_a_long_apply_delays_no_other_table() -> None:
 
 
 def test_a_table_without_changes_is_applied_with_the_next_cut() -> None:
-    """JOB-2: its time is over; what comes does not wait for another."""
+    """JOB-2: its time has passed; new changes do not wait for another one."""
     schedule = ApplySchedule()
     schedule.take(PACES, 0, 0)
     schedule.ended("fast", applied=True)

@@ -35,7 +35,7 @@ ONE = Progress().after(
 TWO = ONE.after(2, BatchCounts(changes=1), {0: 4}, EndOffsets(200 * S, {0: 9}), StreamRules())
 
 
-def test_what_is_stored_is_read_back() -> None:
+def test_stored_progress_is_read_back() -> None:
     """TBL-5"""
     assert Progress.from_json(TWO.to_json(), TWO.frontier) == TWO
     with_outside = replace(TWO, external_dead_letters=ExternalDeadLetters("D", 2, 60, {0: 4}))
@@ -57,8 +57,8 @@ def test_what_is_stored_is_read_back() -> None:
 def test_staleness_is_bounded(
     complete_to_batch: int, bound_s: float | None, now_s: int, suffices: bool
 ) -> None:
-    """TBL-16: the table as it stands will do if it is fresh enough, or if nothing is missing;
-    without a bound only if nothing is.
+    """TBL-16: the table as it is suffices if it is fresh enough, or if nothing is missing;
+    without a bound only if nothing is missing.
     """
     assert (
         TWO.suffices(TableState(complete_to_batch=complete_to_batch), bound_s, now_s * S)
@@ -154,7 +154,7 @@ def test_an_operators_end_is_recorded_and_not_taken_twice() -> None:
 
 
 def test_a_batch_without_rows_was_read_when_kafka_was_asked() -> None:
-    """WMK-12: nobody is stalled because nothing was to be read."""
+    """WMK-12: no stream partition is stalled because there was nothing to read."""
     claims = BatchClaims(1, {"p": {0: 5}})
     quiet = Progress().after(
         1, BatchCounts(claims=claims), {0: 0}, EndOffsets(100 * S, {0: 0}), StreamRules()
@@ -191,7 +191,7 @@ def test_records_of_a_batch_are_all_that_were_read() -> None:
     assert BatchCounts().records == 0
 
 
-def test_what_batches_come_to_adds_up() -> None:
+def test_counts_of_batches_are_added() -> None:
     """OPS-5: every count, and rejected records by reason."""
     first = BatchCounts(
         changes=1,
@@ -253,8 +253,8 @@ def test_a_cut_stops_at_the_low_watermark_until_that_is_stalled(
         chosen_at=now,
         batch_horizons=stands.batch_horizons,
     )
-    assert stands.freshness.of(1) == 90 * S
-    assert stands.batch_horizons.of(1) == 0
+    assert stands.freshness.time_of(1) == 90 * S
+    assert stands.batch_horizons.horizon_of(1) == 0
 
 
 def test_without_a_low_watermark_everything_is_applied() -> None:
@@ -287,7 +287,7 @@ def test_horizons_are_carried_on_from_batch_to_batch() -> None:
     )
 
 
-def test_what_ended_before_the_horizon_of_the_batch_before_is_forgotten() -> None:
+def test_ends_below_the_horizon_of_the_previous_batch_are_forgotten() -> None:
     """WMK-9: the horizon of the batch itself is not yet committed."""
     claims = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")
@@ -333,6 +333,6 @@ def test_without_open_transactions_nothing_is_stored() -> None:
 def test_a_transaction_that_reading_has_passed_or_not_reached_hides_nothing(
     first: int, end: int
 ) -> None:
-    """OPS-5: reading stands exactly at the first record of a transaction that hides something."""
+    """OPS-5: a transaction hides records only if reading stopped at its first record."""
     result = still_hiding([OPEN._replace(first_offset=first)], {0: end})
     assert bool(result) == (first == end)

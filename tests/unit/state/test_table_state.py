@@ -23,7 +23,7 @@ AT = TableState(
 )
 
 
-def test_what_is_stored_is_read_back() -> None:
+def test_a_stored_table_state_is_read_back() -> None:
     """TBL-10: every field; others, which a later release may add, are passed over."""
     stored = json.loads(json.dumps({**AT.to_json("accounts"), "later": 1}))
     assert (stored["table"], stored["consistent_cut"]) == ("accounts", True)

@@ -107,7 +107,7 @@ def with_(definition: TableDefinition, **fields: object) -> TableDefinition:
     ],
 )
 def test_keys_read_and_write(key: Key, row_key: bytes, values: tuple[object, ...]) -> None:
-    """TBL-7: the row key as it stands, or typed columns joined by a delimiter or in
+    """TBL-7: the row key unchanged, or typed columns joined by a delimiter or in
     order-preserving form.
     """
     assert key.read_key(row_key) == values
@@ -311,7 +311,7 @@ def test_names_of_unmapped_cells(qualifier: bytes, name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["", "f", "f:%", "f:%4", "f:%41", "f:%ff", "f:%E2%82%AC", "f:\ud800"]
 )
-def test_what_names_no_cell(name: str) -> None:
+def test_invalid_names_of_cells(name: str) -> None:
     """TBL-22: a cell has one name."""
     with pytest.raises(ValueError):
         unmapped_cell(name)
@@ -422,7 +422,7 @@ def test_a_column_that_is_added_later_has_its_first_batch() -> None:
 
 
 def test_other_columns_ask_for_a_rebuild() -> None:
-    """TBL-8: they are compatible, but the rows are not theirs; a bound is nobody's."""
+    """TBL-8: the definitions are compatible, but their rows differ. A bound changes no row."""
     check_columns(BEFORE, with_(BEFORE, max_staleness_s=None))
     for declared in (with_(BEFORE, columns=BEFORE.columns[:1]), with_(BEFORE, keep_unmapped=False)):
         assert compatible(BEFORE, declared) == ()
@@ -471,7 +471,7 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
         replace(BEFORE, max_staleness_s=None, keep_unmapped=False, deletion_vectors=False),
     ],
 )
-def test_what_may_change(declared: TableDefinition) -> None:
+def test_allowed_changes_of_a_definition(declared: TableDefinition) -> None:
     """TBL-8: columns come, go and change places; settings that do not decide what is in the
     rows.
     """
@@ -509,7 +509,7 @@ def test_what_may_change(declared: TableDefinition) -> None:
         ),
     ],
 )
-def test_what_may_not_change(declared: TableDefinition, says: str) -> None:
+def test_refused_changes_of_a_definition(declared: TableDefinition, says: str) -> None:
     """TBL-8: key, order, versions, an existing column's cell or type; nor what the rows came
     from.
     """

@@ -174,7 +174,7 @@ def test_a_batch_that_runs_again_changes_nothing() -> None:
 
 
 def test_a_replayed_letter_keeps_its_order_position() -> None:
-    """MRG-3: what was rejected first does not win a tie by having been mended."""
+    """MRG-3: a repair does not make a rejected change win a tie."""
     letter = lift(
         change(put("mended")), OrderPosition(1, 0, 5, attempt=1), OrderBy.COMMIT, Versions.LATEST
     )
@@ -301,7 +301,7 @@ def test_expiry_hides_before_it_forgets() -> None:
     assert expire(state(change(put("1"), at=1), change(delete_family(), at=2)), 10) == EMPTY
 
 
-def test_what_is_older_than_the_horizon_is_too_late() -> None:
+def test_a_change_below_the_horizon_is_too_late() -> None:
     """MRG-11: the other half, with the same bound."""
     assert is_too_late(change(at=19), 20)
     assert not is_too_late(change(at=20), 20)
@@ -337,9 +337,9 @@ def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> Non
     seconds, horizons = 1_000_000, NONE_READ
     for batch, read_at in enumerate((100, 110, 120, 120, 121), start=1):
         horizons = horizons.after(batch, read_at * seconds, Retention(10))
-    assert [horizons.of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
+    assert [horizons.horizon_of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
     later = horizons.after(6, 90 * seconds, Retention(10)).after(7, 131 * seconds, Retention(1000))
-    assert [later.of(batch) for batch in (6, 7)] == [
+    assert [later.horizon_of(batch) for batch in (6, 7)] == [
         3,
         3,
     ], "neither a clock nor a setting brings back what was forgotten"

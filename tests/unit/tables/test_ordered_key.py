@@ -55,7 +55,7 @@ def test_numbers_are_those_of_ordered_code(number: int) -> None:
     "piece",
     ["", "00", "ff", "c000", "c03f", "3fff", "80ff", "c0", "e000", "fffc", "00ff00", "f8000000ff"],
 )
-def test_a_number_in_other_bytes_than_its_own_is_none(piece: str) -> None:
+def test_an_invalid_number_is_not_read(piece: str) -> None:
     """TBL-7: nothing, too few bytes, too many."""
     assert read_number(bytes.fromhex(piece)) is None
 
@@ -96,7 +96,7 @@ def test_parts_are_joined_as_bigtable_joins_them(parts: tuple[bytes, ...], row_k
     ],
 )
 def test_a_key_that_would_not_be_joined_the_same_has_no_parts(row_key: bytes) -> None:
-    """TBL-7: parts too many, without bytes, empty at the end, with 00 as it stands."""
+    """TBL-7: parts too many, without bytes, empty at the end, with 00 not escaped."""
     assert split_parts(row_key, 2) == []
 
 

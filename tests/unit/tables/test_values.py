@@ -344,7 +344,7 @@ def test_canonical_text(type_: DataType, value: object, text: bytes) -> None:
 def test_a_value_that_the_type_does_not_have_is_not_written(
     type_: DataType, encoding: Encoding, value: object
 ) -> None:
-    """TBL-7: an exception at the desk of whoever writes."""
+    """TBL-7: the writer of the value gets an exception."""
     with pytest.raises(InvalidChangeError):
         write_value(type_, encoding, value)
 

@@ -398,8 +398,8 @@ def test_an_end_below_the_horizon_makes_no_unknown_parent_known() -> None:
 def test_a_new_stream_partition_behind_the_horizon_delays_the_low_watermark(
     is_announced: bool,
 ) -> None:
-    """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of
-    somebody who begins late.
+    """watermark_is_honest, WMK-8: a claim or an announcement below the horizon may be that of a
+    producer that begins late.
     """
     frontier = after(lineage(announcement("a")), beats("a", 1000, 1000))
     first = together(
@@ -414,9 +414,9 @@ def test_a_new_stream_partition_behind_the_horizon_delays_the_low_watermark(
     assert advance(frontier, beats("new", 1500, 1400), now=0, horizon=500).low_watermark == 1400
 
 
-def test_a_root_is_over_where_its_newest_announcement_was_read_everywhere() -> None:
-    """WMK-6: in another Kafka partition an older one may still name somebody, whom the newest
-    ends.
+def test_a_root_has_ended_once_its_newest_announcement_was_read_in_every_kafka_partition() -> None:
+    """WMK-6: in another Kafka partition, an older announcement may still name a stream partition
+    that the newest one ends.
     """
     frontier = after(
         together(
@@ -455,7 +455,7 @@ def test_the_grandchildren_of_a_parent_whose_end_is_read_last_have_its_root() ->
 
 
 def test_the_children_of_a_closed_stream_partition_have_its_root() -> None:
-    """WMK-8: what was said of the one that is over is not forgotten with it."""
+    """WMK-8: the facts about an ended root are kept."""
     frontier = ended(
         after(lineage(announcement("p", "q")), beats("p", 50, 50), beats("q", 90, 90)), "p"
     )
@@ -478,9 +478,9 @@ def restarted(number: int, k: tuple[int, ...]) -> BatchClaims:
     )
 
 
-def test_a_frontier_does_not_grow_with_roots_that_are_over() -> None:
-    """WMK-6: announcements are kept for those who live, however often producers begin anew; the
-    rest goes with the horizon.
+def test_a_frontier_does_not_grow_with_ended_roots() -> None:
+    """WMK-6: announcements of live stream partitions are kept, however often producers restart; the
+    horizon removes the rest.
     """
     frontier, k = UNKNOWN, (0, 1, 2, 3)
     for number in range(60):
@@ -511,7 +511,7 @@ def test_a_frontier_does_not_grow_while_the_low_watermark_is_not_known() -> None
     assert advance(frontier, BatchClaims(2), now=0).low_watermark == 1950
 
 
-def test_a_root_that_is_over_can_be_announced_again_later() -> None:
+def test_an_ended_root_can_be_announced_again() -> None:
     """WMK-6: and one that the configuration names is never taken for over."""
     frontier = after(
         lineage(announcement("a"), announcement("b", root="other")),
@@ -569,8 +569,8 @@ RANGES = {
 def test_key_ranges_cover_the_key_space(
     ranges: list[tuple[bytes | None, bytes | None]], wrong: KeyRange | None
 ) -> None:
-    """WMK-9: while there is a hole or an overlap the low watermark stands, and the range is
-    named.
+    """WMK-9: while there is a hole or an overlap, the low watermark does not advance, and the range
+    is named.
     """
     children = tuple(ChildPartition(f"p{n}", (), *keys) for n, keys in enumerate(ranges))
     frontier = after(

@@ -73,15 +73,13 @@ def test_a_stream_partition_is_announced_as_a_root_before_its_first_record() -> 
 @pytest.mark.parametrize("first", [change("p", 1), change("p", NOW + 2), Heartbeat("p", 1)])
 def test_an_announcement_is_dated_by_a_time_that_is_surely_over(first: Record) -> None:
     """REC-15: a time ahead of the clock may be a mistake; announced at the beginning of time, it
-    ends nobody.
+    ends no stream partition.
     """
     assert sends(Announcements(RETENTION), first) == [announcement("p", 1, "p")]
 
 
 def test_all_are_announced_again_as_of_the_time_that_all_have_reached() -> None:
-    """WMK-6, WMK-7: a child that was heard of in its parent's end is known, and stands in its
-    parent's place.
-    """
+    """WMK-6, WMK-7: the end of a parent names its child, and the child replaces its parent."""
     announcements = Announcements(RETENTION)
     sends(announcements, change("p", 50), ends("p", 60, "a", "b"))
     assert sends(announcements, change("a", 90), change("b", 80), Heartbeat("b", 85)) == []
@@ -143,7 +141,7 @@ def test_an_older_announcement_of_the_caller_changes_nothing() -> None:
 
 @pytest.mark.parametrize("is_repeated", [False, True])
 def test_records_of_one_start_timestamp_are_one_announcement(is_repeated: bool) -> None:
-    """WMK-6: a repetition between two parts ends nobody."""
+    """WMK-6: a repetition between two parts ends no stream partition."""
     announcements = Announcements(RETENTION)
     parts = [announcement("root", 40, "p", "q"), announcement("root", 40, "r", sequence=1)]
     sends(announcements, *parts, *(change(name, 60) for name in "pqr"))
@@ -237,8 +235,8 @@ def test_a_new_producer_does_not_omit_the_siblings() -> None:
 
 
 def test_an_end_announces_the_ended_stream_partitions_and_not_the_reporter() -> None:
-    """WMK-7: the reporter of an end need not be a stream partition, and an announced one that is
-    none would be waited for.
+    """WMK-7: the reporter of an end need not be a stream partition, and readers would
+    wait for an announced name that is not a stream partition.
     """
     announcements = Announcements(RETENTION)
     assert sends(announcements, ends("coordinator", 90, "c", parents=("a", "b"))) == [
@@ -291,9 +289,9 @@ def test_an_announcement_names_the_stream_partitions_that_were_live_at_its_time(
     assert again(announcements, NOW + 2 * RETENTION) == [announcement("root", 29, "a", "c", "d")]
 
 
-def test_what_is_not_current_is_said_again_soon() -> None:
-    """WMK-6: who begins to read behind an announcement that names some who are over waits for their
-    end.
+def test_an_outdated_announcement_is_repeated_soon() -> None:
+    """WMK-6: a new reader waits for the end of each stream partition that an outdated announcement
+    names.
     """
     retention = 1_000_000
     announcements = Announcements(retention)
@@ -350,7 +348,7 @@ def test_open_key_ranges_are_announced_as_they_came() -> None:
 
 
 def test_an_ended_stream_partition_is_forgotten_after_the_retention() -> None:
-    """WMK-6: until then somebody may have read the beginning in one Kafka partition, and not the
+    """WMK-6: until then a reader may have read the beginning in one Kafka partition, and not the
     end in another.
     """
     announcements = Announcements(RETENTION)

@@ -29,7 +29,7 @@ def test_a_control_record_has_one_epoch_that_of_its_producer() -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", b"-1", b"x", b" 1", b"1\n", b"9" * 19, b"\xff"])
-def test_what_is_no_epoch_is_none(value: bytes | None) -> None:
+def test_an_invalid_epoch_is_ignored(value: bytes | None) -> None:
     assert epoch_of([(EPOCH_HEADER, value)]) is None
     assert epoch_of([]) is None
 

@@ -134,7 +134,7 @@ def test_changes_of_a_transaction_are_ordered_by_sequence_over_kafka_partitions(
     ]
 
 
-def test_what_is_missing_is_counted_and_comes_late() -> None:
+def test_missing_records_are_counted_and_late_when_they_arrive() -> None:
     """SUB-3: a transaction whose records are not all there says how many are missing."""
     reader = announced()
     parts = [change(5, b"%d" % n, id_="a", sequence=n, of=3) for n in range(3)]

@@ -130,8 +130,8 @@ def test_releases_that_overlap_release_the_rest() -> None:
     assert (complete.open, complete.repeated) == ((), 1)
 
 
-def test_what_was_released_before_is_not_wanted_again() -> None:
-    """WRS-18: the count is over the offsets that are left."""
+def test_rows_that_were_released_before_are_not_wanted_again() -> None:
+    """WRS-18: the count is that of the remaining offsets."""
     first, _ = after(logged(NO_RELEASES, release(C, ("w/a", 2, 4)), staged=("w/a",)), {0: 2})
     known = logged(first, release(C + 1, ("w/a", 0, 6)), batch=2)
     assert known.wanted() == [[OffsetRange("w/a", 0, 2), OffsetRange("w/a", 4, 6)]]
@@ -235,7 +235,7 @@ def test_a_state_is_not_fresh_while_a_release_waits() -> None:
         return Progress().after(1, counts, PART, asked, StreamRules(), releases=releases)
 
     waiting = progress(waiting_for_a_row())
-    assert waiting.freshness.of(1) is None
-    assert waiting.refreshed(PART, EndOffsets(600, PART)).freshness.of(1) is None
+    assert waiting.freshness.time_of(1) is None
+    assert waiting.refreshed(PART, EndOffsets(600, PART)).freshness.time_of(1) is None
     rejected, _ = after(waiting_for_a_row(), NO_NEWS)
-    assert progress(rejected).freshness.of(1) == 500
+    assert progress(rejected).freshness.time_of(1) == 500
