@@ -36,6 +36,7 @@ from connector.kafka import ChangeProducer, LocalBroker, topics
 from connector.kafka.topics import partition_of
 from connector.records import codec
 from connector.records.model import DataChange, DeleteFamily, Record, SetCell
+from tests.fastavro_encoder import encode_with_fastavro
 
 ROUNDS = 5
 COLUMNS = tuple(b"column_%d" % column for column in range(5))
@@ -160,9 +161,7 @@ def main() -> int:
         "send_many": Way(lambda: ready, many=1000),
         "make and send": Way(lambda: map(change, sources)),
         "send with estimates": Way(lambda: estimating),
-        "send with estimates, fastavro's encoder": Way(
-            lambda: estimating, codec.encode_with_fastavro
-        ),
+        "send with estimates, fastavro's encoder": Way(lambda: estimating, encode_with_fastavro),
     }
     rates: dict[str, list[float]] = {way: [] for way in ("bare client", *ways)}
     with ExitStack() as stack:

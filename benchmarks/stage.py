@@ -133,7 +133,7 @@ class Stage:
             high_watermarks=lambda: topics.high_watermarks(self.kafka, topic),
             count_rows=count_rows,
             earliest=partial(topics.beginning_offsets, self.kafka, topic),
-            outside=lambda known, published: external_dead_letters(
+            external_dead_letters=lambda known, published: external_dead_letters(
                 self.kafka, topic.topic, known, published
             ),
             partition_of=topics.partition_of,

@@ -30,7 +30,7 @@ from connector.lake.checks import opened
 from connector.lake.plain_table import batches, rows_in
 from connector.records.codec import encode, frame
 from connector.records.model import ChildPartition, ChildPartitions, Heartbeat, Record, kafka_key
-from connector.services import audit, dead_letters, load_config, read, rebuild, run
+from connector.services import DeadLetters, audit, load_config, read, rebuild, run
 from connector.services.run import RunReport
 from connector.services.warehouses import warehouse_of
 from connector.spark import (
@@ -203,7 +203,7 @@ def test_everything_runs_on_executors_without_python(
     site.check()
     assert site.rows("blocked") == {}
 
-    letters = dead_letters(site.config, "s")
+    letters = DeadLetters(site.config, "s")
     assert letters.discard(EVERYTHING, why="not ours")[0] == 2
     site.live.publish(account("a1", 401 * S, amount="7"))
     site.control(Heartbeat("p", 500 * S))

@@ -33,6 +33,7 @@ from connector.lake.state_reader import table_state_of
 from connector.records import codec
 from connector.records.model import kafka_key
 from connector.services import tables
+from connector.services.events import Event
 from connector.spark.cluster import Pool
 from connector.spark.ingest.source import forget_checkpoint
 from connector.spark.stream_ingest import StreamIngest
@@ -197,7 +198,7 @@ def test_maintenance_between_applies_changes_nothing(
     for name, value in (
         ("GAIN", 1),
         ("GAIN_OF_LOG", 1),
-        ("GAIN_PER_PLACE", 0),
+        ("GAIN_PER_PARTITION", 0),
         ("TIER", 1_000_000),
         ("CLEAN_APART_US", 0),
     ):
@@ -215,7 +216,7 @@ def test_maintenance_between_applies_changes_nothing(
             *gone,
         )
         pipeline = live.pipeline()
-        pipeline._say = said.append
+        pipeline._on_line = said.append
         pipeline.run_once()
         check(live)
         time.sleep(1)
@@ -422,7 +423,7 @@ def test_an_open_transaction_of_another_producer_is_named(live: Live) -> None:
     say so, with the age of the transaction and its stream partition, and the lag is not 0.
     """
     live.publish(account("a", 1, name="Ada"), at=0)
-    events: list[services.Event] = []
+    events: list[Event] = []
     hidden = account("h", 2, name="hidden")
     settings = {"transactional.id": f"{live.topic}-open", "transaction.timeout.ms": 600_000}
     producer = Producer({"bootstrap.servers": live.kafka.bootstrap_servers, **settings})

@@ -21,7 +21,7 @@ from connector.errors import OffsetError, WriteStreamError
 from connector.kafka import ChangeProducer, WriteSession, WriteStream
 from connector.kafka.write_streams.commit import commit_streams
 from connector.records.model import DataChange, Heartbeat, SetCell
-from connector.services import dead_letters, release_rows
+from connector.services import DeadLetters, release_rows
 from connector.spark.reader import read_snapshot, read_table
 from connector.write_streams.releases import Withheld
 from tests.broker import NewTopic
@@ -156,7 +156,7 @@ def test_examples_7_to_9_a_commit_waits_for_all_its_rows(
         assert [tuple(row) for row in found.collect()] == [(2, committed)] * 6
         release_rows(live.config, "s", "left/p", why="row 57 is of no table")
         which, step = LetterFilter(key_prefix=b"replayed"), Step.parse(TO_TABLE)
-        replayed = dead_letters(live.config, "s").replay(which, why="misspelt", steps=[step])
+        replayed = DeadLetters(live.config, "s").replay(which, why="misspelt", steps=[step])
         assert replayed.verdicts == {Verdict.REPLAY: 1}
         live.pipeline().run_once()
         keys = [str(key) for key in fresh(live).keys() - shown.keys()]
