@@ -128,7 +128,7 @@ class Cluster:
         def is_up() -> bool:
             try:
                 state = self.state()
-            except OSError:
+            except (OSError, json.JSONDecodeError):  # its page has no content yet
                 return False
             return bool(state["status"] == "ALIVE" and state["aliveworkers"] >= workers)
 
