@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 LAWS = ("tests/property", "tests/golden")
-WITH_JAVA = ("tests/spark", "tests/integration", "tests/systems")
+WITH_JAVA = ("tests/spark", "tests/integration", "tests/faults", "tests/e2e")
 
 
 def covering(root: Path, module: str, suites: Sequence[str] = LAWS) -> list[str]:

@@ -15,6 +15,7 @@ from connector.config.storage import LAKE_DEFAULTS, is_local
 from connector.errors import (
     BrokerError,
     ConfigError,
+    ConnectorError,
     TableError,
     TopicError,
 )
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 _Work = tuple[str, str, str | None]
 """A warehouse, a stream, and a table. None: all tables."""
+
+_NAMES_ITS_CAUSE: Final = {
+    *("TABLE_DAMAGED", "REJECTED_RATIO_EXCEEDED", "DISK_FULL", "BUCKET_MISSING"),
+    *("STORE_ACCESS_DENIED", "STORE_NOT_CONDITIONAL", "STORE_UNREACHABLE"),
+}
+"""The codes of errors that do not come from a damaged file, or name it."""
 
 _IN_USE: Final = set[_Work]()
 _LOCK: Final = threading.Lock()
@@ -65,7 +72,7 @@ def naming_damage(
     except (BrokerError, ConfigError, TopicError):
         raise
     except Exception as error:
-        if getattr(error, "code", "") in ("TABLE_DAMAGED", "REJECTED_RATIO_EXCEEDED"):
+        if isinstance(error, ConnectorError) and error.code in _NAMES_ITS_CAUSE:
             raise
         for path in _paths(warehouse_of(config), streams, tables):
             try:
