@@ -59,6 +59,14 @@ acknowledgements of its changes.
 READ_TIMEOUT_S: Final = 30.0
 """How long a read of existing records waits for the next one."""
 
+SHORT_WAIT: Final = {"fetch.wait.max.ms": "10"}
+"""For a topic of transactions, each of which ends with a marker. After it, a fetch would wait for
+more records before it reports the end.
+"""
+
+READER: Final = "lowmark.reader"
+"""The `group.id` of readers without a group, which librdkafka requires."""
+
 MAX_ID_CHARACTERS: Final = 255
 """The longest `group` or `transactional_id`."""
 
@@ -382,17 +390,29 @@ def arrival_of(message: Message) -> int | None:
     return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
 
 
+def record_of(message: Message, topic: str, topic_id: str) -> KafkaRecord:
+    """Return the record of a message of this topic."""
+    number, offset = coordinates(message)
+    key, value, headers, arrived = contents(message)
+    return KafkaRecord(Position(topic, topic_id, number, offset), arrived, key, value, headers)
+
+
 def records_between(
-    kafka: KafkaConfig, topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]
+    kafka: KafkaConfig,
+    topic: str,
+    topic_id: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    further: Mapping[str, str] | None = None,
+    timeout_s: float = READ_TIMEOUT_S,
 ) -> Iterator[KafkaRecord]:
-    """Yield the records of `messages_between`, with a client of their own. Raises the same."""
+    """Yield the records of `messages_between`, with a client of their own, which has `further`
+    settings. Raises the same.
+    """
     errors = LastError()
-    with closing(consumer(kafka, errors, {"group.id": "lowmark.reader"})) as reader:
-        for message in messages_between(reader, kafka, errors, ranges, topic):
-            number, offset = coordinates(message)
-            key, value, headers, arrived = contents(message)
-            position = Position(topic, topic_id, number, offset)
-            yield KafkaRecord(position, arrived, key, value, headers)
+    with closing(consumer(kafka, errors, {"group.id": READER, **(further or {})})) as reader:
+        for message in messages_between(reader, kafka, errors, ranges, topic, timeout_s):
+            yield record_of(message, topic, topic_id)
 
 
 def messages_between(

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between
+from connector.kafka.client import messages_between, records_between
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
@@ -35,6 +35,8 @@ NEWEST_OF_EACH: Final = 4
 transactions use offsets too.
 """
 TIMEOUT_S: Final = 10.0
+_SMALL: Final = {"queued.min.messages": "1000", "queued.max.messages.kbytes": "4096"}
+"""The settings of a client that reads a few records here and there."""
 
 
 def visible_offsets(
@@ -55,13 +57,8 @@ def visible_offsets(
         for number, ranges in offsets.items()
     }
     visible: dict[int, list[Range]] = {number: [] for number in offsets}
-    settings = {
-        "group.id": "lowmark.audit",
-        "queued.min.messages": "1000",
-        "queued.max.messages.kbytes": "4096",
-    }
     errors = client.LastError()
-    with closing(client.consumer(kafka, errors, settings)) as consumer:
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER, **_SMALL})) as consumer:
         for spans in zip_longest(*(_spans(number, ranges) for number, ranges in existing.items())):
             together = {number: (start, stop) for number, start, stop in filter(None, spans)}
             for message in messages_between(consumer, kafka, errors, together, topic):
@@ -88,17 +85,19 @@ def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransac
     if not hidden:
         return []
     settings = {name: value for name, value in kafka.settings.items() if name != "isolation.level"}
-    errors = client.LastError()
-    further = {"group.id": "lowmark.reader", "isolation.level": "read_uncommitted"}
     transactions = []
-    with closing(client.consumer(replace(kafka, settings=settings), errors, further)) as consumer:
-        for message in messages_between(consumer, kafka, errors, hidden, facts.topic):
-            number, offset = client.coordinates(message)
-            _, value, _, since = client.contents(message)
-            decoded = decode(value, Schemas(), kafka_partitions=MAX_INT)
-            name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
-            hidden_count = ends[number] - offset
-            transactions.append(OpenTransaction(number, offset, hidden_count, since, name))
+    for record in records_between(
+        replace(kafka, settings=settings),
+        facts.topic,
+        facts.topic_id,
+        hidden,
+        further={"isolation.level": "read_uncommitted"},
+    ):
+        number, offset = record.position.kafka_partition, record.position.offset
+        decoded = decode(record.value, Schemas(), kafka_partitions=MAX_INT)
+        name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
+        count, since = ends[number] - offset, record.record_timestamp
+        transactions.append(OpenTransaction(number, offset, count, since, name))
     return transactions
 
 
@@ -153,17 +152,16 @@ def newest_records(
     ranges = {
         number: (max(first[number], end - NEWEST_OF_EACH), end) for number, end in ends.items()
     }
-    errors, by_id, records = client.LastError(), dict[int, str | None](), list[NewestRecord]()
-    settings = {"group.id": "lowmark.validate", "queued.max.messages.kbytes": "4096"}
-    with closing(client.consumer(kafka, errors, settings)) as consumer:
-        for message in messages_between(consumer, kafka, errors, ranges, topic, TIMEOUT_S):
-            value = message.value()
-            schema_id = confluent_id(value)
-            if schema_id is not None and registry is not None and schema_id not in by_id:
-                with RegistryClient(registry) as schemas:
-                    by_id[schema_id] = schemas.schema(schema_id)
-            decoded = decode(value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
-            number, offset = client.coordinates(message)
-            rejection = decoded if isinstance(decoded, Rejection) else None
-            records.append(NewestRecord(number, offset, rejection))
+    by_id, records = dict[int, str | None](), list[NewestRecord]()
+    for record in records_between(
+        kafka, topic, facts.topic_id, ranges, further=_SMALL, timeout_s=TIMEOUT_S
+    ):
+        schema_id = confluent_id(record.value)
+        if schema_id is not None and registry is not None and schema_id not in by_id:
+            with RegistryClient(registry) as schemas:
+                by_id[schema_id] = schemas.schema(schema_id)
+        decoded = decode(record.value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
+        rejection = decoded if isinstance(decoded, Rejection) else None
+        at = record.position
+        records.append(NewestRecord(at.kafka_partition, at.offset, rejection))
     return records

@@ -95,7 +95,7 @@ def _sources(
     deleted, and `BrokerError`.
     """
     errors = client.LastError()
-    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
 
         def records() -> Iterator[KafkaRecord]:
             for topic in sorted({position.topic for position in positions}):
@@ -109,7 +109,6 @@ def _sources(
                         raise records_gone(facts, k, offset, first[k], offset + 1)
                     ranges = {k: (offset, offset + 1)}
                     for message in messages_between(consumer, kafka, errors, ranges, topic):
-                        key, value, headers, arrived = client.contents(message)
-                        yield KafkaRecord(at, arrived, key, value, headers)
+                        yield client.record_of(message, topic, at.topic_id)
 
         return list(records())

@@ -222,7 +222,7 @@ def _first_arrivals(
     arrivals: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
-    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
         for number in numbers:
             end = ends[number] if at_most is None else min(ends[number], first[number] + at_most)
             ranges = {number: (first[number], end)}

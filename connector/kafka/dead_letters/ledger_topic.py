@@ -42,7 +42,7 @@ from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.errors.dead_letters import ledger_in_use, ledger_write_unknown
 from connector.errors.kafka import record_unreadable
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between
+from connector.kafka.client import records_between
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:
@@ -114,25 +114,19 @@ def _records(
     kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int
 ) -> Iterator[tuple[str, tuple[LedgerEntry, ...] | Totals]]:
     """Yield the histories and totals between two offsets of the ledger, with their keys."""
-    errors = client.LastError()
-    # A transaction ends with a marker. After it, a fetch would wait for more records before it
-    # reports the end.
-    consumer = client.consumer(
-        kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"}
-    )
-    try:
-        for message in messages_between(consumer, kafka, errors, {0: (begin, end)}, facts.topic):
-            key, value, _, _ = client.contents(message)
-            try:
-                yield (
-                    (key or b"").decode(),
-                    (totals_from_json if key == TOTALS_KEY else history_from_json)(value or b""),
-                )
-            except ValueError as error:
-                offset = str(message.offset())
-                raise record_unreadable(facts.topic, offset, str(error)) from None
-    finally:
-        consumer.close()
+    ranges = {0: (begin, end)}
+    for record in records_between(
+        kafka, facts.topic, facts.topic_id, ranges, further=client.SHORT_WAIT
+    ):
+        key, value = record.key or b"", record.value or b""
+        try:
+            yield (
+                key.decode(),
+                (totals_from_json if key == TOTALS_KEY else history_from_json)(value),
+            )
+        except ValueError as error:
+            offset = str(record.position.offset)
+            raise record_unreadable(facts.topic, offset, str(error)) from None
 
 
 def replay_target(
