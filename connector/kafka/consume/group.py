@@ -60,8 +60,10 @@ _OF_GROUP: Final = (
 """The errors about a setting of the group."""
 
 
-def unavailable(error: KafkaError, kafka: KafkaConfig, group: str | None) -> BrokerError | None:
-    """Return the error for a reader that the group does not accept. None: it is another error."""
+def explain(error: KafkaError, kafka: KafkaConfig, group: str | None, what: str) -> BrokerError:
+    """Return the error for a reader that the group does not accept, or for a request `what` that
+    Kafka refused or did not answer.
+    """
     text = error.str()
     # A fatal error has the code of its reason only in its text.
     is_of_group = error.code() in _OF_GROUP or (
@@ -71,8 +73,8 @@ def unavailable(error: KafkaError, kafka: KafkaConfig, group: str | None) -> Bro
     if is_of_group:
         return group_unavailable(str(group), text)
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return client.explain(error, kafka, f"join the group {group}")
-    return None
+        what = f"join the group {group}"
+    return client.explain(error, kafka, what)
 
 
 def not_stored(error: KafkaError, group: str | None) -> BrokerError:
@@ -108,7 +110,7 @@ def committed(
                 time.sleep(0.1)
                 continue
             what = f"read the positions of the group {group}"
-            raise unavailable(cause, kafka, group) or client.explain(cause, kafka, what) from error
+            raise explain(cause, kafka, group, what) from error
         return [partition for partition in stored if partition.offset >= 0]
 
 

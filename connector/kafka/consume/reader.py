@@ -353,8 +353,7 @@ class RecordReader:
                 self._failure = self._explained(cause, f"join the group {self._group}")
 
     def _explained(self, error: KafkaError, what: str) -> BrokerError:
-        unavailable = group_events.unavailable(error, self._kafka, self._group)
-        return unavailable or client.explain(error, self._kafka, what)
+        return group_events.explain(error, self._kafka, self._group, what)
 
     # Records.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -91,24 +91,18 @@ def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:
 def _sources(
     kafka: KafkaConfig, positions: Sequence[Position], read: Mapping[str, TopicFacts]
 ) -> list[KafkaRecord]:
-    """Read records again, since items do not keep their bytes. Raises `TopicError` if one was
-    deleted, and `BrokerError`.
+    """Read the records of an item again, since items do not keep their bytes. They are of one
+    topic. Raises `TopicError` if one was deleted, and `BrokerError`.
     """
-    errors = client.LastError()
+    facts = read[positions[0].topic]
+    first = topics.beginning_offsets(kafka, facts)
+    errors, records = client.LastError(), list[KafkaRecord]()
     with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
-
-        def records() -> Iterator[KafkaRecord]:
-            for topic in sorted({position.topic for position in positions}):
-                facts = read[topic]
-                first = topics.beginning_offsets(kafka, facts)
-                for at in positions:
-                    if at.topic != topic:
-                        continue
-                    k, offset = at.kafka_partition, at.offset
-                    if offset < first[k]:
-                        raise records_gone(facts, k, offset, first[k], offset + 1)
-                    ranges = {k: (offset, offset + 1)}
-                    for message in messages_between(consumer, kafka, errors, ranges, topic):
-                        yield client.record_of(message, topic, at.topic_id)
-
-        return list(records())
+        for at in positions:
+            k, offset = at.kafka_partition, at.offset
+            if offset < first[k]:
+                raise records_gone(facts, k, offset, first[k], offset + 1)
+            ranges = {k: (offset, offset + 1)}
+            for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
+                records.append(client.record_of(message, facts.topic, facts.topic_id))
+    return records
