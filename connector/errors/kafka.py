@@ -25,25 +25,26 @@ def broker_unreachable(servers: str, cause: str, port: str | None = None) -> Bro
     )
 
 
-def login_failed(servers: str, cause: str) -> BrokerError:
+def login_failed(where: str, cause: str) -> BrokerError:
+    """`where` is the brokers, or what Spark reads."""
     return BrokerError(
         "KAFKA_LOGIN_FAILED",
-        f"Kafka at {servers} does not accept the login",
+        f"Kafka does not accept the login {where}",
         cause,
         "Check sasl.mechanism and the user and password, or the client id, secret and token"
-        " endpoint, of [kafka]. If a secret was replaced, start this process again",
-        bootstrap_servers=servers,
+        " endpoint, of [kafka]. Then start this process again. Nothing is lost",
     )
 
 
-def tls_failed(servers: str, cause: str) -> BrokerError:
+def tls_failed(where: str, cause: str) -> BrokerError:
+    """`where` is as in `login_failed`."""
     return BrokerError(
         "KAFKA_TLS_FAILED",
-        f"There is no secure connection to Kafka at {servers}",
+        f"There is no secure connection to Kafka {where}",
         cause,
         "Check security.protocol, ssl.ca.location and the client certificate of [kafka]: their"
-        " files, who issued the certificates, and when they expire",
-        bootstrap_servers=servers,
+        " files, who issued the certificates, and when they expire. Then start this process again."
+        " Nothing is lost",
     )
 
 
@@ -244,13 +245,12 @@ def arguments_exclude(first: str, other: str, reason: str) -> ConfigError:
     )
 
 
-def start_too_old(topic: str, start: str, oldest_shown: str, oldest: int) -> OutOfRangeError:
+def start_too_old(where: str, start: str, oldest_shown: str, oldest: int) -> OutOfRangeError:
     return OutOfRangeError(
         "START_TOO_OLD",
-        f"{topic} may not hold all changes from {start} on",
+        f"{where} may not hold all changes from {start} on",
         "Retention or another program has deleted older records",
         f"Use a start_commit of {oldest_shown} or later, or read the tables",
-        topic=topic,
         oldest=oldest,
     )
 
@@ -335,24 +335,6 @@ def registry_schema_different(url: str, subject: str) -> BrokerError:
     )
 
 
-def registry_certificates_unreadable(path: str, cause: str) -> ConfigError:
-    return ConfigError(
-        "SETTING_INVALID",
-        f"registry.ca_location {path} cannot be read",
-        cause,
-        "Set it to a file with PEM certificates",
-    )
-
-
-def registry_client_missing() -> ConfigError:
-    return ConfigError(
-        "EXTRA_MISSING",
-        "A schema registry is configured, but httpx is not installed",
-        "",
-        "Install it: pip install 'lowmark[registry]'",
-    )
-
-
 def topic_foreign(topic: str, cause: str) -> TopicError:
     return TopicError(
         "TOPIC_FOREIGN",
@@ -382,45 +364,4 @@ def spark_records_deleted(what: str) -> TopicError:
         f"Kafka deleted records of {what} before they were read",
         "The retention of the topic deleted them, or Kafka partitions were removed",
         "Find out which records are missing, and send them again to a new stream",
-    )
-
-
-def changelog_start_too_old(start: str | int, oldest: str | int, oldest_us: int) -> OutOfRangeError:
-    return OutOfRangeError(
-        "START_TOO_OLD",
-        f"The changelog may lack changes from {start} on",
-        "Batches older than changelog_retention were deleted",
-        f"Use a start_commit of {oldest} or later, or read the tables",
-        oldest=oldest_us,
-    )
-
-
-def spark_tls_failed(what: str, cause: str) -> BrokerError:
-    return BrokerError(
-        "KAFKA_TLS_FAILED",
-        f"Spark has no secure connection to Kafka for {what}",
-        cause,
-        "Check ssl.ca.location and the client certificate of [kafka]: their files, who issued the"
-        " certificates, and when they expire. Start again once it is corrected. Nothing is lost:"
-        " lowmark continues where it stopped",
-    )
-
-
-def spark_login_failed(what: str, cause: str) -> BrokerError:
-    return BrokerError(
-        "KAFKA_LOGIN_FAILED",
-        f"Kafka does not accept the login of Spark for {what}",
-        cause,
-        "Check the user and password, or the client id, secret and token endpoint, of [kafka]."
-        " Start again once it is corrected. Nothing is lost: lowmark continues where it stopped",
-    )
-
-
-def spark_access_denied(what: str, cause: str) -> BrokerError:
-    return BrokerError(
-        "KAFKA_ACCESS_DENIED",
-        f"Kafka refused a request of Spark for {what}",
-        cause,
-        "Give this user the rights that docs/howto/run-against-your-cluster.md lists. Start again"
-        " once it is corrected. Nothing is lost: lowmark continues where it stopped",
     )

@@ -7,22 +7,13 @@ from pathlib import Path
 from connector.errors import BrokerError
 
 
-def broker_folder_in_use(folder: Path, servers: str, process: str) -> BrokerError:
+def broker_folder_in_use(folder: Path, cause: str) -> BrokerError:
     return BrokerError(
         "BROKER_FOLDER_IN_USE",
         f"A running broker uses the folder {folder}",
-        f"Process {process} serves {servers}",
+        cause,
         "Use this broker with its port, stop it first, or choose another folder",
         folder=folder,
-    )
-
-
-def broker_folder_locked(folder: Path) -> BrokerError:
-    return BrokerError(
-        "BROKER_FOLDER_IN_USE",
-        f"Another process is starting a broker in {folder}",
-        "It has the lock of the folder",
-        "Wait until the broker runs, or choose another folder",
     )
 
 
@@ -72,13 +63,4 @@ def port_in_use(port: str, host: str) -> BrokerError:
         "Another process listens on it",
         "Stop that process, choose another port, or leave out the port",
         port=port,
-    )
-
-
-def no_free_port(tries: str, first: str, last: str) -> BrokerError:
-    return BrokerError(
-        "PORT_IN_USE",
-        "No free port was found",
-        f"lowmark tried {tries} ports from {first} to {last}",
-        "Choose a port that is free",
     )

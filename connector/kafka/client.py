@@ -326,9 +326,9 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     """
     servers = kafka.bootstrap_servers
     if any(sign in cause for sign in _LOGIN_SIGNS):
-        return login_failed(servers, cause)
+        return login_failed(f"at {servers}", cause)
     if cause == _CLOSED_CAUSE or any(sign in cause for sign in _TLS_SIGNS):
-        return tls_failed(servers, cause)
+        return tls_failed(f"at {servers}", cause)
     host, _, port = servers.rpartition(":")
     is_local = host in ("127.0.0.1", "localhost")
     return broker_unreachable(servers, cause, port if is_local else None)

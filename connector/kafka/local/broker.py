@@ -221,7 +221,8 @@ class LocalBroker:
         self.stop()
 
     def _in_use(self) -> BrokerError:
-        return broker_folder_in_use(self.folder, self.bootstrap_servers, str(self.pid))
+        cause = f"Process {self.pid} serves {self.bootstrap_servers}"
+        return broker_folder_in_use(self.folder, cause)
 
     def _end(self, how: signal.Signals) -> None:
         if self._guard is not None:
