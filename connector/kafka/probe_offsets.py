@@ -5,7 +5,6 @@ hide (OPS-5).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
 from connector.records.rejection import Rejection
-from connector.reports.audit import Range, Ranges, TopicCheck, common, union_ranges, without
+from connector.reports.audit import Range, Ranges, TopicCheck, common, without
 from connector.state.stream_progress import OpenTransaction
 
 if TYPE_CHECKING:
@@ -63,10 +62,11 @@ def visible_offsets(
             together = {number: (start, stop) for number, start, stop in filter(None, spans)}
             for message in messages_between(consumer, kafka, errors, together, topic):
                 number, offset = client.coordinates(message)
-                if _is_in(offset, existing[number]):
-                    _add(visible[number], offset)
+                _add(visible[number], offset)
     return {
-        number: TopicCheck(union_ranges(visible[number]), without(ranges, existing[number]))
+        number: TopicCheck(
+            common(visible[number], existing[number]), without(ranges, existing[number])
+        )
         for number, ranges in offsets.items()
     }
 
@@ -118,11 +118,6 @@ def _add(ranges: list[Range], offset: int) -> None:
     """Add an offset. The offsets of a Kafka partition come in order."""
     start = ranges.pop().start if ranges and ranges[-1].stop == offset else offset
     ranges.append(Range(start, offset + 1))
-
-
-def _is_in(offset: int, ranges: Ranges) -> bool:
-    index = bisect_right(ranges, (offset, float("inf"))) - 1
-    return index >= 0 and offset < ranges[index].stop
 
 
 @dataclass(frozen=True, slots=True)

@@ -443,7 +443,7 @@ class TransactionConsumer(_Consumer[Item]):
         """The transactions that were read and wait for the low watermark, and what delays it. For
         example, look at it after the loop of a bounded consumer. None: none waits.
         """
-        return self._stage.held_back()
+        return self._assembler.held_back()
 
     def poll(self, timeout_s: float) -> Item | None:
         deadline = time.monotonic() + timeout_s
@@ -477,7 +477,7 @@ class TransactionConsumer(_Consumer[Item]):
         assert self._group_state is not None, "the state of a consumer without a group is yours"
         count = self._reader.facts.kafka_partitions
         self._group_state.store(
-            self._stage.state(), self._stage.oldest(), self._stage.replayed, count
+            self._stage.state(), self._assembler.oldest(), self._stage.replayed, count
         )
         self._stage.stored()
 
@@ -500,7 +500,7 @@ class TransactionConsumer(_Consumer[Item]):
             frontier=UNKNOWN if state is None else state.frontier,
         )
         first, last = (commits or CommitRange()).bounds
-        assembler = TransactionAssembler(
+        self._assembler = TransactionAssembler(
             tracker,
             facts.topic,
             facts.topic_id,
@@ -510,12 +510,14 @@ class TransactionConsumer(_Consumer[Item]):
             state=state,
         )
         copies = ReleaseCopies(facts.topic, None, staged)
-        return TransactionStage(self._reader, tracker, copies, stream.limits, commits, assembler)
+        return TransactionStage(
+            self._reader, tracker, copies, stream.limits, commits, self._assembler
+        )
 
     def _is_acknowledged(self, received: ConsumerRecord | Item, position: Position) -> bool:
         if isinstance(received, ConsumerRecord):
             return self._reader.is_committed(position)
-        return self._stage.is_acknowledged(received)
+        return self._assembler.is_acknowledged(received)
 
 
 def _group_of(start: Start | Group, kafka_partitions: Collection[int] | None) -> Group | None:

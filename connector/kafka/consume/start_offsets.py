@@ -9,7 +9,7 @@ announcement before that offset.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
@@ -35,9 +35,10 @@ ARRIVAL_MARGIN_S: Final = 60.0
 arrival times are compared.
 """
 
+WINDOW: Final = 1000
+GROWTH: Final = 10
+
 _SECOND: Final = 1_000_000
-_WINDOW: Final = 1000
-_GROWTH: Final = 10
 
 
 def first_offsets(
@@ -242,14 +243,11 @@ def _announced_offsets(
 ) -> dict[int, int]:
     """Return, by Kafka partition, the newest announcement before an offset, or the first offset.
 
-    Of an announcement in several parts (WMK-6), it is the first part in the window. Each Kafka
-    partition is read backwards, in growing windows.
+    Of an announcement in several parts (WMK-6), it is the first part in the window.
     """
-    offsets = {number: offset for number, offset in starts.items() if offset <= first[number]}
-    ends = {number: offset for number, offset in starts.items() if number not in offsets}
-    window = _WINDOW
-    while ends:
-        windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
+    offsets = dict[int, int]()
+    ends = {number: offset for number, offset in starts.items() if offset > first[number]}
+    for windows in windows_before(ends, first):
         newest: dict[int, tuple[str, int]] = {}
         for source in records_between(kafka, facts.topic, facts.topic_id, windows):
             verdict = decoder.decode(source, facts.kafka_partitions)
@@ -259,12 +257,27 @@ def _announced_offsets(
             number = source.position.kafka_partition
             if announced is not None and newest.get(number) != announced:
                 newest[number], offsets[number] = announced, source.position.offset
-        for number, (begin, _) in windows.items():
-            if begin <= first[number]:
-                offsets.setdefault(number, begin)
-        ends = {number: begin for number, (begin, _) in windows.items() if number not in offsets}
-        window *= _GROWTH
-    return {number: offsets[number] for number in starts}
+        for number in newest:
+            del ends[number]
+    return {number: offsets.get(number, first[number]) for number in starts}
+
+
+def windows_before(
+    ends: dict[int, int], first: Mapping[int, int]
+) -> Iterator[dict[int, tuple[int, int]]]:
+    """Yield the windows of offsets to read backwards, from the `ends` to the `first` offsets: each
+    is larger than the one before. The caller removes the Kafka partitions from `ends` that it need
+    not read further.
+    """
+    window = WINDOW
+    while ends:
+        windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
+        yield windows
+        for number in list(ends):
+            ends[number] = windows[number][0]
+            if ends[number] <= first[number]:
+                del ends[number]
+        window *= GROWTH
 
 
 def _announcement(record: object) -> tuple[str, int] | None:
