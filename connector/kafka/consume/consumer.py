@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from connector.clock import now_us
+from connector.dead_letters.envelope import check_group, replay_topic
 from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
 from connector.kafka.consume.decode import ConsumerRecord, Decoder, ReleaseCopies
@@ -31,7 +32,7 @@ from connector.kafka.consume.options import (
     check_start,
 )
 from connector.kafka.consume.reader import RecordReader, Replays
-from connector.kafka.consume.set_aside import SetAside, replays_of
+from connector.kafka.consume.set_aside import SetAside
 from connector.kafka.consume.stages import Timed, TransactionStage, WatermarkStage
 from connector.kafka.consume.start_offsets import (
     create_time_warning,
@@ -82,7 +83,7 @@ class _Consumer(Generic[Yielded]):
         self._ends = topics.end_offsets(kafka, self._facts) if bounded else None
         self._replays: Replays | None = None
         if group is not None and group.replays:
-            facts = replays_of(kafka, topic, group.name)
+            facts = topics.describe(kafka, replay_topic(topic, check_group(group.name)))
             self._replays = Replays(facts, topics.end_offsets(kafka, facts) if bounded else None)
         self._group = group
         self._set_aside = SetAside(kafka, topic, None if group is None else group.name)

@@ -7,7 +7,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
-from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
+from connector.dead_letters.envelope import check_group, consumer_letter
 from connector.errors import argument_invalid
 from connector.kafka import client, topics
 from connector.kafka.client import messages_between
@@ -41,7 +41,10 @@ class SetAside:
         """Publish a letter for each record of an item of this reader. Raises as `set_aside` of a
         consumer does.
         """
-        group, positions = self._group, positions_of(received)
+        group = self._group
+        positions = (
+            received.positions if isinstance(received, WholeTransaction) else (received.position,)
+        )
         if group is None:
             raise argument_invalid("group", group, "a Group: each one has its own dead letters")
         check_group(group)
@@ -72,20 +75,6 @@ class SetAside:
     def close(self) -> None:
         if self._publisher is not None:
             self._publisher.close()
-
-
-def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
-    """Return the properties of the topic with the replays of a group.
-
-    Raises `ConfigError` if the group cannot have dead letters, `TopicError` if it has no such
-    topic, and `BrokerError`.
-    """
-    return topics.describe(kafka, replay_topic(topic, check_group(group)))
-
-
-def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:
-    """Return the positions of the records of an item."""
-    return received.positions if isinstance(received, WholeTransaction) else (received.position,)
 
 
 def _sources(

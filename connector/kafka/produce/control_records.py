@@ -263,7 +263,7 @@ class ControlRecords:
             except BufferError:
                 # What was queued is true, and its result does not matter.
                 sent.copies -= len(kafka_partitions) - index
-                sent.on_settled = _ignore
+                sent.on_settled = lambda _error: None
                 return False
             except DeliveryError as error:
                 for _ in kafka_partitions[index + 1 :]:
@@ -318,7 +318,3 @@ class ControlRecords:
                     f" acknowledged {waited}",
                 )
             self._queue.poll(0.05, push=True)
-
-
-def _ignore(_error: str) -> None:
-    pass
