@@ -1,9 +1,4 @@
-"""Reads the records of a topic in the order of each Kafka partition (REC-4, REC-21).
-
-A bad record is a `Rejection` in the stream, never an exception. Exceptions are for bad situations:
-no broker, no registry, a topic that was replaced, or records that retention deleted before they
-were read.
-"""
+"""Reads the records of a topic in the order of each Kafka partition (REC-4, REC-21)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,6 @@ from connector.errors.producers import (
     outbox_damaged,
     outbox_in_use,
     outbox_of_another_topic,
-    outbox_of_replaced_topic,
     outbox_unusable,
 )
 from connector.kafka import topics
@@ -176,14 +175,14 @@ class OutboxFile:
                 try:
                     topics.check_identity(before.topic.topic_id, facts)
                 except TopicError as error:
-                    path = str(self.path)
-                    raise outbox_of_replaced_topic(path, facts.topic) from error
+                    path, stored = str(self.path), f"an earlier topic {facts.topic}"
+                    raise outbox_of_another_topic(path, stored, facts.topic) from error
         self._write_content(Content(facts, None if before is None else before.schema_id))
 
     def check_topic(self, topic: str) -> None:
         """Raises `OutboxError` if the outbox belongs to another topic."""
         if self.content is not None and self.content.topic.topic != topic:
-            stored = self.content.topic.topic
+            stored = f"the topic {self.content.topic.topic}"
             raise outbox_of_another_topic(str(self.path), stored, topic)
 
     def store_schema_id(self, schema_id: int | None) -> None:
