@@ -459,6 +459,20 @@ def messages_between(
             left.discard(number)
 
 
+def windows_before(
+    ends: dict[int, int], first: Mapping[int, int], window: int
+) -> Iterator[dict[int, tuple[int, int]]]:
+    """Yield the ranges to read backwards, from the `ends` to the `first` offsets: `window` offsets
+    of each Kafka partition, then ten times as many before them, and so on. The caller removes the
+    Kafka partitions from `ends` that it need not read further.
+    """
+    while left := {number: end for number, end in ends.items() if end > first[number]}:
+        windows = {number: (max(first[number], end - window), end) for number, end in left.items()}
+        yield windows
+        ends.update({number: windows[number][0] for number in windows.keys() & ends.keys()})
+        window *= 10
+
+
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> BrokerError:
     """Return the error for a request `what` that Kafka refused or did not answer."""
     if error.code() in _NO_ANSWER:

@@ -36,8 +36,7 @@ from connector.kafka import (
     read_letters,
     topics,
 )
-from connector.kafka.consume import start_offsets
-from connector.kafka.produce import control_records
+from connector.kafka.produce import control_records, resume
 from connector.kafka.produce.producer import CopyingProducer
 from connector.records.codec import SCHEMA, ChangeRecord, Schemas, decode
 from connector.records.model import (
@@ -523,7 +522,7 @@ def test_the_resume_token_is_that_of_the_newest_heartbeat(
     kafka: KafkaConfig, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """REC-19, resumable: never that of a data change; far behind the end, too."""
-    monkeypatch.setattr(start_offsets, "WINDOW", 3)
+    monkeypatch.setattr(resume, "WINDOW", 3)
     topic = new_topic(kafka_partitions=2).topic
     with ChangeProducer(kafka, topic) as producer:
         with pytest.raises(TopicError, match="has no resume token of stream partition p") as caught:

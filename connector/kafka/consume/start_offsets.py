@@ -9,7 +9,7 @@ announcement before that offset.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
@@ -17,7 +17,7 @@ from connector.clock import now_us
 from connector.errors import TopicError, argument_invalid
 from connector.errors.kafka import records_deleted, start_too_old, topic_shortened
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between, records_between
+from connector.kafka.client import messages_between, records_between, windows_before
 from connector.kafka.consume.options import Start
 from connector.records.model import ChildPartitions
 from connector.records.rejection import Position, Rejection
@@ -35,10 +35,8 @@ ARRIVAL_MARGIN_S: Final = 60.0
 arrival times are compared.
 """
 
-WINDOW: Final = 1000
-GROWTH: Final = 10
-
 _SECOND: Final = 1_000_000
+_WINDOW: Final = 1000
 
 
 def first_offsets(
@@ -245,9 +243,8 @@ def _announced_offsets(
 
     Of an announcement in several parts (WMK-6), it is the first part in the window.
     """
-    offsets = dict[int, int]()
-    ends = {number: offset for number, offset in starts.items() if offset > first[number]}
-    for windows in windows_before(ends, first):
+    ends, offsets = dict(starts), dict[int, int]()
+    for windows in windows_before(ends, first, _WINDOW):
         newest: dict[int, tuple[str, int]] = {}
         for source in records_between(kafka, facts.topic, facts.topic_id, windows):
             verdict = decoder.decode(source, facts.kafka_partitions)
@@ -260,24 +257,6 @@ def _announced_offsets(
         for number in newest:
             del ends[number]
     return {number: offsets.get(number, first[number]) for number in starts}
-
-
-def windows_before(
-    ends: dict[int, int], first: Mapping[int, int]
-) -> Iterator[dict[int, tuple[int, int]]]:
-    """Yield the windows of offsets to read backwards, from the `ends` to the `first` offsets: each
-    is larger than the one before. The caller removes the Kafka partitions from `ends` that it need
-    not read further.
-    """
-    window = WINDOW
-    while ends:
-        windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
-        yield windows
-        for number in list(ends):
-            ends[number] = windows[number][0]
-            if ends[number] <= first[number]:
-                del ends[number]
-        window *= GROWTH
 
 
 def _announcement(record: object) -> tuple[str, int] | None:

@@ -42,7 +42,7 @@ from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.errors.dead_letters import ledger_in_use, ledger_write_unknown
 from connector.errors.kafka import record_unreadable
 from connector.kafka import client, topics
-from connector.kafka.client import records_between
+from connector.kafka.client import records_between, windows_before
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:
@@ -83,15 +83,11 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
         return None
     facts, begin, end = bounds
     # The totals are the last record of their transaction. Aborted records may follow.
-    totals, behind = list[Totals](), 16
-    while not totals and behind < 16 * (end - begin):
-        totals = [
-            value
-            for _, value in _records(kafka, facts, max(begin, end - behind), end)
-            if isinstance(value, Totals)
-        ]
-        behind *= 16
-    return totals[-1] if totals else None
+    for windows in windows_before({0: end}, {0: begin}, 16):
+        values = [value for _, value in _records(kafka, facts, *windows[0])]
+        if totals := [value for value in values if isinstance(value, Totals)]:
+            return totals[-1]
+    return None
 
 
 def _bounds(

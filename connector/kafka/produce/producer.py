@@ -436,7 +436,6 @@ class ChangeProducer:
                 With `RECORDS_IN_OUTBOX`, they are in the file. Or an automatic heartbeat was not
                 delivered (`HEARTBEAT_UNDELIVERED`). Exceptions of `on_delivery` are raised, too.
         """
-        self._results.check_may_wait()
         self._closing.flush(timeout_s)
 
     def undelivered(self) -> dict[Record, str]:

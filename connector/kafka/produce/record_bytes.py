@@ -90,8 +90,6 @@ class RecordBytes:
         too old.
         """
         self.check_age(record)
-        if isinstance(record, Release) or (isinstance(record, DataChange) and record.write_stream):
-            raise outside_session(record)
         value = self.value_of(record)
         self.check_size(key, value, headers)
         return value

@@ -9,13 +9,13 @@ newest record of all Kafka partitions counts. Each Kafka partition is read backw
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.errors.producers import resume_token_missing
 from connector.kafka import topics
-from connector.kafka.client import records_between
+from connector.kafka.client import records_between, windows_before
 from connector.kafka.consume.decode import Decoder
-from connector.kafka.consume.start_offsets import ARRIVAL_MARGIN_S, windows_before
+from connector.kafka.consume.start_offsets import ARRIVAL_MARGIN_S
 from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, time_of
 from connector.records.rejection import Rejection
 from connector.watermarks.producer_epoch import epoch_of
@@ -23,6 +23,8 @@ from connector.watermarks.producer_epoch import epoch_of
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.validation import Limits
+
+WINDOW: Final = 1000
 
 
 class Resumed(NamedTuple):
@@ -65,7 +67,7 @@ def newest_token(
     tokens: dict[int, _Token] = {}
     epoch, in_order = 0, facts.timestamp_type == "LogAppendTime"
     with closing(Decoder(registry, limits)) as decoder:
-        for windows in windows_before(ends, first):
+        for windows in windows_before(ends, first, WINDOW):
             reached: dict[int, int] = {}
             for source in records_between(kafka, topic, facts.topic_id, windows):
                 number, arrived_at = source.position.kafka_partition, source.record_timestamp

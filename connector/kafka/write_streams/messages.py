@@ -55,9 +55,7 @@ class Encoding(RecordBytes):
 
     def everywhere(self, record: Record, headers: HeaderList) -> list[TransactionMessage]:
         """Return a control record for every Kafka partition. Raises as `row` does."""
-        value = self.value_of(record)
-        self.check_age(record)
-        self.check_size(CONTROL_KEY, value, headers)
+        value = self.checked(record, CONTROL_KEY, headers)
         return [
             TransactionMessage(self.topic, CONTROL_KEY, value, number, headers)
             for number in range(self.kafka_partitions)
