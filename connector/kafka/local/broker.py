@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from connector.errors.local_broker import (
+from connector.errors.kafka import (
     broker_folder_in_use,
     broker_not_started,
     broker_not_stopping,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors.local_broker import (
+from connector.errors.kafka import (
     broker_folder_damaged,
     broker_folder_in_use,
     broker_folder_unusable,
