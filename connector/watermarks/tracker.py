@@ -57,13 +57,10 @@ class WatermarkTracker:
         only: frozenset[int] | None = None,
         frontier: Frontier = UNKNOWN,
     ) -> None:
-        """Start with a frontier.
+        """Start with the frontier of everything that was read before.
 
-        Args:
-            roots: The low watermark is unknown until each of them has sent a record (WMK-6).
-            max_clock_skew_s: How far a claim may be after the arrival of its record (REC-15).
-            only: The Kafka partitions that are read. None: all of the topic.
-            frontier: The frontier of everything that was read before.
+        The low watermark is unknown until each of `roots` has sent a record (WMK-6). `only` are the
+        Kafka partitions that are read. None: all of the topic.
         """
         self.frontier = frontier
         self._roots, self._skew = roots, max_clock_skew_s * 1_000_000

@@ -159,7 +159,8 @@ class LedgerWriter:
         """
         self._kafka, self._on_step = kafka, on_step
         self.source = topics.describe(kafka, topic)
-        topics.create_dead_letter_topics(kafka, self.source, group)
+        if group is None:
+            topics.create_dead_letter_topics(kafka, self.source)
         self.target = replay_target(kafka, self.source, group)
         self._ledger_topic = topics.describe(kafka, ledger_topic(topic, group))
         topics.check_compacted(self._ledger_topic)

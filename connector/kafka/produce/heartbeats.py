@@ -1,11 +1,5 @@
-"""The heartbeats that a producer sends by itself (PUB-1).
-
-    heartbeats.reached(…)    the application reports a position
-    heartbeats.send_due()    each call of the producer sends what is due, without waiting
-    heartbeats.send_last()   sends the heartbeats at the last positions
-    heartbeats.check()       raises the error of a heartbeat that was not delivered
-
-Only the commit of a transaction waits. In an open transaction, heartbeats wait for its end.
+"""The heartbeats that a producer sends by itself (PUB-1). In an open transaction, they wait for its
+end.
 """
 
 from __future__ import annotations
