@@ -57,7 +57,8 @@ acknowledgements of its changes.
 """
 
 READ_TIMEOUT_S: Final = 30.0
-"""How long a read of existing records waits for the next one."""
+"""How long a read of existing records waits for the next one, and an admin request for its answer.
+"""
 
 SHORT_WAIT: Final = {"fetch.wait.max.ms": "10"}
 """For a topic of transactions, each of which ends with a marker. After it, a fetch would wait for
@@ -295,13 +296,11 @@ def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) 
     return _build(Consumer, settings, errors)
 
 
-def admin(
-    kafka: KafkaConfig, errors: LastError | None = None, timeout_s: float = REACH_TIMEOUT_S
-) -> AdminClient:
+def admin(kafka: KafkaConfig, timeout_s: float = REACH_TIMEOUT_S) -> AdminClient:
     """Return a client for topics, after a broker has answered. Raises `BrokerError` within about
     `timeout_s`.
     """
-    errors = errors or LastError()
+    errors = LastError()
     built = new_admin(kafka, errors)
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
@@ -334,16 +333,14 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     return broker_unreachable(servers, cause, port if is_local else None)
 
 
-def wait_for(
-    future: Future[_Result], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
-) -> _Result:
+def wait_for(future: Future[_Result], kafka: KafkaConfig, what: str) -> _Result:
     """Return the answer to the admin request `what`. Raises `BrokerError`."""
     try:
-        return future.result(timeout_s)
+        return future.result(READ_TIMEOUT_S)
     except KafkaException as error:
         raise explain(error.args[0], kafka, what) from error
     except TimeoutError as error:
-        raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
+        raise unreachable(kafka, f"{what}: no answer within {READ_TIMEOUT_S:.0f} s") from error
 
 
 def coordinates(message: Message) -> tuple[int, int]:

@@ -24,8 +24,6 @@ from connector.errors.settings import extra_missing, setting_invalid
 from connector.records.codec import with_references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import httpx
 
     from connector.config.settings import RegistryConfig
@@ -68,10 +66,6 @@ class RegistryClient:
             return None
         self._by_id[schema_id] = self._schema(answer)
         return self._by_id[schema_id]
-
-    def schemas(self, schema_ids: Iterable[int]) -> dict[int, str | None]:
-        """Return `schema` of each id, as `connector.records.codec.Schemas` needs them."""
-        return {schema_id: self.schema(schema_id) for schema_id in schema_ids}
 
     def schema_id(self, topic: str, schema: str) -> int:
         """Return the id with which a producer writes `schema` to `topic`. With `auto_register`, the

@@ -353,20 +353,17 @@ class ChangeProducer:
             yield
 
     @contextmanager
-    def hold_release(self, stream_partition: str | None = None) -> Iterator[HeldRelease]:
+    def hold_release(self) -> Iterator[HeldRelease]:
         """Choose the commit timestamp of a release. Until the block ends, no heartbeat of this
         producer is at or above it (WRS-15). `commit_write_streams(…, through=producer)` uses it.
 
         The block may be in another thread than the producer's.
 
-        Args:
-            stream_partition: A live stream partition of this producer. None: the first one.
-
         Raises:
-            WriteStreamError: The producer has no such stream partition. Send a record first.
+            WriteStreamError: The producer has no live stream partition. Send a record first.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
-        release = self._control.hold(stream_partition)
+        release = self._control.hold()
         try:
             yield release
         finally:

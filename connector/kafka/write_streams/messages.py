@@ -78,7 +78,7 @@ class SessionPartitions:
         retention: int,
         interval_s: float,
     ) -> None:
-        self._session, self.entry, self._encoding = session, entry, encoding
+        self.entry, self._encoding = entry, encoding
         self.rows = stream_partition_of(session, entry.number)
         self._releases = release_partition_of(session, entry.number)
         self._announcements = Announcements(retention)
