@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
@@ -120,24 +120,11 @@ def _add(ranges: list[Range], offset: int) -> None:
     ranges.append(Range(start, offset + 1))
 
 
-@dataclass(frozen=True, slots=True)
-class NewestRecord:
-    """A record, and why it cannot be read. None: it can."""
-
-    kafka_partition: int
-    offset: int
-    rejection: Rejection | None
-
-    def __str__(self) -> str:
-        reason = "" if self.rejection is None else f" ({self.rejection.detail})"
-        return f"that at offset {self.offset} of Kafka partition {self.kafka_partition}{reason}"
-
-
 def newest_records(
     kafka: KafkaConfig, topic: str, registry: RegistryConfig | None
-) -> list[NewestRecord]:
-    """The records at the newest offsets of each Kafka partition. Nothing is written, and no
-    position is stored.
+) -> tuple[int, list[str]]:
+    """Return how many records are at the newest offsets of all Kafka partitions, and which of them
+    cannot be read, as texts. Nothing is written, and no position is stored.
 
     Raises `TopicError` if there is no such topic, `BrokerError` if no record arrives in time, and
     `BrokerError` if a schema is needed and the registry does not answer.
@@ -147,7 +134,7 @@ def newest_records(
     ranges = {
         number: (max(first[number], end - NEWEST_OF_EACH), end) for number, end in ends.items()
     }
-    by_id, records = dict[int, str | None](), list[NewestRecord]()
+    by_id, count, unreadable = dict[int, str | None](), 0, list[str]()
     for record in records_between(
         kafka, topic, facts.topic_id, ranges, further=_SMALL, timeout_s=TIMEOUT_S
     ):
@@ -156,7 +143,9 @@ def newest_records(
             with RegistryClient(registry) as schemas:
                 by_id[schema_id] = schemas.schema(schema_id)
         decoded = decode(record.value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
-        rejection = decoded if isinstance(decoded, Rejection) else None
-        at = record.position
-        records.append(NewestRecord(at.kafka_partition, at.offset, rejection))
-    return records
+        count += 1
+        if isinstance(decoded, Rejection):
+            at = record.position
+            text = f"that at offset {at.offset} of Kafka partition {at.kafka_partition}"
+            unreadable.append(f"{text} ({decoded.detail})")
+    return count, unreadable

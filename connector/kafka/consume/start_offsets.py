@@ -89,17 +89,6 @@ def positions_at(
     )
 
 
-def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, int]) -> None:
-    """Raise `TopicError` if the topic lost records that were read before: a Kafka partition ends
-    before the offset that was reached.
-    """
-    last = topics.end_offsets(kafka, facts)
-    for number, following in reached.items():
-        if following > last[number]:
-            first = topics.beginning_offsets(kafka, facts)
-            raise records_gone(facts, number, following, first[number], last[number])
-
-
 def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
     """Raise `ConfigError` if the topic lacks one of these Kafka partitions."""
     for number in numbers:
@@ -119,11 +108,15 @@ def positions_of_state(
     state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
 ) -> tuple[Position, ...]:
     """Return the positions to continue from. Raises `TopicError` if the topic lost records that
-    were read. The reader checks whether it is the topic of the state.
+    were read: a Kafka partition ends before the offset that was reached. The reader checks whether
+    it is the topic of the state.
     """
     if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
         check_numbers(facts, state.offsets)
-        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
+        last = topics.end_offsets(kafka, facts)
+        for number, (_, reached) in state.offsets.items():
+            if reached > last[number]:
+                raise records_gone(facts, number, reached, 0, last[number])
     return tuple(
         Position(state.topic, state.topic_id, number, oldest - 1)
         for number, (oldest, _) in state.offsets.items()

@@ -33,9 +33,7 @@ def clock() -> float:
 
 
 class AutomaticHeartbeats:
-    """The automatic heartbeats of one producer. `has_failed` means that `check` raises. `count` is
-    how many were sent.
-    """
+    """The automatic heartbeats of one producer. `count` is how many were sent."""
 
     def __init__(
         self,
@@ -52,10 +50,6 @@ class AutomaticHeartbeats:
         self._bytes, self._transactions = record_bytes, transactions
         self._failures: dict[str, tuple[int, ConnectorError]] = {}
         self._largest_token = self.count = 0
-
-    @property
-    def has_failed(self) -> bool:
-        return bool(self._failures)
 
     def reached(
         self, name: str, timestamp: int, resume_token: bytes, max_clock_skew_us: int

@@ -240,8 +240,7 @@ class ChangeProducer:
         assert not self._closing.is_closed, "a closed producer sends nothing"
         self._send(record, headers, on_delivery)
         self._heartbeats.send_due()
-        if self._heartbeats.has_failed:
-            self._check_heartbeats()
+        self._check_heartbeats()
 
     def _send(self, record: Record, headers: Headers, on_delivery: OnDelivery | None) -> None:
         if self._results.due:
