@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connector.errors.kafka import group_unavailable, positions_not_stored
 from connector.kafka import client, transactions
-from connector.kafka.unclosed import warn
+from connector.kafka.unclosed import Unclosed, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -114,7 +114,7 @@ def committed(
         return [partition for partition in stored if partition.offset >= 0]
 
 
-class Uncommitted:
+class Uncommitted(Unclosed):
     """The records that a consumer of a group has read, or acknowledged, since its last `commit`.
 
     It is never committed at the end of the program, because lowmark does not know whether the
@@ -124,7 +124,7 @@ class Uncommitted:
     def __init__(self, topic: str, group: str, count: Callable[[], int]) -> None:
         self._topic, self._group, self._count = topic, group, count
 
-    def finish(self, _timeout_s: float) -> str:
+    def finish(self, timeout_s: float) -> str:  # noqa: ARG002, it does not wait
         count = self._count()
         return (
             f"The group {self._group} reads up to {count} records of {self._topic} again, because"
@@ -137,6 +137,3 @@ class Uncommitted:
         if text := self.finish(0):
             warn(f"A consumer was dropped without `close`. {text}")
         return False
-
-    def is_finished(self) -> bool:
-        return True

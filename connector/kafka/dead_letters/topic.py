@@ -18,7 +18,7 @@ from connector.kafka import topics
 from connector.kafka.client import records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.kafka.transactions import headers_of
-from connector.kafka.unclosed import watch
+from connector.kafka.unclosed import Unclosed, watch
 from connector.records.rejection import Position
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class DeadLetterPublisher:
         return dead_letters_undelivered(self._topic, undelivered, cause)
 
 
-class _UnderWay:
+class _UnderWay(Unclosed):
     """The dead letters of a `publish` that did not return (PUB-8). The client keeps the publisher
     until they have a result.
     """
@@ -159,12 +159,6 @@ class _UnderWay:
         if (publisher := self._publisher()) is not None:
             publisher._wait(timeout_s)
         return ""
-
-    def dropped(self) -> bool:
-        return False
-
-    def is_finished(self) -> bool:
-        return True
 
 
 def read_letters(
