@@ -1,16 +1,10 @@
 """The commit timestamp up to which a stream is complete: frontier, lineage and low watermark (WMK).
+docs/explanation/watermarks.md has the theory.
 
-Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* was
-delivered. Within one Kafka partition, the records of a stream partition arrive in the order in
-which they were sent. Therefore a claim in a record is true for all records of the same stream
-partition that precede it in the same Kafka partition. It does not hold for other Kafka partitions
-(WMK-1).
 A frontier contains facts that only grow: the greatest claim by stream partition and Kafka
-partition, the lineage, and the Kafka partitions where each end was read. Therefore the reading
-order of Kafka partitions and the batch boundaries do not matter, and a record that is read again
-changes nothing.
-Two values do depend on the reading order: the committed low watermark, which never decreases
-(`watermark_is_honest`), and the times at which stream partitions advanced.
+partition, the lineage, and the Kafka partitions where each end was read. Two values do depend on
+the reading order: the committed low watermark, which never decreases (`watermark_is_honest`), and
+the times at which stream partitions advanced.
 
 All times are microseconds. `now` is the clock of the reader. All other times are of the source.
 """

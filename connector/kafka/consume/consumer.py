@@ -1,12 +1,5 @@
-"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-4, WRS-22).
-
-    with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
-        for received in consumer:
-            match received.record: case DataChange(): … case Rejection(): …
-
-A bad record is a value in the stream, never an exception. Exceptions are for bad situations: no
-broker, no registry, a topic that was replaced, or records that retention deleted before they were
-read.
+"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-4, WRS-22). A bad record is a value in
+the stream, never an exception.
 """
 
 from __future__ import annotations
