@@ -13,16 +13,6 @@ from connector.errors import (
 )
 
 
-def record_refused(topic: str, cause: str) -> DeliveryError:
-    return DeliveryError(
-        "RECORDS_UNDELIVERED",
-        f"A record for {topic} was not accepted",
-        cause,
-        "Check the brokers, then send the record again. If the error stays, remove the cause",
-        undelivered=1,
-    )
-
-
 def records_undelivered(topic: str, undelivered: int, cause: str) -> DeliveryError:
     return DeliveryError(
         "RECORDS_UNDELIVERED",
