@@ -19,7 +19,7 @@ ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "connector"
 MODULES: Final = (
     *("settings", "definitions", "records", "kafka", "producers", "write_streams"),
-    *("local_broker", "spark", "changelog", "tables", "dead_letters"),
+    *("spark", "changelog", "tables", "dead_letters"),
 )
 """The modules of the catalogue, in the order of the page."""
 

@@ -53,7 +53,7 @@ def start(folder: Path, port: int | None) -> None:
     if port is None:
         port = 0 if (folder / "broker.json").exists() else DEFAULT_PORT
     started = LocalBroker.start_or_reuse(
-        folder, JarStore.from_environment(os.environ), port=port, daemon=True, on_progress=err
+        folder, JarStore.from_environment(os.environ), port=port, on_progress=err
     )
     out(started.bootstrap_servers)
 

@@ -1,6 +1,8 @@
-"""Kafka: brokers, topics, readers of streams, and the schema registry."""
+"""Kafka: brokers, topics, readers of streams, the schema registry, and the local broker."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 from connector.errors import BrokerError, ConfigError, ConnectorError, OutOfRangeError, TopicError
 
@@ -25,25 +27,26 @@ def broker_unreachable(servers: str, cause: str, port: str | None = None) -> Bro
     )
 
 
-def login_failed(servers: str, cause: str) -> BrokerError:
+def login_failed(where: str, cause: str) -> BrokerError:
+    """`where` is the brokers, or what Spark reads."""
     return BrokerError(
         "KAFKA_LOGIN_FAILED",
-        f"Kafka at {servers} does not accept the login",
+        f"Kafka does not accept the login {where}",
         cause,
         "Check sasl.mechanism and the user and password, or the client id, secret and token"
-        " endpoint, of [kafka]. If a secret was replaced, start this process again",
-        bootstrap_servers=servers,
+        " endpoint, of [kafka]. Then start this process again. Nothing is lost",
     )
 
 
-def tls_failed(servers: str, cause: str) -> BrokerError:
+def tls_failed(where: str, cause: str) -> BrokerError:
+    """`where` is as in `login_failed`."""
     return BrokerError(
         "KAFKA_TLS_FAILED",
-        f"There is no secure connection to Kafka at {servers}",
+        f"There is no secure connection to Kafka {where}",
         cause,
         "Check security.protocol, ssl.ca.location and the client certificate of [kafka]: their"
-        " files, who issued the certificates, and when they expire",
-        bootstrap_servers=servers,
+        " files, who issued the certificates, and when they expire. Then start this process again."
+        " Nothing is lost",
     )
 
 
@@ -244,13 +247,12 @@ def arguments_exclude(first: str, other: str, reason: str) -> ConfigError:
     )
 
 
-def start_too_old(topic: str, start: str, oldest_shown: str, oldest: int) -> OutOfRangeError:
+def start_too_old(where: str, start: str, oldest_shown: str, oldest: int) -> OutOfRangeError:
     return OutOfRangeError(
         "START_TOO_OLD",
-        f"{topic} may not hold all changes from {start} on",
+        f"{where} may not hold all changes from {start} on",
         "Retention or another program has deleted older records",
         f"Use a start_commit of {oldest_shown} or later, or read the tables",
-        topic=topic,
         oldest=oldest,
     )
 
@@ -335,24 +337,6 @@ def registry_schema_different(url: str, subject: str) -> BrokerError:
     )
 
 
-def registry_certificates_unreadable(path: str, cause: str) -> ConfigError:
-    return ConfigError(
-        "SETTING_INVALID",
-        f"registry.ca_location {path} cannot be read",
-        cause,
-        "Set it to a file with PEM certificates",
-    )
-
-
-def registry_client_missing() -> ConfigError:
-    return ConfigError(
-        "EXTRA_MISSING",
-        "A schema registry is configured, but httpx is not installed",
-        "",
-        "Install it: pip install 'lowmark[registry]'",
-    )
-
-
 def topic_foreign(topic: str, cause: str) -> TopicError:
     return TopicError(
         "TOPIC_FOREIGN",
@@ -385,42 +369,60 @@ def spark_records_deleted(what: str) -> TopicError:
     )
 
 
-def changelog_start_too_old(start: str | int, oldest: str | int, oldest_us: int) -> OutOfRangeError:
-    return OutOfRangeError(
-        "START_TOO_OLD",
-        f"The changelog may lack changes from {start} on",
-        "Batches older than changelog_retention were deleted",
-        f"Use a start_commit of {oldest} or later, or read the tables",
-        oldest=oldest_us,
+def broker_folder_in_use(folder: Path, cause: str) -> BrokerError:
+    return BrokerError(
+        "BROKER_FOLDER_IN_USE",
+        f"A running broker uses the folder {folder}",
+        cause,
+        "Use this broker with its port, stop it first, or choose another folder",
+        folder=folder,
     )
 
 
-def spark_tls_failed(what: str, cause: str) -> BrokerError:
+def broker_folder_unusable(folder: Path, cause: str) -> BrokerError:
     return BrokerError(
-        "KAFKA_TLS_FAILED",
-        f"Spark has no secure connection to Kafka for {what}",
+        "BROKER_FOLDER_UNUSABLE",
+        f"The folder {folder} cannot be that of a broker",
         cause,
-        "Check ssl.ca.location and the client certificate of [kafka]: their files, who issued the"
-        " certificates, and when they expire. Start again once it is corrected. Nothing is lost:"
-        " lowmark continues where it stopped",
+        "Choose a new or an empty folder that you can write to, without a comma in its name",
     )
 
 
-def spark_login_failed(what: str, cause: str) -> BrokerError:
+def broker_folder_damaged(folder: Path, cause: str) -> BrokerError:
     return BrokerError(
-        "KAFKA_LOGIN_FAILED",
-        f"Kafka does not accept the login of Spark for {what}",
+        "BROKER_FOLDER_DAMAGED",
+        f"The broker folder {folder} is damaged",
         cause,
-        "Check the user and password, or the client id, secret and token endpoint, of [kafka]."
-        " Start again once it is corrected. Nothing is lost: lowmark continues where it stopped",
+        "Delete the folder, with all topics in it",
     )
 
 
-def spark_access_denied(what: str, cause: str) -> BrokerError:
+def broker_not_started(folder: Path, problem: str, output: str) -> BrokerError:
     return BrokerError(
-        "KAFKA_ACCESS_DENIED",
-        f"Kafka refused a request of Spark for {what}",
-        cause,
-        "Give this user the rights that docs/howto/run-against-your-cluster.md lists. Start again"
-        " once it is corrected. Nothing is lost: lowmark continues where it stopped",
+        "BROKER_NOT_STARTED",
+        f"The broker of {folder} {problem}",
+        output,
+        "Read the log. If an interrupted start damaged the folder, delete it, with all topics in"
+        " it",
+        folder=folder,
+    )
+
+
+def broker_not_stopping(folder: Path, process: str) -> BrokerError:
+    return BrokerError(
+        "BROKER_NOT_STOPPING",
+        f"The broker of {folder} does not stop",
+        f"Process {process} still runs after SIGKILL",
+        "Look at the state of the process, for example with ps",
+        folder=folder,
+    )
+
+
+def port_in_use(port: str, host: str) -> BrokerError:
+    return BrokerError(
+        "PORT_IN_USE",
+        f"Port {port} of {host} is in use",
+        "Another process listens on it",
+        "Stop that process, choose another port, or leave out the port",
+        port=port,
     )

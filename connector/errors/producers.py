@@ -13,16 +13,6 @@ from connector.errors import (
 )
 
 
-def record_refused(topic: str, cause: str) -> DeliveryError:
-    return DeliveryError(
-        "RECORDS_UNDELIVERED",
-        f"A record for {topic} was not accepted",
-        cause,
-        "Check the brokers, then send the record again. If the error stays, remove the cause",
-        undelivered=1,
-    )
-
-
 def records_undelivered(topic: str, undelivered: int, cause: str) -> DeliveryError:
     return DeliveryError(
         "RECORDS_UNDELIVERED",
@@ -134,18 +124,10 @@ def outbox_of_another_topic(outbox: str, stored: str, topic: str) -> OutboxError
     return OutboxError(
         "OUTBOX_FOREIGN",
         f"The outbox {outbox} belongs to another topic",
-        f"It has records of the topic {stored}, and the producer writes to {topic}",
-        "Give each topic an outbox of its own",
-        outbox=outbox,
-    )
-
-
-def outbox_of_replaced_topic(outbox: str, topic: str) -> OutboxError:
-    return OutboxError(
-        "OUTBOX_FOREIGN",
-        f"The outbox {outbox} has records of an earlier topic {topic}",
-        "The topic was deleted and created again. The new one may lack other changes, too",
-        "Move the outbox away, and start again with a backfill of the source",
+        f"It has records of {stored}, and the producer writes to the topic {topic}",
+        "Give each topic an outbox of its own. If the topic was deleted and created again, it may"
+        " lack other changes, too: move the outbox away, and start again with a backfill of the"
+        " source",
         outbox=outbox,
     )
 

@@ -142,10 +142,10 @@ def write_streams_too_many(topic: str, most: str) -> WriteStreamError:
     )
 
 
-def producer_without_partition(stream_partition: str) -> WriteStreamError:
+def producer_without_partition() -> WriteStreamError:
     return WriteStreamError(
         "PRODUCER_WITHOUT_PARTITION",
-        f"The producer has no live stream partition {stream_partition}",
+        "The producer has no live stream partition",
         "A release gets its commit timestamp from a stream partition that the producer has"
         " announced",
         "Send a change or a heartbeat with the producer first",

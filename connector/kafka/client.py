@@ -57,7 +57,16 @@ acknowledgements of its changes.
 """
 
 READ_TIMEOUT_S: Final = 30.0
-"""How long a read of existing records waits for the next one."""
+"""How long a read of existing records waits for the next one, and an admin request for its answer.
+"""
+
+SHORT_WAIT: Final = {"fetch.wait.max.ms": "10"}
+"""For a topic of transactions, each of which ends with a marker. After it, a fetch would wait for
+more records before it reports the end.
+"""
+
+READER: Final = "lowmark.reader"
+"""The `group.id` of readers without a group, which librdkafka requires."""
 
 MAX_ID_CHARACTERS: Final = 255
 """The longest `group` or `transactional_id`."""
@@ -287,13 +296,11 @@ def consumer(kafka: KafkaConfig, errors: LastError, further: Mapping[str, Any]) 
     return _build(Consumer, settings, errors)
 
 
-def admin(
-    kafka: KafkaConfig, errors: LastError | None = None, timeout_s: float = REACH_TIMEOUT_S
-) -> AdminClient:
+def admin(kafka: KafkaConfig, timeout_s: float = REACH_TIMEOUT_S) -> AdminClient:
     """Return a client for topics, after a broker has answered. Raises `BrokerError` within about
     `timeout_s`.
     """
-    errors = errors or LastError()
+    errors = LastError()
     built = new_admin(kafka, errors)
     try:
         built.describe_cluster(request_timeout=timeout_s).result(timeout_s + 5)
@@ -318,24 +325,22 @@ def unreachable(kafka: KafkaConfig, cause: str) -> BrokerError:
     """
     servers = kafka.bootstrap_servers
     if any(sign in cause for sign in _LOGIN_SIGNS):
-        return login_failed(servers, cause)
+        return login_failed(f"at {servers}", cause)
     if cause == _CLOSED_CAUSE or any(sign in cause for sign in _TLS_SIGNS):
-        return tls_failed(servers, cause)
+        return tls_failed(f"at {servers}", cause)
     host, _, port = servers.rpartition(":")
     is_local = host in ("127.0.0.1", "localhost")
     return broker_unreachable(servers, cause, port if is_local else None)
 
 
-def wait_for(
-    future: Future[_Result], kafka: KafkaConfig, what: str, timeout_s: float = 30.0
-) -> _Result:
+def wait_for(future: Future[_Result], kafka: KafkaConfig, what: str) -> _Result:
     """Return the answer to the admin request `what`. Raises `BrokerError`."""
     try:
-        return future.result(timeout_s)
+        return future.result(READ_TIMEOUT_S)
     except KafkaException as error:
         raise explain(error.args[0], kafka, what) from error
     except TimeoutError as error:
-        raise unreachable(kafka, f"{what}: no answer within {timeout_s:.0f} s") from error
+        raise unreachable(kafka, f"{what}: no answer within {READ_TIMEOUT_S:.0f} s") from error
 
 
 def coordinates(message: Message) -> tuple[int, int]:
@@ -382,17 +387,29 @@ def arrival_of(message: Message) -> int | None:
     return arrival(milliseconds, by_broker=by_broker, read_at=now_us())
 
 
+def record_of(message: Message, topic: str, topic_id: str) -> KafkaRecord:
+    """Return the record of a message of this topic."""
+    number, offset = coordinates(message)
+    key, value, headers, arrived = contents(message)
+    return KafkaRecord(Position(topic, topic_id, number, offset), arrived, key, value, headers)
+
+
 def records_between(
-    kafka: KafkaConfig, topic: str, topic_id: str, ranges: Mapping[int, tuple[int, int]]
+    kafka: KafkaConfig,
+    topic: str,
+    topic_id: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    further: Mapping[str, str] | None = None,
+    timeout_s: float = READ_TIMEOUT_S,
 ) -> Iterator[KafkaRecord]:
-    """Yield the records of `messages_between`, with a client of their own. Raises the same."""
+    """Yield the records of `messages_between`, with a client of their own, which has `further`
+    settings. Raises the same.
+    """
     errors = LastError()
-    with closing(consumer(kafka, errors, {"group.id": "lowmark.reader"})) as reader:
-        for message in messages_between(reader, kafka, errors, ranges, topic):
-            number, offset = coordinates(message)
-            key, value, headers, arrived = contents(message)
-            position = Position(topic, topic_id, number, offset)
-            yield KafkaRecord(position, arrived, key, value, headers)
+    with closing(consumer(kafka, errors, {"group.id": READER, **(further or {})})) as reader:
+        for message in messages_between(reader, kafka, errors, ranges, topic, timeout_s):
+            yield record_of(message, topic, topic_id)
 
 
 def messages_between(
@@ -437,6 +454,20 @@ def messages_between(
             read_at = time.monotonic()  # the caller may be slow
         if offset + (error is None) >= end:
             left.discard(number)
+
+
+def windows_before(
+    ends: dict[int, int], first: Mapping[int, int], window: int
+) -> Iterator[dict[int, tuple[int, int]]]:
+    """Yield the ranges to read backwards, from the `ends` to the `first` offsets: `window` offsets
+    of each Kafka partition, then ten times as many before them, and so on. The caller removes the
+    Kafka partitions from `ends` that it need not read further.
+    """
+    while left := {number: end for number, end in ends.items() if end > first[number]}:
+        windows = {number: (max(first[number], end - window), end) for number, end in left.items()}
+        yield windows
+        ends.update({number: windows[number][0] for number in windows.keys() & ends.keys()})
+        window *= 10
 
 
 def explain(error: KafkaError, kafka: KafkaConfig, what: str) -> BrokerError:

@@ -5,20 +5,19 @@ hide (OPS-5).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between
+from connector.kafka.client import messages_between, records_between
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import Schemas, confluent_id, decode
 from connector.records.model import MAX_INT
 from connector.records.rejection import Rejection
-from connector.reports.audit import Range, Ranges, TopicCheck, common, union_ranges, without
+from connector.reports.audit import Range, Ranges, TopicCheck, common, without
 from connector.state.stream_progress import OpenTransaction
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ NEWEST_OF_EACH: Final = 4
 transactions use offsets too.
 """
 TIMEOUT_S: Final = 10.0
+_SMALL: Final = {"queued.min.messages": "1000", "queued.max.messages.kbytes": "4096"}
+"""The settings of a client that reads a few records here and there."""
 
 
 def visible_offsets(
@@ -55,21 +56,17 @@ def visible_offsets(
         for number, ranges in offsets.items()
     }
     visible: dict[int, list[Range]] = {number: [] for number in offsets}
-    settings = {
-        "group.id": "lowmark.audit",
-        "queued.min.messages": "1000",
-        "queued.max.messages.kbytes": "4096",
-    }
     errors = client.LastError()
-    with closing(client.consumer(kafka, errors, settings)) as consumer:
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER, **_SMALL})) as consumer:
         for spans in zip_longest(*(_spans(number, ranges) for number, ranges in existing.items())):
             together = {number: (start, stop) for number, start, stop in filter(None, spans)}
             for message in messages_between(consumer, kafka, errors, together, topic):
                 number, offset = client.coordinates(message)
-                if _is_in(offset, existing[number]):
-                    _add(visible[number], offset)
+                _add(visible[number], offset)
     return {
-        number: TopicCheck(union_ranges(visible[number]), without(ranges, existing[number]))
+        number: TopicCheck(
+            common(visible[number], existing[number]), without(ranges, existing[number])
+        )
         for number, ranges in offsets.items()
     }
 
@@ -88,17 +85,19 @@ def open_transactions(kafka: KafkaConfig, facts: TopicFacts) -> list[OpenTransac
     if not hidden:
         return []
     settings = {name: value for name, value in kafka.settings.items() if name != "isolation.level"}
-    errors = client.LastError()
-    further = {"group.id": "lowmark.reader", "isolation.level": "read_uncommitted"}
     transactions = []
-    with closing(client.consumer(replace(kafka, settings=settings), errors, further)) as consumer:
-        for message in messages_between(consumer, kafka, errors, hidden, facts.topic):
-            number, offset = client.coordinates(message)
-            _, value, _, since = client.contents(message)
-            decoded = decode(value, Schemas(), kafka_partitions=MAX_INT)
-            name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
-            hidden_count = ends[number] - offset
-            transactions.append(OpenTransaction(number, offset, hidden_count, since, name))
+    for record in records_between(
+        replace(kafka, settings=settings),
+        facts.topic,
+        facts.topic_id,
+        hidden,
+        further={"isolation.level": "read_uncommitted"},
+    ):
+        number, offset = record.position.kafka_partition, record.position.offset
+        decoded = decode(record.value, Schemas(), kafka_partitions=MAX_INT)
+        name = "" if isinstance(decoded, Rejection) else decoded.record.stream_partition
+        count, since = ends[number] - offset, record.record_timestamp
+        transactions.append(OpenTransaction(number, offset, count, since, name))
     return transactions
 
 
@@ -121,29 +120,11 @@ def _add(ranges: list[Range], offset: int) -> None:
     ranges.append(Range(start, offset + 1))
 
 
-def _is_in(offset: int, ranges: Ranges) -> bool:
-    index = bisect_right(ranges, (offset, float("inf"))) - 1
-    return index >= 0 and offset < ranges[index].stop
-
-
-@dataclass(frozen=True, slots=True)
-class NewestRecord:
-    """A record, and why it cannot be read. None: it can."""
-
-    kafka_partition: int
-    offset: int
-    rejection: Rejection | None
-
-    def __str__(self) -> str:
-        reason = "" if self.rejection is None else f" ({self.rejection.detail})"
-        return f"that at offset {self.offset} of Kafka partition {self.kafka_partition}{reason}"
-
-
 def newest_records(
     kafka: KafkaConfig, topic: str, registry: RegistryConfig | None
-) -> list[NewestRecord]:
-    """The records at the newest offsets of each Kafka partition. Nothing is written, and no
-    position is stored.
+) -> tuple[int, list[str]]:
+    """Return how many records are at the newest offsets of all Kafka partitions, and which of them
+    cannot be read, as texts. Nothing is written, and no position is stored.
 
     Raises `TopicError` if there is no such topic, `BrokerError` if no record arrives in time, and
     `BrokerError` if a schema is needed and the registry does not answer.
@@ -153,17 +134,18 @@ def newest_records(
     ranges = {
         number: (max(first[number], end - NEWEST_OF_EACH), end) for number, end in ends.items()
     }
-    errors, by_id, records = client.LastError(), dict[int, str | None](), list[NewestRecord]()
-    settings = {"group.id": "lowmark.validate", "queued.max.messages.kbytes": "4096"}
-    with closing(client.consumer(kafka, errors, settings)) as consumer:
-        for message in messages_between(consumer, kafka, errors, ranges, topic, TIMEOUT_S):
-            value = message.value()
-            schema_id = confluent_id(value)
-            if schema_id is not None and registry is not None and schema_id not in by_id:
-                with RegistryClient(registry) as schemas:
-                    by_id[schema_id] = schemas.schema(schema_id)
-            decoded = decode(value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
-            number, offset = client.coordinates(message)
-            rejection = decoded if isinstance(decoded, Rejection) else None
-            records.append(NewestRecord(number, offset, rejection))
-    return records
+    by_id, count, unreadable = dict[int, str | None](), 0, list[str]()
+    for record in records_between(
+        kafka, topic, facts.topic_id, ranges, further=_SMALL, timeout_s=TIMEOUT_S
+    ):
+        schema_id = confluent_id(record.value)
+        if schema_id is not None and registry is not None and schema_id not in by_id:
+            with RegistryClient(registry) as schemas:
+                by_id[schema_id] = schemas.schema(schema_id)
+        decoded = decode(record.value, Schemas(by_id), kafka_partitions=facts.kafka_partitions)
+        count += 1
+        if isinstance(decoded, Rejection):
+            at = record.position
+            text = f"that at offset {at.offset} of Kafka partition {at.kafka_partition}"
+            unreadable.append(f"{text} ({decoded.detail})")
+    return count, unreadable

@@ -17,16 +17,13 @@ from urllib.parse import quote
 from connector.errors.kafka import (
     registry_access_denied,
     registry_answer_invalid,
-    registry_certificates_unreadable,
-    registry_client_missing,
     registry_schema_different,
     registry_unreachable,
 )
+from connector.errors.settings import extra_missing, setting_invalid
 from connector.records.codec import with_references
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import httpx
 
     from connector.config.settings import RegistryConfig
@@ -45,8 +42,8 @@ class RegistryClient:
     """Reads schemas by id, and caches them. The schema of an id never changes. Not thread-safe."""
 
     def __init__(self, config: RegistryConfig) -> None:
-        """Create the client without a connection. Raises `ConfigError` if httpx is missing, or the
-        certificates cannot be read.
+        """Create the client without a connection. Raises `ConnectorError` if httpx is missing, and
+        `ConfigError` if the certificates cannot be read.
         """
         self._config = config
         self._by_id: dict[int, str] = {}
@@ -69,10 +66,6 @@ class RegistryClient:
             return None
         self._by_id[schema_id] = self._schema(answer)
         return self._by_id[schema_id]
-
-    def schemas(self, schema_ids: Iterable[int]) -> dict[int, str | None]:
-        """Return `schema` of each id, as `connector.records.codec.Schemas` needs them."""
-        return {schema_id: self.schema(schema_id) for schema_id in schema_ids}
 
     def schema_id(self, topic: str, schema: str) -> int:
         """Return the id with which a producer writes `schema` to `topic`. With `auto_register`, the
@@ -188,7 +181,7 @@ def _connect(config: RegistryConfig) -> httpx.Client:
     try:
         import httpx
     except ImportError as error:
-        raise registry_client_missing() from error
+        raise extra_missing("httpx", "registry") from error
     headers = {"Accept": f"{_MEDIA_TYPE}, application/json", "Content-Type": _MEDIA_TYPE}
     if config.bearer_token:
         headers["Authorization"] = f"Bearer {config.bearer_token}"
@@ -197,8 +190,8 @@ def _connect(config: RegistryConfig) -> httpx.Client:
             ssl.create_default_context(cafile=config.ca_location) if config.ca_location else True
         )
     except OSError as error:
-        path = str(config.ca_location)
-        raise registry_certificates_unreadable(path, str(error)) from error
+        path, allowed = str(config.ca_location), f"a file with PEM certificates. {error}"
+        raise setting_invalid("registry.ca_location", path, allowed, "Correct the path") from error
     auth = (config.user, config.password) if config.user else None
     return httpx.Client(
         base_url=config.url, headers=headers, auth=auth, verify=verify, timeout=config.timeout_s

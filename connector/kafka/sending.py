@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from connector.errors.producers import record_refused, taken_over
+from connector.errors.producers import records_undelivered, taken_over
 from connector.kafka import client, transactions
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ class SendQueue(Generic[_Item]):
         """Report that this message did not enter the queue, and return the error."""
         if (item := self._outstanding.pop(number, None)) is not None:
             self._answer(item, error)
-        return record_refused(self._facts.topic, text_of(error))
+        return records_undelivered(self._facts.topic, 1, text_of(error))
 
     def _connect(self) -> SafeProducer:
         transactional = (

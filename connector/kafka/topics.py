@@ -106,19 +106,9 @@ def partition_of(key: bytes, kafka_partitions: int) -> int:
 
 
 def describe(kafka: KafkaConfig, topic: str, admin: AdminClient | None = None) -> TopicFacts:
-    """Ask Kafka for the properties of a topic.
+    """Ask Kafka for the properties of a topic. `admin` is a client of `client.admin`, to reuse it.
 
-    Args:
-        kafka: The brokers and client settings.
-        topic: The name of the topic.
-        admin: A client of `client.admin`, to reuse it for several requests.
-
-    Returns:
-        `topic`, `topic_id`, `kafka_partitions`, `replication_factor`, and settings of the topic.
-
-    Raises:
-        TopicError: There is no such topic.
-        BrokerError: No broker answers.
+    Raises `TopicError` if there is no such topic, and `BrokerError`.
     """
     if not _is_topic_name(topic):
         allowed = "1 to 249 of the characters - _ . a-z A-Z 0-9, and not . or .."
@@ -337,18 +327,11 @@ def _largest_letter(source: TopicFacts) -> int:
     return min(source.max_message_bytes + LETTER_HEADROOM_BYTES, _MAX_MESSAGE_BYTES)
 
 
-def create_dead_letter_topics(
-    kafka: KafkaConfig, source: TopicFacts, group: str | None = None
-) -> None:
+def create_dead_letter_topics(kafka: KafkaConfig, source: TopicFacts) -> None:
     """Create the dead-letter topic and the ledger of a change topic, if they do not exist (DLQ-1).
 
-    If both exist, only the right to describe them is necessary. Those of a group are not created:
-    raises `TopicError` if they do not exist.
+    If both exist, only the right to describe them is necessary.
     """
-    if group is not None:
-        for name in (dead_letter_topic(source.topic, group), ledger_topic(source.topic, group)):
-            describe(kafka, name)
-        return
     admin = client.admin(kafka)
     if (
         not {dead_letter_topic(source.topic), ledger_topic(source.topic)}

@@ -40,9 +40,11 @@ class Unclosed(Protocol):
         """Go on without the object, which was collected. Return whether something is to be
         finished. It must not wait, because Python may collect the object in any thread.
         """
+        return False
 
     def is_finished(self) -> bool:
         """Return whether nothing is left of a dropped object. It must not wait."""
+        return True
 
 
 def watch(owner: object, unclosed: Unclosed) -> Callable[[], object]:

@@ -211,21 +211,20 @@ def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]
     """
     from connector.kafka.probe_offsets import newest_records
 
-    newest = newest_records(config.kafka, stream.topic, config.registry)
-    unreadable = [record for record in newest if record.rejection is not None]
+    newest, unreadable = newest_records(config.kafka, stream.topic, config.registry)
     if not newest:
         yield _ok(f"streams.{stream.name}: topic {stream.topic} has no new records")
     elif not unreadable:
-        records = counted(len(newest), "newest record")
+        records = counted(newest, "newest record")
         yield _ok(f"streams.{stream.name}: the {records} can be read")
-    elif len(unreadable) < len(newest):
+    elif len(unreadable) < newest:
         text = (
-            f"streams.{stream.name}: {len(unreadable)} of the {len(newest)} newest records of topic"
+            f"streams.{stream.name}: {len(unreadable)} of the {newest} newest records of topic"
             f" {stream.topic} cannot be read, for example {unreadable[0]}. They become dead letters"
         )
         yield _warning(text)
     else:
-        cause = f"None of the newest {len(newest)} can be read, for example {unreadable[0]}"
+        cause = f"None of the newest {newest} can be read, for example {unreadable[0]}"
         yield _fault(topic_foreign(stream.topic, cause))
 
 

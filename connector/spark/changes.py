@@ -10,7 +10,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.errors import check_time
 from connector.errors.changelog import changelog_missing, low_watermark_unknown
-from connector.errors.kafka import changelog_start_too_old
+from connector.errors.kafka import start_too_old
 from connector.records.model import MAX_TIMESTAMP, check_table
 from connector.records.views import view_of_time
 from connector.spark.jvm import check_live
@@ -77,7 +77,8 @@ def read_changes(
     low, rows = progress.low_watermark, changelog.visible_rows()
     oldest = changelog.trimmed_below()
     if start_commit is not None and start_commit < oldest:
-        raise changelog_start_too_old(view_of_time(start_commit), view_of_time(oldest), oldest)
+        shown = str(view_of_time(start_commit)), str(view_of_time(oldest))
+        raise start_too_old("The changelog", *shown, oldest)
     if complete:
         if low is None:
             raise low_watermark_unknown(stream)

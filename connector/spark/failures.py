@@ -17,10 +17,10 @@ from pyspark.errors import PySparkException
 from connector.errors import ConnectorError
 from connector.errors.changelog import checkpoint_foreign
 from connector.errors.kafka import (
-    spark_access_denied,
-    spark_login_failed,
+    access_denied,
+    login_failed,
     spark_records_deleted,
-    spark_tls_failed,
+    tls_failed,
 )
 from connector.errors.spark import (
     apply_failed,
@@ -113,14 +113,14 @@ def _kafka_situation(text: str, what: str) -> ConnectorError | None:
     if _has(text, _LOST):
         return spark_records_deleted(what)
     if "SslAuthenticationException" in text:
-        return spark_tls_failed(what, _line_with("SslAuthenticationException", text))
+        return tls_failed(f"for {what}", _line_with("SslAuthenticationException", text))
     if "SaslAuthenticationException" in text or _NO_CLIENT in text:
         cause = _line_with("SaslAuthenticationException", text)
-        return spark_login_failed(
-            what, cause or f"{_NO_CLIENT}: it got no token, or cannot use a certificate"
+        return login_failed(
+            f"for {what}", cause or f"{_NO_CLIENT}: it got no token, or cannot use a certificate"
         )
     if "AuthorizationException" in text:
-        return spark_access_denied(what, _line_with("AuthorizationException", text))
+        return access_denied(f"read {what} with Spark", _line_with("AuthorizationException", text))
     return None
 
 

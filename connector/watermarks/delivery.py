@@ -85,7 +85,7 @@ class Delivery:
     """The delivery state of one stream partition.
 
     Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
-    and `set_aside` return how many records were added to `failed`: 1, 0 or -1.
+    and `forget_failure` return how many records were added to `failed`: 1, 0 or -1.
 
     `heartbeat_at` is the time of the last heartbeat. `reached` is the last position that the
     application reported. A new change must be after both.
@@ -113,12 +113,12 @@ class Delivery:
         """Register a change that is sent. It may have failed before."""
         self._open.add(change.commit_timestamp)
         self.under_way += 1
-        return self._no_longer_failed(change) if self.failed else 0
+        return self.forget_failure(change) if self.failed else 0
 
     def acknowledged(self, record: Record) -> int:
         """Register an acknowledgement. It also removes an equal record from `failed`."""
         self._settle(record)
-        return self._no_longer_failed(record) if self.failed else 0
+        return self.forget_failure(record) if self.failed else 0
 
     def lost(self, record: Record, reason: str) -> int:
         """Register a record that was not delivered, or whose delivery is unknown."""
@@ -128,10 +128,6 @@ class Delivery:
             self._failed.add(record.commit_timestamp)
         self.failed[record] = reason
         return int(is_new)
-
-    def set_aside(self, change: DataChange) -> int:
-        """Stop waiting for a failed change, because it is stored as a dead letter."""
-        return self._no_longer_failed(change)
 
     def stored(self, number: int, commit_timestamp: int) -> None:
         """Register that a change in flight is now in the outbox, with this number."""
@@ -162,7 +158,8 @@ class Delivery:
             assert self.under_way >= 0, "more changes were settled than sent"
             self._open.remove(record.commit_timestamp)
 
-    def _no_longer_failed(self, record: Record) -> int:
+    def forget_failure(self, record: Record) -> int:
+        """Stop waiting for a failed record."""
         if self.failed.pop(record, None) is None:
             return 0
         if isinstance(record, DataChange):

@@ -1,11 +1,9 @@
 """How old a state is, measured on one clock: arrival in Kafka (TBL-16).
+docs/explanation/staleness.md has the theory.
 
-Theory. Before ingest reads, it asks Kafka for the end offset of every Kafka partition. At the time
-of the answer, all records below these offsets had arrived, including those of open transactions. A
-state that contains all of them is not older than this time. The last ingest batch identifies a
-state of the stream, and each batch includes all earlier ones. Therefore it is enough to store two
-lists: for the newest batches, the newest time that each covers; and the times whose end offsets no
-batch has reached.
+The last ingest batch identifies a state of the stream, and each batch includes all earlier ones.
+Therefore it is enough to store two lists: for the newest batches, the newest time that each covers;
+and the times whose end offsets no batch has reached.
 
 All times are microseconds of the clock of the process that asks Kafka. Offsets are high watermarks,
 not last stable offsets.

@@ -1,23 +1,17 @@
 """The commit timestamp up to which a stream is complete: frontier, lineage and low watermark (WMK).
+docs/explanation/watermarks.md has the theory.
 
-Theory. A watermark *w* means: every change with a commit timestamp strictly below *w* was
-delivered. Within one Kafka partition, the records of a stream partition arrive in the order in
-which they were sent. Therefore a claim in a record is true for all records of the same stream
-partition that precede it in the same Kafka partition. It does not hold for other Kafka partitions
-(WMK-1).
 A frontier contains facts that only grow: the greatest claim by stream partition and Kafka
-partition, the lineage, and the Kafka partitions where each end was read. Therefore the reading
-order of Kafka partitions and the batch boundaries do not matter, and a record that is read again
-changes nothing.
-Two values do depend on the reading order: the committed low watermark, which never decreases
-(`watermark_is_honest`), and the times at which stream partitions advanced.
+partition, the lineage, and the Kafka partitions where each end was read. Two values do depend on
+the reading order: the committed low watermark, which never decreases (`watermark_is_honest`), and
+the times at which stream partitions advanced.
 
 All times are microseconds. `now` is the clock of the reader. All other times are of the source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,7 +24,8 @@ from connector.watermarks.stream_partition import (
     least,
 )
 
-_Ordered = TypeVar("_Ordered", int, "LastAdvance")
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 class Announcement(NamedTuple):
@@ -259,16 +254,12 @@ def join(first: Frontier, other: Frontier) -> Frontier:
 
     It draws no conclusions. `advance` does this.
     """
-    ended = {**first.ended, **other.ended}
-    ended |= {
-        name: first.ended[name].join(other.ended[name])
-        for name in first.ended.keys() & other.ended.keys()
-    }
+    ended = _joined(first.ended, other.ended, Ended.join)
     for partitions in (first.partitions, other.partitions):
         ended |= {
             name: ended[name].join(partitions[name]) for name in partitions.keys() & ended.keys()
         }
-    past_roots = _greatest(first.past_roots, other.past_roots)
+    past_roots = _joined(first.past_roots, other.past_roots, max)
     return Frontier(
         kafka_partitions=max(first.kafka_partitions, other.kafka_partitions),
         partitions={
@@ -279,12 +270,12 @@ def join(first: Frontier, other: Frontier) -> Frontier:
         announcements={
             (root, start): announcement
             for (root, start), announcement in _joined(
-                first.announcements, other.announcements
+                first.announcements, other.announcements, Announcement.join
             ).items()
             if start > past_roots.get(root, 0)
         },
         past_roots=past_roots,
-        last_advance=_greatest(first.last_advance, other.last_advance),
+        last_advance=_joined(first.last_advance, other.last_advance, max),
         low_watermark=max(
             (low for low in (first.low_watermark, other.low_watermark) if low is not None),
             default=None,
@@ -328,15 +319,11 @@ def _hole_or_overlap(ranges: list[KeyRange]) -> KeyRange | None:
 
 
 def _joined(
-    first: Mapping[tuple[str, int], Announcement], other: Mapping[tuple[str, int], Announcement]
-) -> dict[tuple[str, int], Announcement]:
-    both = {key: first[key].join(other[key]) for key in first.keys() & other.keys()}
-    return {**first, **other, **both}
-
-
-def _greatest(first: Mapping[str, _Ordered], other: Mapping[str, _Ordered]) -> dict[str, _Ordered]:
-    """Return the greater value of both maps for each name."""
-    both = {name: max(first[name], other[name]) for name in first.keys() & other.keys()}
+    first: Mapping[_Key, _Value],
+    other: Mapping[_Key, _Value],
+    join_values: Callable[[_Value, _Value], _Value],
+) -> dict[_Key, _Value]:
+    both = {key: join_values(first[key], other[key]) for key in first.keys() & other.keys()}
     return {**first, **other, **both}
 
 

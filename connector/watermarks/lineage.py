@@ -1,4 +1,5 @@
 """The lineage of stream partitions that one producer knows, and its announcements (WMK-6, WMK-7).
+docs/explanation/watermarks.md has the theory of a producer that starts again.
 
 Theory. An announcement ends those descendants of its root that it omits and that began before its
 time. So it must be true for its time, even if other processes have announced something else, or if
@@ -8,10 +9,6 @@ at this time, even if they have ended since.
 Later children are not named. They begin later, so this announcement cannot end them. If it named
 them, an announcement of another process with a time between the two could end them, because it
 would omit them.
-A new producer does not know any lineage. When a stream partition first sends a record, it is
-announced as a root, with a time just before this record. At this time it has no descendants, so the
-announcement omits none. It is no claim about other descendants of its real root. All roots are
-announced again, with all their live descendants, several times within the topic's retention.
 An announcement may have several parts, and other records may be sent between them. So a name that
 the caller's announcement omits ends only when all parts are known to be sent (`complete`). Then a
 further announcement with a later start timestamp omits it, too, because readers wait for that.

@@ -68,16 +68,10 @@ class OlderProducer:
 def older_producer(
     kafka_partition: int, runs: Iterable[EpochRun], newest_before: int
 ) -> OlderProducer | None:
-    """Find a control record of an older epoch behind one of a newer epoch (PUB-4).
+    """Return the greatest epoch of a batch that is behind a newer one, with the newest of these
+    (PUB-4). None: each record has at least the epoch of those before it.
 
-    Args:
-        kafka_partition: Where the records were read.
-        runs: The records of a batch, each epoch once.
-        newest_before: The newest epoch of the batches before, or 0.
-
-    Returns:
-        The greatest older epoch, with the newest epoch that it is behind. None: each record has at
-        least the epoch of those before it.
+    `runs` has each epoch once. `newest_before` is that of the batches before, or 0.
     """
     ordered = sorted(runs, reverse=True)
     for run in ordered:

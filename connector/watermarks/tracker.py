@@ -57,13 +57,10 @@ class WatermarkTracker:
         only: frozenset[int] | None = None,
         frontier: Frontier = UNKNOWN,
     ) -> None:
-        """Start with a frontier.
+        """Start with the frontier of everything that was read before.
 
-        Args:
-            roots: The low watermark is unknown until each of them has sent a record (WMK-6).
-            max_clock_skew_s: How far a claim may be after the arrival of its record (REC-15).
-            only: The Kafka partitions that are read. None: all of the topic.
-            frontier: The frontier of everything that was read before.
+        The low watermark is unknown until each of `roots` has sent a record (WMK-6). `only` are the
+        Kafka partitions that are read. None: all of the topic.
         """
         self.frontier = frontier
         self._roots, self._skew = roots, max_clock_skew_s * 1_000_000
@@ -102,7 +99,7 @@ class WatermarkTracker:
         `kafka_partitions` is the number that the record names (REC-24). `arrival` is its record
         timestamp (µs).
         """
-        k, named = self._index(kafka_partition), self._count(kafka_partitions)
+        k, named = self._counted(kafka_partition), self._counted(kafka_partitions)
         self._kafka_partitions = max(self._kafka_partitions, named)
         if isinstance(record, ChildPartitions):
             self._lineage.append(LineageRecord(k, named, record))
@@ -123,7 +120,7 @@ class WatermarkTracker:
 
         `now` is the clock of the reader (µs). `kafka_partitions` is the number of the topic.
         """
-        self._kafka_partitions = max(self._kafka_partitions, self._count(kafka_partitions))
+        self._kafka_partitions = max(self._kafka_partitions, self._counted(kafka_partitions))
         before = self.frontier
         if not self._kafka_partitions:
             return None  # a consumer group has given no Kafka partition yet
@@ -138,11 +135,9 @@ class WatermarkTracker:
             return None
         return Watermark(self.frontier.low_watermark, self.lagging_partition)
 
-    def _index(self, kafka_partition: int) -> int:
-        return kafka_partition if self._only is None else bisect_left(self._only, kafka_partition)
-
-    def _count(self, kafka_partitions: int) -> int:
-        return kafka_partitions if self._only is None else bisect_left(self._only, kafka_partitions)
+    def _counted(self, number: int) -> int:
+        """Return how many of the Kafka partitions below `number` are read."""
+        return number if self._only is None else bisect_left(self._only, number)
 
 
 def check_range(start_commit: int | None, end_commit: int | None, now: int) -> None:

@@ -1,22 +1,15 @@
 """Whole transactions in the order of their commits, from records in the order of their arrival
-(SUB-3).
+(SUB-3). docs/explanation/watermarks.md has the theory.
 
-Theory. A low watermark *w* means that every change with a commit timestamp below *w* was read. All
-changes of a transaction have one commit timestamp (REC-24). Therefore, once the low watermark has
-passed a commit timestamp, all its transactions are complete, and no earlier one can come. They are
-released in the order of commit timestamp, transaction id and position. A release of a write stream
-waits as a transaction without an id does (WRS-22).
-A record that was read is a *part* of a transaction, or an *aside*: a rejection, a duplicate, or a
-change behind the low watermark. Asides are released at once, after all that was released before.
+Transactions are released in the order of commit timestamp, transaction id and position. A release
+of a write stream waits as a transaction without an id does (WRS-22). A record that was read is a
+*part* of a transaction, or an *aside*: a rejection, a duplicate, or a change behind the low
+watermark. Asides are released at once, after all that was released before.
 
-State. The program acknowledges in the order of release, so the acknowledged transactions are those
-up to one place in the order. A reader that continues reads each Kafka partition again from the
-oldest record that was not acknowledged. For each record up to the place that was reached before, it
-must know what the record was. The state lists the asides among them. Every other one was a part,
-and it was acknowledged if its transaction is not above the acknowledged place. Nothing is released
-until all these records have been read again, because the low watermark has passed them already.
-Staged rows are passed on at once. Those of one Kafka partition are acknowledged in the order of
-their offsets, so one offset says which of them were.
+A reader that continues releases nothing until all records up to the place that was reached before
+have been read again, because the low watermark has passed them already. Staged rows are passed on
+at once. Those of one Kafka partition are acknowledged in the order of their offsets, so one offset
+says which of them were.
 """
 
 from __future__ import annotations

@@ -187,15 +187,11 @@ class ReleaseProgress:
         rows_end: Mapping[int, int],
         low_watermark: int | None,
     ) -> ReleaseProgress:
-        """Return the progress with the staged rows and releases of a batch.
+        """Return the progress with the staged rows and releases of a batch, read at `read_at` (µs).
 
-        Args:
-            batch: Its number.
-            read_at: When it was read (µs).
-            staged: The write streams of its staged rows.
-            releases: Its releases, in any order. They may be copies of known ones.
-            rows_end: The end offsets of the topic, asked after the batch was planned.
-            low_watermark: That of the batch before.
+        `staged` are the write streams of its staged rows. Releases may be copies of known ones.
+        `rows_end` are the end offsets of the topic, asked after the batch was planned.
+        `low_watermark` is that of the batch before.
         """
         streams = dict(self.streams)
         for name in staged:

@@ -6,7 +6,7 @@ A decision is a value. `fault_error` and `refused` make the exceptions of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import StrEnum, auto
 from typing import Final
@@ -82,13 +82,12 @@ def refused(action: str, faults: Mapping[str, Fault]) -> WriteStreamError:
 
 
 def placing_of(
-    end: int, last: LastAppend | None, offset: int | None, rows: int, digest: Callable[[], str]
+    end: int, last: LastAppend | None, offset: int | None, rows: int, digest: str
 ) -> Placing:
-    """Decide about an append of so many rows (WRS-7).
+    """Decide about an append of so many rows with this digest (WRS-7).
 
     `end` is the next free offset, and `last` the newest append, those in flight included. Without
-    an `offset`, the rows are taken at the end. `digest` returns the digest of the rows at this
-    offset. It is only called to compare it with that of `last`.
+    an `offset`, the rows are taken at the end.
     """
     if offset is None or offset == end:
         return Placing.TAKEN
@@ -97,7 +96,7 @@ def placing_of(
     if offset + rows > end:
         return Placing.OVERLAP
     is_last = last is not None and (offset, rows) == (last.offset, last.rows)
-    if is_last and last is not None and digest() != last.digest:
+    if is_last and last is not None and digest != last.digest:
         return Placing.DIFFERENT
     return Placing.REPEATED
 

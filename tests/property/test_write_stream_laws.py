@@ -86,7 +86,7 @@ def test_an_append_is_taken_once_at_its_offset(
     for at, (offset, rows) in enumerate(appends):
         start = entry.end if offset is None else offset
         digest = digest_of_rows(b"%d:" % len(row) + row for row in rows)
-        placing = placing_of(entry.end, entry.last, offset, len(rows), lambda d=digest: d)  # type: ignore[misc]
+        placing = placing_of(entry.end, entry.last, offset, len(rows), digest)
         assert placing is model.expected(offset, rows)
         if placing is Placing.TAKEN:
             assert start == len(model.rows)

@@ -1,12 +1,5 @@
-"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-4, WRS-22).
-
-    with ChangeConsumer(kafka, "changes", bounded=True) as consumer:
-        for received in consumer:
-            match received.record: case DataChange(): … case Rejection(): …
-
-A bad record is a value in the stream, never an exception. Exceptions are for bad situations: no
-broker, no registry, a topic that was replaced, or records that retention deleted before they were
-read.
+"""Reads a change stream, for programs (REC-21, SUB-1 to SUB-4, WRS-22). A bad record is a value in
+the stream, never an exception.
 """
 
 from __future__ import annotations
@@ -17,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from connector.clock import now_us
+from connector.dead_letters.envelope import check_group, replay_topic
 from connector.errors.kafka import arguments_exclude
 from connector.kafka import client, topics
 from connector.kafka.consume.decode import ConsumerRecord, Decoder, ReleaseCopies
@@ -31,7 +25,7 @@ from connector.kafka.consume.options import (
     check_start,
 )
 from connector.kafka.consume.reader import RecordReader, Replays
-from connector.kafka.consume.set_aside import SetAside, replays_of
+from connector.kafka.consume.set_aside import SetAside
 from connector.kafka.consume.stages import Timed, TransactionStage, WatermarkStage
 from connector.kafka.consume.start_offsets import (
     create_time_warning,
@@ -82,7 +76,7 @@ class _Consumer(Generic[Yielded]):
         self._ends = topics.end_offsets(kafka, self._facts) if bounded else None
         self._replays: Replays | None = None
         if group is not None and group.replays:
-            facts = replays_of(kafka, topic, group.name)
+            facts = topics.describe(kafka, replay_topic(topic, check_group(group.name)))
             self._replays = Replays(facts, topics.end_offsets(kafka, facts) if bounded else None)
         self._group = group
         self._set_aside = SetAside(kafka, topic, None if group is None else group.name)
@@ -443,7 +437,7 @@ class TransactionConsumer(_Consumer[Item]):
         """The transactions that were read and wait for the low watermark, and what delays it. For
         example, look at it after the loop of a bounded consumer. None: none waits.
         """
-        return self._stage.held_back()
+        return self._assembler.held_back()
 
     def poll(self, timeout_s: float) -> Item | None:
         deadline = time.monotonic() + timeout_s
@@ -477,7 +471,7 @@ class TransactionConsumer(_Consumer[Item]):
         assert self._group_state is not None, "the state of a consumer without a group is yours"
         count = self._reader.facts.kafka_partitions
         self._group_state.store(
-            self._stage.state(), self._stage.oldest(), self._stage.replayed, count
+            self._stage.state(), self._assembler.oldest(), self._stage.replayed, count
         )
         self._stage.stored()
 
@@ -500,7 +494,7 @@ class TransactionConsumer(_Consumer[Item]):
             frontier=UNKNOWN if state is None else state.frontier,
         )
         first, last = (commits or CommitRange()).bounds
-        assembler = TransactionAssembler(
+        self._assembler = TransactionAssembler(
             tracker,
             facts.topic,
             facts.topic_id,
@@ -510,12 +504,14 @@ class TransactionConsumer(_Consumer[Item]):
             state=state,
         )
         copies = ReleaseCopies(facts.topic, None, staged)
-        return TransactionStage(self._reader, tracker, copies, stream.limits, commits, assembler)
+        return TransactionStage(
+            self._reader, tracker, copies, stream.limits, commits, self._assembler
+        )
 
     def _is_acknowledged(self, received: ConsumerRecord | Item, position: Position) -> bool:
         if isinstance(received, ConsumerRecord):
             return self._reader.is_committed(position)
-        return self._stage.is_acknowledged(received)
+        return self._assembler.is_acknowledged(received)
 
 
 def _group_of(start: Start | Group, kafka_partitions: Collection[int] | None) -> Group | None:

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from connector.errors.kafka import group_unavailable, positions_not_stored
 from connector.kafka import client, transactions
-from connector.kafka.unclosed import warn
+from connector.kafka.unclosed import Unclosed, warn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -60,8 +60,10 @@ _OF_GROUP: Final = (
 """The errors about a setting of the group."""
 
 
-def unavailable(error: KafkaError, kafka: KafkaConfig, group: str | None) -> BrokerError | None:
-    """Return the error for a reader that the group does not accept. None: it is another error."""
+def explain(error: KafkaError, kafka: KafkaConfig, group: str | None, what: str) -> BrokerError:
+    """Return the error for a reader that the group does not accept, or for a request `what` that
+    Kafka refused or did not answer.
+    """
     text = error.str()
     # A fatal error has the code of its reason only in its text.
     is_of_group = error.code() in _OF_GROUP or (
@@ -71,8 +73,8 @@ def unavailable(error: KafkaError, kafka: KafkaConfig, group: str | None) -> Bro
     if is_of_group:
         return group_unavailable(str(group), text)
     if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-        return client.explain(error, kafka, f"join the group {group}")
-    return None
+        what = f"join the group {group}"
+    return client.explain(error, kafka, what)
 
 
 def not_stored(error: KafkaError, group: str | None) -> BrokerError:
@@ -108,11 +110,11 @@ def committed(
                 time.sleep(0.1)
                 continue
             what = f"read the positions of the group {group}"
-            raise unavailable(cause, kafka, group) or client.explain(cause, kafka, what) from error
+            raise explain(cause, kafka, group, what) from error
         return [partition for partition in stored if partition.offset >= 0]
 
 
-class Uncommitted:
+class Uncommitted(Unclosed):
     """The records that a consumer of a group has read, or acknowledged, since its last `commit`.
 
     It is never committed at the end of the program, because lowmark does not know whether the
@@ -122,7 +124,7 @@ class Uncommitted:
     def __init__(self, topic: str, group: str, count: Callable[[], int]) -> None:
         self._topic, self._group, self._count = topic, group, count
 
-    def finish(self, _timeout_s: float) -> str:
+    def finish(self, timeout_s: float) -> str:  # noqa: ARG002, it does not wait
         count = self._count()
         return (
             f"The group {self._group} reads up to {count} records of {self._topic} again, because"
@@ -135,6 +137,3 @@ class Uncommitted:
         if text := self.finish(0):
             warn(f"A consumer was dropped without `close`. {text}")
         return False
-
-    def is_finished(self) -> bool:
-        return True

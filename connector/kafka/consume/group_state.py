@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import TopicPartition
 
-from connector.errors import BrokerError, ConfigError, ConnectorError
+from connector.errors import ConfigError, ConnectorError
 from connector.errors.kafka import (
     group_of_another_reader,
     group_state_too_large,
@@ -89,7 +89,8 @@ class GroupState:
                 for k, offset in replayed.items()
             ]
         if not self._client.is_open:
-            raise self._not_stored("An earlier commit of this consumer has failed")
+            cause = "An earlier commit of this consumer has failed"
+            raise positions_not_stored(self._group, cause)
         offsets = Offsets(partitions, self._consumer.consumer_group_metadata())
         failure = self._client.commit((), offsets=offsets)
         if failure is not None:
@@ -125,7 +126,4 @@ class GroupState:
     def _failed(self, failure: Failure) -> ConnectorError:
         if failure.is_fenced:
             return taken_over(f"the group {self._group}", self._topic, failure.cause)
-        return self._not_stored(failure.cause)
-
-    def _not_stored(self, cause: str) -> BrokerError:
-        return positions_not_stored(self._group, cause)
+        return positions_not_stored(self._group, failure.cause)

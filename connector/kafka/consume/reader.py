@@ -1,9 +1,4 @@
-"""Reads the records of a topic in the order of each Kafka partition (REC-4, REC-21).
-
-A bad record is a `Rejection` in the stream, never an exception. Exceptions are for bad situations:
-no broker, no registry, a topic that was replaced, or records that retention deleted before they
-were read.
-"""
+"""Reads the records of a topic in the order of each Kafka partition (REC-4, REC-21)."""
 
 from __future__ import annotations
 
@@ -31,7 +26,6 @@ from connector.kafka.consume.start_offsets import (
 from connector.records.codec import ChangeRecord
 from connector.records.model import MAX_INT, Rule
 from connector.records.rejection import Position, Reason, Rejection
-from connector.validation import KafkaRecord
 from connector.watermarks.reader_state import is_piece
 
 if TYPE_CHECKING:
@@ -43,8 +37,6 @@ if TYPE_CHECKING:
 UNREACHABLE_AFTER_S: Final = 30.0
 REFRESH_S: Final = 10.0
 """How often the reader checks whether the topic was replaced or has new Kafka partitions."""
-
-_NO_GROUP: Final = "lowmark.reader"
 
 
 class Replays(NamedTuple):
@@ -117,7 +109,7 @@ class RecordReader:
             of_replays = range(0 if replays is None else replays.facts.kafka_partitions)
             stored = _as_replays((replays and replays.next_offsets) or {})
             first = self._first_offsets([*numbers, *(-1 - n for n in of_replays)], stored)
-        self._client = client.consumer(self._kafka, self._errors, {"group.id": _NO_GROUP})
+        self._client = client.consumer(self._kafka, self._errors, {"group.id": client.READER})
         if group is None:
             self._take(first)
             self._client.assign([self._partition(number) for number in first])
@@ -162,7 +154,7 @@ class RecordReader:
             self._reach(number, self._ends[number])
             return None
         try:
-            received = self._receive(message, number, offset)
+            received = self._receive(message, number)
         except ConnectorError:
             self._undecoded = message
             raise
@@ -356,23 +348,20 @@ class RecordReader:
                 self._failure = self._explained(cause, f"join the group {self._group}")
 
     def _explained(self, error: KafkaError, what: str) -> BrokerError:
-        unavailable = group_events.unavailable(error, self._kafka, self._group)
-        return unavailable or client.explain(error, self._kafka, what)
+        return group_events.explain(error, self._kafka, self._group, what)
 
     # Records.
 
-    def _receive(self, message: Message, number: int, offset: int) -> ConsumerRecord:
+    def _receive(self, message: Message, number: int) -> ConsumerRecord:
         facts = self._facts_of(number)
-        key, value, headers, arrived = client.contents(message)
-        position = Position(facts.topic, facts.topic_id, _kafka_partition(number), offset)
-        source = KafkaRecord(position, arrived, key, value, headers)
+        source = client.record_of(message, facts.topic, facts.topic_id)
         # The replay of a change names the Kafka partitions of the change topic.
         verdict = self._decoder.decode(source, facts.kafka_partitions if number >= 0 else MAX_INT)
         # The topic may have got more Kafka partitions (REC-14). A record from before the last
         # refresh needs no new check.
         if (
             _names_too_many(verdict)
-            and arrived > self._refreshed_at_us - ARRIVAL_MARGIN_S * 1_000_000
+            and source.record_timestamp > self._refreshed_at_us - ARRIVAL_MARGIN_S * 1_000_000
         ):
             self._refresh()
             verdict = self._decoder.decode(source, self.facts.kafka_partitions)

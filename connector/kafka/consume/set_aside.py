@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
 
 from connector.clock import now_us
-from connector.dead_letters.envelope import check_group, consumer_letter, replay_topic
+from connector.dead_letters.envelope import check_group, consumer_letter
 from connector.errors import argument_invalid
 from connector.kafka import client, topics
 from connector.kafka.client import messages_between
@@ -41,7 +41,10 @@ class SetAside:
         """Publish a letter for each record of an item of this reader. Raises as `set_aside` of a
         consumer does.
         """
-        group, positions = self._group, positions_of(received)
+        group = self._group
+        positions = (
+            received.positions if isinstance(received, WholeTransaction) else (received.position,)
+        )
         if group is None:
             raise argument_invalid("group", group, "a Group: each one has its own dead letters")
         check_group(group)
@@ -74,42 +77,21 @@ class SetAside:
             self._publisher.close()
 
 
-def replays_of(kafka: KafkaConfig, topic: str, group: str) -> TopicFacts:
-    """Return the properties of the topic with the replays of a group.
-
-    Raises `ConfigError` if the group cannot have dead letters, `TopicError` if it has no such
-    topic, and `BrokerError`.
-    """
-    return topics.describe(kafka, replay_topic(topic, check_group(group)))
-
-
-def positions_of(received: ConsumerRecord | Item) -> tuple[Position, ...]:
-    """Return the positions of the records of an item."""
-    return received.positions if isinstance(received, WholeTransaction) else (received.position,)
-
-
 def _sources(
     kafka: KafkaConfig, positions: Sequence[Position], read: Mapping[str, TopicFacts]
 ) -> list[KafkaRecord]:
-    """Read records again, since items do not keep their bytes. Raises `TopicError` if one was
-    deleted, and `BrokerError`.
+    """Read the records of an item again, since items do not keep their bytes. They are of one
+    topic. Raises `TopicError` if one was deleted, and `BrokerError`.
     """
-    errors = client.LastError()
-    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
-
-        def records() -> Iterator[KafkaRecord]:
-            for topic in sorted({position.topic for position in positions}):
-                facts = read[topic]
-                first = topics.beginning_offsets(kafka, facts)
-                for at in positions:
-                    if at.topic != topic:
-                        continue
-                    k, offset = at.kafka_partition, at.offset
-                    if offset < first[k]:
-                        raise records_gone(facts, k, offset, first[k], offset + 1)
-                    ranges = {k: (offset, offset + 1)}
-                    for message in messages_between(consumer, kafka, errors, ranges, topic):
-                        key, value, headers, arrived = client.contents(message)
-                        yield KafkaRecord(at, arrived, key, value, headers)
-
-        return list(records())
+    facts = read[positions[0].topic]
+    first = topics.beginning_offsets(kafka, facts)
+    errors, records = client.LastError(), list[KafkaRecord]()
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
+        for at in positions:
+            k, offset = at.kafka_partition, at.offset
+            if offset < first[k]:
+                raise records_gone(facts, k, offset, first[k], offset + 1)
+            ranges = {k: (offset, offset + 1)}
+            for message in messages_between(consumer, kafka, errors, ranges, facts.topic):
+                records.append(client.record_of(message, facts.topic, facts.topic_id))
+    return records

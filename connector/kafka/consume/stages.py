@@ -21,7 +21,6 @@ from connector.records.rejection import Position, Rejection
 from connector.validation import Limits, size_of
 from connector.watermarks.tracker import Watermark, WatermarkTracker
 from connector.watermarks.transactions import (
-    HeldBack,
     Item,
     Late,
     Rejected,
@@ -207,9 +206,6 @@ class TransactionStage(WatermarkStage):
             position = self._replays.popleft()[1]
             self.replayed[position.kafka_partition] = position.offset + 1
 
-    def is_acknowledged(self, item: Item) -> bool:
-        return self._assembler.is_acknowledged(item)
-
     def stored(self) -> None:
         """Take that `state` was stored."""
         self._stored = self._acknowledged
@@ -217,12 +213,6 @@ class TransactionStage(WatermarkStage):
     def unstored(self) -> int:
         """Return how many items were acknowledged since then."""
         return self._acknowledged - self._stored
-
-    def held_back(self) -> HeldBack | None:
-        return self._assembler.held_back()
-
-    def oldest(self) -> dict[int, int]:
-        return self._assembler.oldest()
 
     def state(self) -> bytes:
         self._advance()

@@ -17,7 +17,7 @@ from connector.clock import now_us
 from connector.errors import TopicError, argument_invalid
 from connector.errors.kafka import records_deleted, start_too_old, topic_shortened
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between, records_between
+from connector.kafka.client import messages_between, records_between, windows_before
 from connector.kafka.consume.options import Start
 from connector.records.model import ChildPartitions
 from connector.records.rejection import Position, Rejection
@@ -37,7 +37,6 @@ arrival times are compared.
 
 _SECOND: Final = 1_000_000
 _WINDOW: Final = 1000
-_GROWTH: Final = 10
 
 
 def first_offsets(
@@ -90,17 +89,6 @@ def positions_at(
     )
 
 
-def check_reached(kafka: KafkaConfig, facts: TopicFacts, reached: Mapping[int, int]) -> None:
-    """Raise `TopicError` if the topic lost records that were read before: a Kafka partition ends
-    before the offset that was reached.
-    """
-    last = topics.end_offsets(kafka, facts)
-    for number, following in reached.items():
-        if following > last[number]:
-            first = topics.beginning_offsets(kafka, facts)
-            raise records_gone(facts, number, following, first[number], last[number])
-
-
 def check_numbers(facts: TopicFacts, numbers: Iterable[int]) -> None:
     """Raise `ConfigError` if the topic lacks one of these Kafka partitions."""
     for number in numbers:
@@ -120,11 +108,15 @@ def positions_of_state(
     state: ReaderState, kafka: KafkaConfig, facts: TopicFacts
 ) -> tuple[Position, ...]:
     """Return the positions to continue from. Raises `TopicError` if the topic lost records that
-    were read. The reader checks whether it is the topic of the state.
+    were read: a Kafka partition ends before the offset that was reached. The reader checks whether
+    it is the topic of the state.
     """
     if (state.topic, state.topic_id) == (facts.topic, facts.topic_id):
         check_numbers(facts, state.offsets)
-        check_reached(kafka, facts, {k: at[1] for k, at in state.offsets.items()})
+        last = topics.end_offsets(kafka, facts)
+        for number, (_, reached) in state.offsets.items():
+            if reached > last[number]:
+                raise records_gone(facts, number, reached, 0, last[number])
     return tuple(
         Position(state.topic, state.topic_id, number, oldest - 1)
         for number, (oldest, _) in state.offsets.items()
@@ -222,7 +214,7 @@ def _first_arrivals(
     arrivals: dict[int, int] = {}
     ends = topics.end_offsets(kafka, facts)
     errors = client.LastError()
-    with closing(client.consumer(kafka, errors, {"group.id": "lowmark.reader"})) as consumer:
+    with closing(client.consumer(kafka, errors, {"group.id": client.READER})) as consumer:
         for number in numbers:
             end = ends[number] if at_most is None else min(ends[number], first[number] + at_most)
             ranges = {number: (first[number], end)}
@@ -242,14 +234,10 @@ def _announced_offsets(
 ) -> dict[int, int]:
     """Return, by Kafka partition, the newest announcement before an offset, or the first offset.
 
-    Of an announcement in several parts (WMK-6), it is the first part in the window. Each Kafka
-    partition is read backwards, in growing windows.
+    Of an announcement in several parts (WMK-6), it is the first part in the window.
     """
-    offsets = {number: offset for number, offset in starts.items() if offset <= first[number]}
-    ends = {number: offset for number, offset in starts.items() if number not in offsets}
-    window = _WINDOW
-    while ends:
-        windows = {number: (max(first[number], end - window), end) for number, end in ends.items()}
+    ends, offsets = dict(starts), dict[int, int]()
+    for windows in windows_before(ends, first, _WINDOW):
         newest: dict[int, tuple[str, int]] = {}
         for source in records_between(kafka, facts.topic, facts.topic_id, windows):
             verdict = decoder.decode(source, facts.kafka_partitions)
@@ -259,12 +247,9 @@ def _announced_offsets(
             number = source.position.kafka_partition
             if announced is not None and newest.get(number) != announced:
                 newest[number], offsets[number] = announced, source.position.offset
-        for number, (begin, _) in windows.items():
-            if begin <= first[number]:
-                offsets.setdefault(number, begin)
-        ends = {number: begin for number, (begin, _) in windows.items() if number not in offsets}
-        window *= _GROWTH
-    return {number: offsets[number] for number in starts}
+        for number in newest:
+            del ends[number]
+    return {number: offsets.get(number, first[number]) for number in starts}
 
 
 def _announcement(record: object) -> tuple[str, int] | None:

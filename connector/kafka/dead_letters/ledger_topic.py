@@ -42,7 +42,7 @@ from connector.errors import DeliveryError, TopicError, WriterConflictError
 from connector.errors.dead_letters import ledger_in_use, ledger_write_unknown
 from connector.errors.kafka import record_unreadable
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between
+from connector.kafka.client import records_between, windows_before
 from connector.kafka.transactions import Failure, TransactionClient, TransactionMessage
 
 if TYPE_CHECKING:
@@ -83,15 +83,11 @@ def read_totals(kafka: KafkaConfig, topic: str) -> Totals | None:
         return None
     facts, begin, end = bounds
     # The totals are the last record of their transaction. Aborted records may follow.
-    totals, behind = list[Totals](), 16
-    while not totals and behind < 16 * (end - begin):
-        totals = [
-            value
-            for _, value in _records(kafka, facts, max(begin, end - behind), end)
-            if isinstance(value, Totals)
-        ]
-        behind *= 16
-    return totals[-1] if totals else None
+    for windows in windows_before({0: end}, {0: begin}, 16):
+        values = [value for _, value in _records(kafka, facts, *windows[0])]
+        if totals := [value for value in values if isinstance(value, Totals)]:
+            return totals[-1]
+    return None
 
 
 def _bounds(
@@ -114,25 +110,19 @@ def _records(
     kafka: KafkaConfig, facts: topics.TopicFacts, begin: int, end: int
 ) -> Iterator[tuple[str, tuple[LedgerEntry, ...] | Totals]]:
     """Yield the histories and totals between two offsets of the ledger, with their keys."""
-    errors = client.LastError()
-    # A transaction ends with a marker. After it, a fetch would wait for more records before it
-    # reports the end.
-    consumer = client.consumer(
-        kafka, errors, {"group.id": "lowmark.dead-letters", "fetch.wait.max.ms": "10"}
-    )
-    try:
-        for message in messages_between(consumer, kafka, errors, {0: (begin, end)}, facts.topic):
-            key, value, _, _ = client.contents(message)
-            try:
-                yield (
-                    (key or b"").decode(),
-                    (totals_from_json if key == TOTALS_KEY else history_from_json)(value or b""),
-                )
-            except ValueError as error:
-                offset = str(message.offset())
-                raise record_unreadable(facts.topic, offset, str(error)) from None
-    finally:
-        consumer.close()
+    ranges = {0: (begin, end)}
+    for record in records_between(
+        kafka, facts.topic, facts.topic_id, ranges, further=client.SHORT_WAIT
+    ):
+        key, value = record.key or b"", record.value or b""
+        try:
+            yield (
+                key.decode(),
+                (totals_from_json if key == TOTALS_KEY else history_from_json)(value),
+            )
+        except ValueError as error:
+            offset = str(record.position.offset)
+            raise record_unreadable(facts.topic, offset, str(error)) from None
 
 
 def replay_target(
@@ -169,7 +159,8 @@ class LedgerWriter:
         """
         self._kafka, self._on_step = kafka, on_step
         self.source = topics.describe(kafka, topic)
-        topics.create_dead_letter_topics(kafka, self.source, group)
+        if group is None:
+            topics.create_dead_letter_topics(kafka, self.source)
         self.target = replay_target(kafka, self.source, group)
         self._ledger_topic = topics.describe(kafka, ledger_topic(topic, group))
         topics.check_compacted(self._ledger_topic)

@@ -14,17 +14,15 @@ from connector.dead_letters.envelope import DeadLetter, dead_letter_topic, from_
 from connector.dead_letters.ledger import ExternalDeadLetters
 from connector.errors import BrokerError, DeliveryError, TopicError
 from connector.errors.dead_letters import dead_letters_undelivered
-from connector.kafka import client, topics
-from connector.kafka.client import messages_between
+from connector.kafka import topics
+from connector.kafka.client import records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.kafka.transactions import headers_of
-from connector.kafka.unclosed import watch
+from connector.kafka.unclosed import Unclosed, watch
 from connector.records.rejection import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from confluent_kafka import Message
 
     from connector.config.settings import KafkaConfig
 
@@ -149,7 +147,7 @@ class DeadLetterPublisher:
         return dead_letters_undelivered(self._topic, undelivered, cause)
 
 
-class _UnderWay:
+class _UnderWay(Unclosed):
     """The dead letters of a `publish` that did not return (PUB-8). The client keeps the publisher
     until they have a result.
     """
@@ -161,12 +159,6 @@ class _UnderWay:
         if (publisher := self._publisher()) is not None:
             publisher._wait(timeout_s)
         return ""
-
-    def dropped(self) -> bool:
-        return False
-
-    def is_finished(self) -> bool:
-        return True
 
 
 def read_letters(
@@ -240,23 +232,10 @@ def external_dead_letters(
 def _letters(
     kafka: KafkaConfig, facts: topics.TopicFacts, begin: Mapping[int, int], ends: Mapping[int, int]
 ) -> Iterator[tuple[DeadLetter, Position]]:
-    errors = client.LastError()
-    consumer = client.consumer(kafka, errors, {"group.id": "lowmark.dead-letters"})
-    try:
-        for message in messages_between(
-            consumer,
-            kafka,
-            errors,
-            {number: (begin[number], ends[number]) for number in ends},
-            facts.topic,
-        ):
-            yield _letter(message, facts)
-    finally:
-        consumer.close()
-
-
-def _letter(message: Message, facts: topics.TopicFacts) -> tuple[DeadLetter, Position]:
-    number, offset = client.coordinates(message)
-    position = Position(facts.topic, facts.topic_id, number, offset)
-    key, value, headers, arrived = client.contents(message)
-    return from_record(key, value, headers, at=position, record_timestamp=arrived), position
+    ranges = {number: (begin[number], ends[number]) for number in ends}
+    for record in records_between(kafka, facts.topic, facts.topic_id, ranges):
+        at, arrived = record.position, record.record_timestamp
+        yield (
+            from_record(record.key, record.value, record.headers, at=at, record_timestamp=arrived),
+            at,
+        )

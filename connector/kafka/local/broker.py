@@ -28,7 +28,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from connector.errors.local_broker import (
+from connector.errors.kafka import (
     broker_folder_in_use,
     broker_not_started,
     broker_not_stopping,
@@ -162,10 +162,10 @@ class LocalBroker:
         store: JarStore,
         *,
         port: int = 0,
-        daemon: bool = True,
         on_progress: OnProgress = lambda _: None,
     ) -> LocalBroker:
-        """Return the running broker of `folder`, or start one.
+        """Return the running broker of `folder`, or start one that continues when this process
+        ends.
 
         The arguments are as in `start`.
 
@@ -175,7 +175,7 @@ class LocalBroker:
         """
         running = cls.find(folder, store)
         if running is None:
-            return cls.start(folder, store, port=port, daemon=daemon, on_progress=on_progress)
+            return cls.start(folder, store, port=port, daemon=True, on_progress=on_progress)
         if port not in (0, running.port):
             raise running._in_use()
         running._wait_until_ready()
@@ -221,7 +221,8 @@ class LocalBroker:
         self.stop()
 
     def _in_use(self) -> BrokerError:
-        return broker_folder_in_use(self.folder, self.bootstrap_servers, str(self.pid))
+        cause = f"Process {self.pid} serves {self.bootstrap_servers}"
+        return broker_folder_in_use(self.folder, cause)
 
     def _end(self, how: signal.Signals) -> None:
         if self._guard is not None:
@@ -232,7 +233,9 @@ class LocalBroker:
             if self.is_alive():
                 with suppress(ProcessLookupError):
                     os.kill(self.pid, signal_number)
-                self._gone_within(STOP_TIMEOUT_S)
+                deadline = time.monotonic() + STOP_TIMEOUT_S
+                while self.is_alive() and time.monotonic() < deadline:
+                    time.sleep(0.02)
         if self.is_alive():
             raise broker_not_stopping(self.folder, str(self.pid))
         if self._process is not None:
@@ -280,14 +283,6 @@ class LocalBroker:
         deadline = time.monotonic() + 2
         while not self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)  # between fork and exec, the process has another command line
-
-    def _gone_within(self, timeout_s: float) -> bool:
-        deadline = time.monotonic() + timeout_s
-        while self.is_alive():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
-        return True
 
     def _wait_until_ready(self) -> None:
         """Wait until the broker lists itself, and a topic was created and deleted. An open port is

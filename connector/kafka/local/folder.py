@@ -13,12 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from connector.errors.local_broker import (
+from connector.errors.kafka import (
     broker_folder_damaged,
-    broker_folder_locked,
+    broker_folder_in_use,
     broker_folder_unusable,
     broker_not_started,
-    no_free_port,
     port_in_use,
 )
 
@@ -100,7 +99,7 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise broker_folder_locked(folder) from error
+            raise broker_folder_in_use(folder, "Another process is starting a broker") from error
         yield
 
 
@@ -117,7 +116,7 @@ def free_port(*taken: int) -> int:
         port = random.choice(PORTS)
         if port not in taken and _is_free(port):
             return port
-    raise no_free_port(str(PORT_TRIES), str(PORTS.start), str(PORTS.stop - 1))
+    raise port_in_use(f"{PORTS.start} to {PORTS.stop - 1}", HOST)
 
 
 def _is_free(port: int) -> bool:

@@ -176,17 +176,16 @@ class ControlRecords:
             self.announcements.again_soon()
             self._bytes.kafka_partitions = self._watch.kafka_partitions
 
-    def hold(self, stream_partition: str | None) -> HeldRelease:
-        """Choose the commit timestamp of a release, and hold the heartbeats at or above it. It may
-        be called in another thread.
+    def hold(self) -> HeldRelease:
+        """Choose the commit timestamp of a release in the first live stream partition, and hold the
+        heartbeats at or above it. It may be called in another thread.
 
-        Raises `WriteStreamError` if there is no such live stream partition.
+        Raises `WriteStreamError` if there is no live stream partition.
         """
         with self._release_lock:
-            live = self.announcements.live()
-            name = stream_partition if stream_partition is not None else next(iter(live), "")
-            if name not in live:
-                raise producer_without_partition(name)
+            name = next(iter(self.announcements.live()), None)
+            if name is None:
+                raise producer_without_partition()
             delivery = self._results.delivery(name)
             time = release_timestamp(
                 now_us(), max(delivery.heartbeat_at, delivery.reached), delivery.last_release
@@ -263,7 +262,7 @@ class ControlRecords:
             except BufferError:
                 # What was queued is true, and its result does not matter.
                 sent.copies -= len(kafka_partitions) - index
-                sent.on_settled = _ignore
+                sent.on_settled = lambda _error: None
                 return False
             except DeliveryError as error:
                 for _ in kafka_partitions[index + 1 :]:
@@ -318,7 +317,3 @@ class ControlRecords:
                     f" acknowledged {waited}",
                 )
             self._queue.poll(0.05, push=True)
-
-
-def _ignore(_error: str) -> None:
-    pass

@@ -1,11 +1,5 @@
-"""The heartbeats that a producer sends by itself (PUB-1).
-
-    heartbeats.reached(…)    the application reports a position
-    heartbeats.send_due()    each call of the producer sends what is due, without waiting
-    heartbeats.send_last()   sends the heartbeats at the last positions
-    heartbeats.check()       raises the error of a heartbeat that was not delivered
-
-Only the commit of a transaction waits. In an open transaction, heartbeats wait for its end.
+"""The heartbeats that a producer sends by itself (PUB-1). In an open transaction, they wait for its
+end.
 """
 
 from __future__ import annotations
@@ -39,9 +33,7 @@ def clock() -> float:
 
 
 class AutomaticHeartbeats:
-    """The automatic heartbeats of one producer. `has_failed` means that `check` raises. `count` is
-    how many were sent.
-    """
+    """The automatic heartbeats of one producer. `count` is how many were sent."""
 
     def __init__(
         self,
@@ -58,10 +50,6 @@ class AutomaticHeartbeats:
         self._bytes, self._transactions = record_bytes, transactions
         self._failures: dict[str, tuple[int, ConnectorError]] = {}
         self._largest_token = self.count = 0
-
-    @property
-    def has_failed(self) -> bool:
-        return bool(self._failures)
 
     def reached(
         self, name: str, timestamp: int, resume_token: bytes, max_clock_skew_us: int

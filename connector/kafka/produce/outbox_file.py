@@ -29,7 +29,6 @@ from connector.errors.producers import (
     outbox_damaged,
     outbox_in_use,
     outbox_of_another_topic,
-    outbox_of_replaced_topic,
     outbox_unusable,
 )
 from connector.kafka import topics
@@ -64,6 +63,7 @@ _APPEND: Final = "INSERT INTO records VALUES (?, ?, ?, ?, ?, ?, ?)"
 _POSITION: Final = "INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)"
 _FIXED: Final = struct.Struct(">qqiqqq")
 _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_headers_decoder: Final = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
 Sync = Literal["normal", "full"]
 
@@ -97,13 +97,14 @@ class Row(NamedTuple):
 def row_of(
     number: int, kind: int, kafka_partition: int, key: bytes, value: bytes, headers: HeaderList
 ) -> Row:
-    packed = _pack(headers) if headers else b""
+    as_bytes = [(name, text.encode() if isinstance(text, str) else text) for name, text in headers]
+    packed = msgspec.msgpack.encode(as_bytes) if headers else b""
     checksum = _checksum(number, kind, kafka_partition, key, value, packed)
     return Row(number, checksum, kind, kafka_partition, key, value, packed)
 
 
 def headers_of(row: Row) -> HeaderList:
-    return _unpack(row.headers) if row.headers else []
+    return list(_headers_decoder.decode(row.headers)) if row.headers else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +175,14 @@ class OutboxFile:
                 try:
                     topics.check_identity(before.topic.topic_id, facts)
                 except TopicError as error:
-                    path = str(self.path)
-                    raise outbox_of_replaced_topic(path, facts.topic) from error
+                    path, stored = str(self.path), f"an earlier topic {facts.topic}"
+                    raise outbox_of_another_topic(path, stored, facts.topic) from error
         self._write_content(Content(facts, None if before is None else before.schema_id))
 
     def check_topic(self, topic: str) -> None:
         """Raises `OutboxError` if the outbox belongs to another topic."""
         if self.content is not None and self.content.topic.topic != topic:
-            stored = self.content.topic.topic
+            stored = f"the topic {self.content.topic.topic}"
             raise outbox_of_another_topic(str(self.path), stored, topic)
 
     def store_schema_id(self, schema_id: int | None) -> None:
@@ -431,16 +432,3 @@ def _described(tokens: dict[str, bytes]) -> str:
     if not tokens:
         return "`resume_token`, which the new producer reads from the topic"
     return ", ".join(f"{token!r} ({name})" for name, token in sorted(tokens.items()))
-
-
-_headers_decoder: Final = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
-
-
-def _pack(headers: HeaderList) -> bytes:
-    return msgspec.msgpack.encode(
-        [(name, text.encode() if isinstance(text, str) else text) for name, text in headers]
-    )
-
-
-def _unpack(packed: bytes) -> HeaderList:
-    return list(_headers_decoder.decode(packed))

@@ -240,8 +240,7 @@ class ChangeProducer:
         assert not self._closing.is_closed, "a closed producer sends nothing"
         self._send(record, headers, on_delivery)
         self._heartbeats.send_due()
-        if self._heartbeats.has_failed:
-            self._check_heartbeats()
+        self._check_heartbeats()
 
     def _send(self, record: Record, headers: Headers, on_delivery: OnDelivery | None) -> None:
         if self._results.due:
@@ -353,20 +352,17 @@ class ChangeProducer:
             yield
 
     @contextmanager
-    def hold_release(self, stream_partition: str | None = None) -> Iterator[HeldRelease]:
+    def hold_release(self) -> Iterator[HeldRelease]:
         """Choose the commit timestamp of a release. Until the block ends, no heartbeat of this
         producer is at or above it (WRS-15). `commit_write_streams(…, through=producer)` uses it.
 
         The block may be in another thread than the producer's.
 
-        Args:
-            stream_partition: A live stream partition of this producer. None: the first one.
-
         Raises:
-            WriteStreamError: The producer has no such stream partition. Send a record first.
+            WriteStreamError: The producer has no live stream partition. Send a record first.
         """
         assert not self._closing.is_closed, "a closed producer sends nothing"
-        release = self._control.hold(stream_partition)
+        release = self._control.hold()
         try:
             yield release
         finally:
@@ -436,7 +432,6 @@ class ChangeProducer:
                 With `RECORDS_IN_OUTBOX`, they are in the file. Or an automatic heartbeat was not
                 delivered (`HEARTBEAT_UNDELIVERED`). Exceptions of `on_delivery` are raised, too.
         """
-        self._results.check_may_wait()
         self._closing.flush(timeout_s)
 
     def undelivered(self) -> dict[Record, str]:

@@ -12,6 +12,7 @@ from connector.errors import WriterConflictError
 from connector.errors.producers import transaction_not_committed
 from connector.kafka import transactions
 from connector.kafka.produce.results import OpenTransaction, Results, Sent
+from connector.kafka.unclosed import try_after
 from connector.records.model import DataChange
 
 if TYPE_CHECKING:
@@ -105,13 +106,10 @@ class Transactions:
         if self._queue.client is transaction.client and not isinstance(error, WriterConflictError):
             of_abort = transactions.abort(transaction.client)
             self._queue.read_reports()
-            try:
-                # Failed messages may leave a gap in the sequence numbers of the client. The next
-                # transaction would fail.
-                if of_abort is not None or transaction.failure:
-                    self._queue.recreate(of_abort or transaction.failure)
-            except WriterConflictError as further:
-                error.add_note(f"in addition: {further}")
+            # Failed messages may leave a gap in the sequence numbers of the client. The next
+            # transaction would fail.
+            if of_abort is not None or transaction.failure:
+                try_after(error, lambda: self._queue.recreate(of_abort or transaction.failure))
         self._queue.purge(reason)
         self._results.transaction = None
         if not transaction.is_unknown:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from connector.errors import BrokerError, InvalidChangeError, TopicError
 from connector.kafka import client, topics
 from connector.kafka.schema_registry import RegistryClient
-from connector.records.codec import SCHEMA, encode, frame
+from connector.records.codec import SCHEMA, framed
 from connector.records.model import DataChange, Release, Rule
 from connector.validation import check_age
 
@@ -56,7 +56,9 @@ def outside_session(record: Record) -> InvalidChangeError:
 
 
 class RecordBytes:
-    """Encodes records for a topic. `kafka_partitions` is the number that the records name."""
+    """Encodes records for a topic. `kafka_partitions` is the number that the records name. It may
+    be increased.
+    """
 
     def __init__(
         self,
@@ -77,7 +79,7 @@ class RecordBytes:
 
     def value_of(self, record: Record) -> bytes:
         """Return the framed value of a record. The size is not checked."""
-        return frame(encode(record, self.kafka_partitions), self.schema_id)
+        return framed(record, self.kafka_partitions, self.schema_id)
 
     def check_age(self, record: Record) -> None:
         """Raises `InvalidChangeError` if the time of a record is too old (ING-6)."""
@@ -88,8 +90,6 @@ class RecordBytes:
         too old.
         """
         self.check_age(record)
-        if isinstance(record, Release) or (isinstance(record, DataChange) and record.write_stream):
-            raise outside_session(record)
         value = self.value_of(record)
         self.check_size(key, value, headers)
         return value

@@ -204,7 +204,7 @@ class Results:
 
     def set_aside(self, change: DataChange) -> None:
         """Stop waiting for a failed change, because it is stored as a dead letter."""
-        self.failed += self.delivery(change.stream_partition).set_aside(change)
+        self.failed += self.delivery(change.stream_partition).forget_failure(change)
 
     def check_is_among_failed(self, record: Record) -> None:
         """Raises `DeliveryError` if the record has not failed before."""

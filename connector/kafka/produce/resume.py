@@ -3,21 +3,21 @@
 A heartbeat is sent after all changes that it covers are acknowledged, and to every Kafka partition.
 So it is enough to read the first Kafka partition. A data change does not cover earlier changes,
 which may be lost in other Kafka partitions. With transactions, no earlier change is lost. Then the
-newest record of all Kafka partitions counts. Each Kafka partition is read backwards from its end,
-in growing windows.
+newest record of all Kafka partitions counts. Each Kafka partition is read backwards from its end.
 """
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.errors.producers import resume_token_missing
 from connector.kafka import topics
-from connector.kafka.consume.consumer import ChangeConsumer
-from connector.kafka.consume.decode import ConsumerRecord
-from connector.kafka.consume.options import StreamSettings
-from connector.kafka.consume.start_offsets import ARRIVAL_MARGIN_S, positions_at
-from connector.records.model import ChildPartitions, DataChange, Heartbeat, time_of
+from connector.kafka.client import records_between, windows_before
+from connector.kafka.consume.decode import Decoder
+from connector.kafka.consume.start_offsets import ARRIVAL_MARGIN_S
+from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, time_of
+from connector.records.rejection import Rejection
 from connector.watermarks.producer_epoch import epoch_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from connector.validation import Limits
 
 WINDOW: Final = 1000
-GROWTH: Final = 10
 
 
 class Resumed(NamedTuple):
@@ -58,60 +57,51 @@ def newest_token(
     """Return the resume token of the newest heartbeat of a stream partition. `in_transactions`: or
     of the newest change.
 
-    Only valid and committed records are read. Raises `TopicError` if there is no token, and all
-    exceptions of `ChangeConsumer`.
+    Only valid and committed records are read. Raises `TopicError` if there is no token, and
+    `BrokerError`.
     """
     facts = topics.describe(kafka, topic)
     first, ends = topics.beginning_offsets(kafka, facts), topics.end_offsets(kafka, facts)
+    if not in_transactions:
+        ends = {0: ends[0]}
     tokens: dict[int, _Token] = {}
-    unread = list(ends) if in_transactions else [0]
-    window, epoch, in_order = WINDOW, 0, facts.timestamp_type == "LogAppendTime"
-    while unread:
-        starts = {number: max(first[number], ends[number] - window) for number in unread}
-        reached: dict[int, int] = {}
-        with ChangeConsumer(
-            kafka,
-            topic,
-            start=positions_at(facts, starts, first),
-            kafka_partitions=starts,
-            bounded=True,
-            stream=StreamSettings(registry, limits),
-        ) as consumer:
-            for received in consumer:
-                if not isinstance(received, ConsumerRecord):
-                    continue  # a release has no token
-                reached.setdefault(received.position.kafka_partition, received.record_timestamp)
-                if isinstance(received.record, Heartbeat | ChildPartitions):
-                    epoch = max(epoch, epoch_of(received.source.headers) or 0)
-                token = _token_of(received, stream_partition, in_transactions)
+    epoch, in_order = 0, facts.timestamp_type == "LogAppendTime"
+    with closing(Decoder(registry, limits)) as decoder:
+        for windows in windows_before(ends, first, WINDOW):
+            reached: dict[int, int] = {}
+            for source in records_between(kafka, topic, facts.topic_id, windows):
+                number, arrived_at = source.position.kafka_partition, source.record_timestamp
+                reached.setdefault(number, arrived_at)
+                verdict = decoder.decode(source, facts.kafka_partitions)
+                if isinstance(verdict, Rejection):
+                    continue
+                if isinstance(verdict.record, Heartbeat | ChildPartitions):
+                    epoch = max(epoch, epoch_of(source.headers) or 0)
+                token = _token_of(verdict.record, arrived_at, stream_partition, in_transactions)
                 if token is not None:
-                    tokens[received.position.kafka_partition] = token
-        # A record that arrived before the newest known one cannot be newer. The times of clients
-        # do not give the order of arrival (REC-25).
-        arrivals = [token.arrived_at for token in tokens.values() if in_order]
-        newest = max(arrivals, default=0) - ARRIVAL_MARGIN_S * 1_000_000
-        unread = [
-            number
-            for number in unread
-            if number not in tokens
-            and starts[number] > first[number]
-            and reached.get(number, newest) >= newest
-        ]
-        window *= GROWTH
+                    tokens[number] = token
+            # A record that arrived before the newest known one cannot be newer. The times of
+            # clients do not give the order of arrival (REC-25).
+            arrivals = [token.arrived_at for token in tokens.values() if in_order]
+            newest = max(arrivals, default=0) - ARRIVAL_MARGIN_S * 1_000_000
+            for number in windows:
+                if number in tokens or reached.get(number, newest) < newest:
+                    del ends[number]
     if not tokens:
         raise resume_token_missing(topic, stream_partition)
     return Resumed(max(tokens.values()).value, epoch)
 
 
 def _token_of(
-    received: ConsumerRecord, stream_partition: str, in_transactions: bool
+    record: Record, arrived_at: int, stream_partition: str, in_transactions: bool
 ) -> _Token | None:
     """Return the resume token of a record of the stream partition. None: it has no valid one."""
-    record = received.record
     is_heartbeat = isinstance(record, Heartbeat)
-    if not is_heartbeat and not (in_transactions and isinstance(record, DataChange)):
+    if not is_heartbeat and not (
+        in_transactions and isinstance(record, DataChange) and not record.is_staged
+    ):
         return None
     assert isinstance(record, DataChange | Heartbeat)
     if record.stream_partition != stream_partition or not record.resume_token:
         return None
-    return _Token(time_of(record), is_heartbeat, received.record_timestamp, record.resume_token)
+    return _Token(time_of(record), is_heartbeat, arrived_at, record.resume_token)

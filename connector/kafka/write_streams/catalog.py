@@ -12,7 +12,7 @@ from connector.errors import BrokerError, TopicError, WriterConflictError
 from connector.errors.kafka import catalog_of_another_topic, record_unreadable
 from connector.errors.producers import taken_over
 from connector.kafka import client, topics
-from connector.kafka.client import messages_between
+from connector.kafka.client import records_between
 from connector.kafka.transactions import TransactionMessage
 from connector.write_streams.model import (
     Catalog,
@@ -67,22 +67,19 @@ def read(
     begin, end = topics.beginning_offsets(kafka, facts)[0], offsets(kafka, facts)[0]
     if begin >= end:
         return catalog
-    errors = client.LastError()
-    consumer = client.consumer(
-        kafka, errors, {"group.id": "lowmark.write-streams", "fetch.wait.max.ms": "10"}
-    )
-    try:
-        for message in messages_between(
-            consumer, kafka, errors, {0: (begin, end)}, facts.topic, READ_TIMEOUT_S
-        ):
-            key, value, _, _ = client.contents(message)
-            try:
-                catalog.add((key or b"").decode(), value or b"")
-            except (ValueError, RecursionError) as error:
-                offset = str(message.offset())
-                raise record_unreadable(facts.topic, offset, str(error)) from None
-    finally:
-        consumer.close()
+    for record in records_between(
+        kafka,
+        facts.topic,
+        facts.topic_id,
+        {0: (begin, end)},
+        further=client.SHORT_WAIT,
+        timeout_s=READ_TIMEOUT_S,
+    ):
+        try:
+            catalog.add((record.key or b"").decode(), record.value or b"")
+        except (ValueError, RecursionError) as error:
+            offset = str(record.position.offset)
+            raise record_unreadable(facts.topic, offset, str(error)) from None
     if topic_id and (other := catalog.other_topic(topic_id)):
         topic = topic_of_catalog(facts.topic)
         raise catalog_of_another_topic(topic, facts.topic, other, topic_id)

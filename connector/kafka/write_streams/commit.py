@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -28,6 +28,7 @@ from connector.watermarks.producer_epoch import ProducerEpoch
 from connector.write_streams.model import (
     STAGING_RETENTION_S,
     Catalog,
+    StreamEntry,
     StreamKind,
     StreamState,
     check_stream_names,
@@ -47,8 +48,10 @@ if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
     from connector.records.model import OffsetRange
 
-_Prepared = tuple[int, list[TransactionMessage]]
-"""The answer, and the messages of the transaction. Without messages, the answer is final."""
+_Prepared = tuple[int, list[TransactionMessage], Mapping[str, StreamEntry]]
+"""The answer, the messages of a release, and the new records of write streams. If both are empty,
+the answer is final.
+"""
 
 MAX_RETRY_S: Final = 300.0
 _LIMITS: Final = Limits(max_record_bytes=1_000_000_000)
@@ -82,11 +85,11 @@ def commit_streams(
     with ExitStack() as holds:
         release: HeldRelease | None = None
 
-        def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+        def prepare(catalog: Catalog) -> _Prepared:
             nonlocal release
             recorded = recorded_commit(catalog.streams, names)
             if recorded is not None:
-                return recorded, []
+                return recorded, [], {}
             _check("committed", catalog, names, commit_fault, retention)
             # It stays the same when the transaction is tried again.
             if release is None and through is not None:
@@ -95,10 +98,7 @@ def commit_streams(
                 release = HeldRelease(name, now_us() if as_of is None else as_of, [])
             entries, ranges = commit(catalog.streams, names, release.commit_timestamp)
             released = _release(encoding, release, ranges, is_own=through is None)
-            return release.commit_timestamp, [
-                *released,
-                *catalogs.records_of(catalog_topic, entries),
-            ]
+            return release.commit_timestamp, released, entries
 
         return _transact(kafka, topic, prepare)
 
@@ -113,14 +113,14 @@ def discard_streams(
     """Discard pending or buffered write streams. Raises as `discard_write_streams` does."""
     names = check_stream_names(streams)
 
-    def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+    def prepare(catalog: Catalog) -> _Prepared:
         _check("discarded", catalog, names, discard_fault, staging_retention_s * 1_000_000)
         entries = {
             name: replace(catalog.streams[name], state=StreamState.DISCARDED)
             for name in names
             if catalog.streams[name].state is not StreamState.DISCARDED
         }
-        return 0, catalogs.records_of(catalog_topic, entries)
+        return 0, [], entries
 
     _transact(kafka, topic, prepare)
 
@@ -148,7 +148,7 @@ def release_again(
     encoding = Encoding(topics.describe(kafka, topic), registry, _LIMITS)
     release = HeldRelease(f"write-commit/{uuid.uuid4().hex}", now_us(), [])
 
-    def prepare(catalog: Catalog, catalog_topic: str) -> _Prepared:
+    def prepare(catalog: Catalog) -> _Prepared:
         if missing := {name: Fault.NOT_FOUND for name in names if name not in catalog.streams}:
             raise refused("released", missing)
         pending = {
@@ -158,13 +158,13 @@ def release_again(
         }
         others = {entry.commit_timestamp for entry in pending.values()} - {commit_timestamp}
         if others:
-            return max(others), []
+            return max(others), [], {}
         entries = {
             name: replace(entry, commit_timestamp=release.commit_timestamp)
             for name, entry in pending.items()
         }
-        released = _release(encoding, release, list(wanted), is_own=True)
-        return release.commit_timestamp, [*released, *catalogs.records_of(catalog_topic, entries)]
+        released = _release(encoding, release, wanted, is_own=True)
+        return release.commit_timestamp, released, entries
 
     return _transact(kafka, topic, prepare)
 
@@ -190,15 +190,15 @@ def _check(
 
 
 def _release(
-    encoding: Encoding, release_time: HeldRelease, ranges: list[OffsetRange], *, is_own: bool
+    encoding: Encoding, held: HeldRelease, ranges: Sequence[OffsetRange], *, is_own: bool
 ) -> list[TransactionMessage]:
     """Return the messages of a release. `is_own`: its stream partition begins and ends with it."""
     if not ranges:
         return []
-    name, time_ = release_time.stream_partition, release_time.commit_timestamp
+    name, time_ = held.stream_partition, held.commit_timestamp
     release = Release(name, time_, tuple(ranges))
     if not is_own:
-        return encoding.everywhere(release, release_time.headers)
+        return encoding.everywhere(release, held.headers)
     headers = ProducerEpoch(now_us()).on([])
     begin = ChildPartitions(name, max(1, time_ - 1), 0, (ChildPartition(name),))
     end = ChildPartitions(name, time_ + 1, 0, ())
@@ -212,7 +212,7 @@ def _release(
 def _transact(
     kafka: KafkaConfig,
     topic: str,
-    prepare: Callable[[Catalog, str], _Prepared],
+    prepare: Callable[[Catalog], _Prepared],
 ) -> int:
     """Read the catalog, and commit what `prepare` makes of it, until it is committed.
 
@@ -237,7 +237,8 @@ def _transact(
                 failure = Failure(str(error), is_unknown=True)
             else:
                 is_unknown = False
-                answer, messages = prepare(catalog, catalog_facts.topic)
+                answer, released, entries = prepare(catalog)
+                messages = [*released, *catalogs.records_of(catalog_facts.topic, entries)]
                 failure = client.commit(messages) if messages else None
                 if failure is None:
                     return answer

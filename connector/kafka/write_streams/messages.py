@@ -17,7 +17,7 @@ from connector.clock import now_us
 from connector.kafka.produce.record_bytes import RecordBytes
 from connector.kafka.transactions import HeaderList, TransactionMessage
 from connector.records.avro_encoder import encode_row
-from connector.records.codec import frame, framed
+from connector.records.codec import frame
 from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Release
 from connector.watermarks.heartbeat_schedule import HeartbeatSchedule
 from connector.watermarks.lineage import Announcements
@@ -32,28 +32,12 @@ from connector.write_streams.rules import release_timestamp
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from connector.config.settings import RegistryConfig
-    from connector.kafka.topics import TopicFacts
     from connector.kafka.write_streams.queue import Job
     from connector.records.model import DataChange, Record
-    from connector.validation import Limits
 
 
-class Encoding:
-    """Encodes records for one topic.
-
-    `kafka_partitions` is the number of Kafka partitions. It may be increased.
-    """
-
-    def __init__(
-        self,
-        facts: TopicFacts,
-        registry: RegistryConfig | None,
-        limits: Limits,
-    ) -> None:
-        """Look up the schema if there is a registry. Raises `BrokerError`."""
-        self._bytes = RecordBytes(facts, registry, limits)
-        self.topic, self.kafka_partitions = facts.topic, facts.kafka_partitions
+class Encoding(RecordBytes):
+    """Encodes the messages of a session, or of a commit."""
 
     def row(
         self, change: DataChange, offset: int, server_time: int
@@ -63,17 +47,15 @@ class Encoding:
         Raises `InvalidChangeError` if it is too large or too old.
         """
         body, row = encode_row(change, offset, server_time, self.kafka_partitions)
-        value = frame(body, self._bytes.schema_id)
-        self._bytes.check_age(change)
-        self._bytes.check_size(change.row_key, value, [])
+        value = frame(body, self.schema_id)
+        self.check_age(change)
+        self.check_size(change.row_key, value, [])
         number = murmur2(change.row_key, self.kafka_partitions)
         return TransactionMessage(self.topic, change.row_key, value, number), row
 
     def everywhere(self, record: Record, headers: HeaderList) -> list[TransactionMessage]:
         """Return a control record for every Kafka partition. Raises as `row` does."""
-        value = framed(record, self.kafka_partitions, self._bytes.schema_id)
-        self._bytes.check_age(record)
-        self._bytes.check_size(CONTROL_KEY, value, headers)
+        value = self.checked(record, CONTROL_KEY, headers)
         return [
             TransactionMessage(self.topic, CONTROL_KEY, value, number, headers)
             for number in range(self.kafka_partitions)
@@ -96,18 +78,14 @@ class SessionPartitions:
         retention: int,
         interval_s: float,
     ) -> None:
-        self._session, self.entry, self._encoding = session, entry, encoding
+        self.entry, self._encoding = entry, encoding
         self.rows = stream_partition_of(session, entry.number)
         self._releases = release_partition_of(session, entry.number)
         self._announcements = Announcements(retention)
         self._epoch = ProducerEpoch(now_us())
         self._schedule = HeartbeatSchedule(interval_s)
-        self._reached = self._newest_row = 0
+        self.closed_to = self._newest_row = 0
         self._last_release = self._last_heartbeat = 0
-
-    @property
-    def closed_to(self) -> int:
-        return self._reached
 
     @property
     def heartbeats_at(self) -> float:
@@ -116,7 +94,7 @@ class SessionPartitions:
 
     def reached(self, timestamp: int, resume_token: bytes, now: float) -> None:
         """Register a position of the application. It is not before the last one."""
-        self._reached = timestamp
+        self.closed_to = timestamp
         self._schedule.reached(Heartbeat(self.rows, timestamp, resume_token), now)
 
     def before_rows(self, jobs: Iterable[Job]) -> list[TransactionMessage]:
@@ -171,7 +149,7 @@ class SessionPartitions:
         messages: list[TransactionMessage] = []
         for name in self.entry.announced:
             times = (
-                (self._reached, self._newest_row)
+                (self.closed_to, self._newest_row)
                 if name == self.rows
                 else (self._last_heartbeat, self._last_release)
             )

@@ -99,7 +99,6 @@ class Sender:
         """Queue a job, when there is space. Raises as `WriteStream.append` does."""
         with self.queue.changed:
             self.queue.wait_for_space(job, self.check_open)
-            self.check_open()
             self.queue.put(job, is_urgent=is_urgent)
 
     def start(self) -> None:

@@ -109,11 +109,6 @@ class WriteSession:
         self._sender.start()
         self._unwatch = watch(self, self._sender)
 
-    @property
-    def closed_to(self) -> int:
-        """The last position of `reached` (µs). Committed rows must be after it."""
-        return self._partitions.closed_to
-
     def stream(self, name: str, *, kind: StreamKind | str) -> WriteStream:
         """Open a write stream of this session, or continue it.
 
@@ -173,8 +168,8 @@ class WriteSession:
         self._encoding.everywhere(Heartbeat(self.stream_partition, timestamp, resume_token), [])
         with self._sender.calls, self._queue.changed:
             self._sender.check_open()
-            if timestamp < self.closed_to:
-                limit = f"at or after {self.closed_to}, which was reported before"
+            if timestamp < (closed_to := self._partitions.closed_to):
+                limit = f"at or after {closed_to}, which was reported before"
                 raise InvalidChangeError(Rule.HEARTBEAT_TIMESTAMP, "timestamp", limit, timestamp)
             self._partitions.reached(timestamp, resume_token, time.monotonic())
             self._queue.changed.notify_all()

@@ -140,7 +140,7 @@ class WriteStream:
             end, last = self.entry.end, self.entry.last
             start, now = end if offset is None else offset, now_us()
             messages, digest = self._encoded(rows, start, now, is_new=start == end)
-            placing = placing_of(end, last, offset, len(rows), lambda: digest)
+            placing = placing_of(end, last, offset, len(rows), digest)
             append = Append()
             if placing is Placing.REPEATED:
                 answer = AppendResult(start, len(rows), len(rows))

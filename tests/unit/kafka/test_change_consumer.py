@@ -1009,7 +1009,7 @@ def test_no_error_of_kafka_is_taken_for_a_lack_of_rights(event: int) -> None:
     is_about_rights = "AUTHORIZATION" in error.name() and "DELEGATION" not in error.name()
     kafka = KafkaConfig("127.0.0.1:1")
     for shown in (
-        group.unavailable(error, kafka, "g") or group.not_stored(error, "g"),
+        group.explain(error, kafka, "g", "read t"),
         group.not_stored(error, "g"),
         client.explain(error, kafka, "read t"),
     ):

@@ -32,7 +32,7 @@ def stub() -> Iterator[RegistryStub]:
 def test_the_schema_of_an_id_is_requested_once(stub: RegistryStub) -> None:
     stub.add(SCHEMA, 7)
     with RegistryClient(RegistryConfig(stub.url)) as client:
-        assert client.schemas([7, 7]) == {7: SCHEMA}
+        assert [client.schema(7), client.schema(7)] == [SCHEMA, SCHEMA]
     assert stub.requests == ["GET /schemas/ids/7"]
 
 
@@ -53,7 +53,7 @@ def test_referenced_schemas_are_read_with(stub: RegistryStub) -> None:
     stub.subjects = {"acme/extra": [1], "beat": [2]}
     beat = Heartbeat("p", 7)
     with RegistryClient(RegistryConfig(stub.url)) as client:
-        schemas = Schemas(client.schemas([3, 4]))
+        schemas = Schemas({number: client.schema(number) for number in (3, 4)})
     assert "GET /subjects/acme%2Fextra/versions/1?deleted=true" in stub.requests
     assert decode(framed(beat, 4, 3), schemas) == ChangeRecord(beat, 4)
     schema_text = decode(framed(beat, 4, 4), schemas)
@@ -66,7 +66,7 @@ def test_a_schema_that_is_not_avro_is_returned_as_its_kind(stub: RegistryStub, k
     """REC-11."""
     stub.add('syntax = "proto3";', 7, schemaType=kind)
     with RegistryClient(RegistryConfig(stub.url)) as client:
-        schema_text = decode(frame(b"body", 7), Schemas(client.schemas([7])))
+        schema_text = decode(frame(b"body", 7), Schemas({7: client.schema(7)}))
     assert isinstance(schema_text, Rejection)
     assert f"the schema 7 is of the kind {kind}, and is not an Avro schema" in schema_text.detail
 

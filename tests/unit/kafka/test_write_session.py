@@ -140,7 +140,7 @@ def test_a_flush_through_a_producer_has_its_time(session_kafka: KafkaConfig) -> 
         stream = session.stream("b", kind="buffered")
         stream.append(rows(stream, 0, 3))
         producer.send(Heartbeat("p", 2**51))
-        with producer.hold_release("p") as held:
+        with producer.hold_release() as held:
             assert held.commit_timestamp == 2**51 + 1
             assert stream.flush_rows(2, through=producer) == 2
         with producer.hold_release() as later:

@@ -49,9 +49,9 @@ def test_an_append_is_compared_with_the_end_and_the_last_append(
     offset: int | None, rows: int, digest: str, placing: Placing
 ) -> None:
     """WRS-7: the last append has the offsets 5 to 7. Only its rows can be compared."""
-    assert placing_of(8, LAST, offset, rows, lambda: digest) is placing
+    assert placing_of(8, LAST, offset, rows, digest) is placing
     if placing is Placing.DIFFERENT:
-        assert placing_of(8, None, offset, rows, lambda: digest) is Placing.REPEATED
+        assert placing_of(8, None, offset, rows, digest) is Placing.REPEATED
 
 
 def test_a_write_stream_expires_after_the_retention() -> None:
