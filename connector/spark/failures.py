@@ -31,11 +31,10 @@ from connector.errors.spark import (
 from connector.errors.tables import (
     concurrent_write,
     disk_full,
-    file_too_large,
     table_unreadable,
 )
 from connector.spark.jvm import GONE, is_any_live
-from connector.state.damage import FULL, TOO_LARGE, data_file_damaged
+from connector.state.damage import cause_of_full_disk, data_file_damaged
 from connector.state.store_errors import store_error
 
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
@@ -97,10 +96,8 @@ def _store_situation(text: str, what: str) -> ConnectorError | None:
     """The error of a store, a disk or a file."""
     if (error := store_error(text, f"The object store cannot be used for {what}")) is not None:
         return error
-    if _has(text, FULL):
-        return disk_full(what)
-    if TOO_LARGE in text:
-        return file_too_large(what)
+    if (cause := cause_of_full_disk(text)) is not None:
+        return disk_full(f"No more data can be written for {what}", cause)
     if (missing := _MISSING_FILE.search(text)) is not None:
         file = re.sub("^file:/+", "/", missing[1])
         table = _TABLE_OF_FILE.match(file)

@@ -15,7 +15,6 @@ from connector.errors.tables import (
     store_access_denied,
     store_busy,
     store_clock_different,
-    store_credentials_missing,
     store_credentials_refused,
     store_is_other_server,
     store_not_conditional,
@@ -99,10 +98,12 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> TableError |
     if _NO_BUCKET.search(text):
         return bucket_missing(problem, **fields)
     if _NO_CREDENTIALS.search(text):
-        return store_credentials_missing(problem, **fields)
+        cause = "No credentials of the object store were found"
+        return store_credentials_refused(problem, cause, **fields)
     if (refused := _CREDENTIALS.search(text)) is not None:
         reason = f"{refused[0]}{_MEANS.get(refused[0], '')}"
-        return store_credentials_refused(problem, reason, **fields)
+        cause = f"The object store refuses the credentials: {reason}"
+        return store_credentials_refused(problem, cause, **fields)
     return store_access_denied(problem, **fields) if _DENIED.search(text) else None
 
 
