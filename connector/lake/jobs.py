@@ -75,18 +75,12 @@ class History:
         self,
         table: str,
         *,
-        since: int = 0,
         limit: int | None = None,
         kinds: Collection[JobKind] = tuple(JobKind),
     ) -> list[Job]:
-        """The jobs of a table, of some kinds, that ended at or after `since` (microseconds), the
-        newest first.
-        """
+        """The jobs of a table, of some kinds, the newest first."""
         wanted = ", ".join(quoted(kind.value) for kind in kinds)
-        condition = (
-            f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY'
-            " ended_at DESC"
-        )
+        condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) ORDER BY ended_at DESC'
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
         return [self._job(row) for row in rows]
 
@@ -124,11 +118,9 @@ class History:
             for row in select(self._jobs, condition, "ended_at - started_at AS duration")
         ]
 
-    def cuts(self, stream: str, *, since: int = 0) -> list[CutRecord]:
-        """The cuts of a stream that were recorded at or after `since` (microseconds), the newest
-        first.
-        """
-        return self._cuts_where(f"stream = {quoted(stream)} AND recorded_at >= {since}")
+    def cuts(self, stream: str) -> list[CutRecord]:
+        """The cuts of a stream, the newest first."""
+        return self._cuts_where(f"stream = {quoted(stream)}")
 
     def newest_cut(self, stream: str) -> CutRecord | None:
         """The newest cut of a stream. None: no cut was recorded."""

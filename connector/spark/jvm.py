@@ -97,16 +97,12 @@ def check_live(spark: SparkSession) -> None:
         raise argument_invalid(
             "spark", spark, "a pyspark.sql.SparkSession, and not one of Spark Connect"
         )
-    if has_ended(spark):
+    if _is_stopped(spark.sparkContext):
         raise session_ended("The Spark session cannot be used")
 
 
-def has_ended(spark: SparkSession) -> bool:
-    """Whether the session was stopped, or its JVM does not answer."""
-    return _is_stopped(spark.sparkContext)
-
-
 def _is_stopped(context: SparkContext) -> bool:
+    """Whether the session of the context was stopped, or its JVM does not answer."""
     if context._jsc is None:
         return True
     try:

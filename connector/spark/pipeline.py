@@ -137,7 +137,7 @@ class Pipeline:
         table = self._tables[name]
         maintained = Maintained(
             new_commits=table.new_commits,
-            oldest_commit_at=table.oldest_commit_at,
+            oldest_commit_at=table.log.oldest_commit_at,
             compact=lambda: table.compact(partial(self._applies.between, name)),
             clean=partial(self._clean_table, stream, name),
             clean_log=partial(self._clean_table_log, stream, name),
@@ -151,8 +151,8 @@ class Pipeline:
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
         maintained = Maintained(
-            new_commits=ingest.changelog.new_commits,
-            oldest_commit_at=ingest.changelog.oldest_commit_at,
+            new_commits=ingest.changelog.log.new_commits,
+            oldest_commit_at=ingest.changelog.log.oldest_commit_at,
             compact=ingest.compact,
             clean=partial(self._clean_changelog, stream),
             clean_log=partial(self._clean_changelog_log, stream),
@@ -204,7 +204,7 @@ class Pipeline:
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
         versions = {
-            table: self._tables[table].version_at(before) for table in self._tables_of(stream)
+            table: self._tables[table].log.version_at(before) for table in self._tables_of(stream)
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
         self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
@@ -247,7 +247,7 @@ class Pipeline:
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
         kept_s = self._config.streams[stream].retention.file_s + LOG_BEYOND_S
-        self._streams[stream].changelog.clean_log(now - kept_s * 1_000_000)
+        self._streams[stream].changelog.log.clean(now - kept_s * 1_000_000)
 
     def _step(self, what: str, step: str) -> None:
         self._on_step(f"{what}: {step}")

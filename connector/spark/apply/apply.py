@@ -32,7 +32,6 @@ from connector.spark.apply.statistics import (
     FlatChanges,
     analyze,
     check_changelog,
-    statistics_of,
     unapplied,
 )
 from connector.spark.sql import constant
@@ -160,7 +159,8 @@ def _apply_few(
         return None
     on_step("letters published")
     to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
-    selection = _Selection(statistics_of(merged), to_batch)
+    statistics = BatchStatistics(merged.changes, merged.has_residual, merged.highest)
+    selection = _Selection(statistics, to_batch)
     after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
     if merged.tombstones:
         table.commit_tombstones(merged.tombstones, before)

@@ -15,7 +15,6 @@ from connector.spark.sql import constant
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
-from connector.state.apply_level import Merged
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 
@@ -30,14 +29,14 @@ class BatchStatistics:
     """
 
     changes: int
-    unreadable: int
-    may_remove: int
     has_residual: bool
-    all_plain: bool
-    all_whole: bool
-    buckets: tuple[int, ...]
-    all_newer: bool
     highest: int
+    unreadable: int = 0
+    may_remove: int = 0
+    all_plain: bool = False
+    all_whole: bool = False
+    buckets: tuple[int, ...] = ()
+    all_newer: bool = False
 
     def overwrites_rows(self, before: TableState) -> bool:
         """Whether the stored state of the rows no longer matters."""
@@ -46,21 +45,6 @@ class BatchStatistics:
     def is_all_newer(self, before: TableState) -> bool:
         """Whether only the visible values of the stored rows matter."""
         return self.all_newer and not self.has_residual and not before.has_residual
-
-
-def statistics_of(merged: Merged) -> BatchStatistics:
-    """The statistics of changes that were merged without Spark, as the table state needs them."""
-    return BatchStatistics(
-        changes=merged.changes,
-        unreadable=0,
-        may_remove=0,
-        has_residual=merged.has_residual,
-        all_plain=False,
-        all_whole=False,
-        buckets=(),
-        all_newer=False,
-        highest=merged.highest,
-    )
 
 
 def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None) -> None:

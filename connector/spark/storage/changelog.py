@@ -44,7 +44,6 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.commits import user_metadata
 from connector.state.damage import reading
-from connector.state.maintenance_schedule import CommitCount
 from connector.state.stream_progress import FreshnessFile, Progress
 from connector.stored import to_stored
 from connector.warehouse import (
@@ -146,7 +145,7 @@ class Changelog(ChangelogReader):
         columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
         selected = rows.selectExpr(*columns)
         before = self._stored_in() or self._create(selected, batch)
-        with reading(self._path):
+        with reading(self.path):
             newest = LoggedBatch.from_json(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
@@ -192,7 +191,7 @@ class Changelog(ChangelogReader):
             transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
         newest = self.newest()
         if newest is None:
-            raise changelog_removed(self._path, batch.ingest_batch)
+            raise changelog_removed(self.path, batch.ingest_batch)
         if (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise self._written_by_another(batch.ingest_batch)
         if settled is not None:
@@ -234,7 +233,7 @@ class Changelog(ChangelogReader):
         text = json.dumps(frontier, separators=(",", ":"))
         if len(text) <= _FRONTIER_IN_METADATA:
             return {"progress": progress.to_json(), "frontier": frontier}
-        row = self._spark.range(1).select(
+        row = self.spark.range(1).select(
             F.lit("frontier").alias("kind"),
             F.expr(f"{constant(progress.ingest_batch, 'int(id)')}").alias("ingest_batch"),
             F.lit(text).alias("frontier"),
@@ -249,7 +248,7 @@ class Changelog(ChangelogReader):
             " stream_partition string"
         )
         ranges = "array(named_struct('stream', stream, 'first', first, 'upto', upto))"
-        return literal_rows(self._spark, released, schema).selectExpr(
+        return literal_rows(self.spark, released, schema).selectExpr(
             "'released' AS kind",
             f"{batch}L AS ingest_batch",
             "timestamp_micros(committed) AS commit_timestamp",
@@ -263,7 +262,7 @@ class Changelog(ChangelogReader):
         return explained(f"stream {self._stream}")
 
     def _begin(self, kind: str) -> Transaction:
-        return Transaction(self._spark, self._path, self._app_id(kind))
+        return Transaction(self.spark, self.path, self._app_id(kind))
 
     def _app_id(self, kind: str) -> str:
         return f"lowmark/{self._stream}/{kind}"
@@ -276,7 +275,7 @@ class Changelog(ChangelogReader):
         assert stored is not None
         text = FreshnessFile(str(stored["topic_id"]), asked.at, asked.ends).to_text()
         with self._explained():
-            write_text(self._spark, self._freshness_path, text)
+            write_text(self.spark, self._freshness_path, text)
         self._freshness_file = text
 
     def update_progress(self, progress: Progress) -> None:
@@ -313,19 +312,7 @@ class Changelog(ChangelogReader):
             {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         )
         with self._explained():
-            set_properties(
-                self._spark, self._path, retention_properties(self._retention_s), metadata
-            )
-
-    def new_commits(self) -> list[CommitCount]:
-        """The number of files that commits added to and removed from the changelog since the last
-        call.
-        """
-        return self._log.new_commits()
-
-    def oldest_commit_at(self) -> int:
-        """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_commit_at()
+            set_properties(self.spark, self.path, retention_properties(self._retention_s), metadata)
 
     def rewrite(self) -> Rewritten | None:
         """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth
@@ -334,7 +321,7 @@ class Changelog(ChangelogReader):
         if self._stored_in() is None:
             return None
         with self._explained():
-            return rewrite(self._spark, self._path, is_log=True)
+            return rewrite(self.spark, self.path, is_log=True)
 
     def commit_rewritten(self, rewritten: Rewritten) -> None:
         """Replace old files by new ones, in one commit with the metadata of the newest one. Call it
@@ -342,7 +329,7 @@ class Changelog(ChangelogReader):
         """
         with self._explained():
             app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
-            rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
+            rewritten.commit(self.log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
         """Remove files that are only needed for versions older than the retention (TBL-23). Ingest
@@ -350,15 +337,11 @@ class Changelog(ChangelogReader):
         """
         if self._stored_in() is None:
             return Work()
-        before = bytes_on_disk(self._spark, self._path)
+        before = bytes_on_disk(self.spark, self.path)
         with self._explained():
-            removed = clean(self._spark, self._path)
-        after = bytes_on_disk(self._spark, self._path)
-        return Work(removed, max(0, before - after), size_in_bytes(self._spark, self._path), after)
-
-    def clean_log(self, before: int) -> None:
-        """Remove log files that are only needed for versions before `before` (microseconds)."""
-        self._log.clean(before)
+            removed = clean(self.spark, self.path)
+        after = bytes_on_disk(self.spark, self.path)
+        return Work(removed, max(0, before - after), size_in_bytes(self.spark, self.path), after)
 
     def trim(self, covered: int, *, before: int) -> int:
         """Delete changes and control records of old batches, up to the batch `covered`.
@@ -407,10 +390,8 @@ class Changelog(ChangelogReader):
             },
         }
         with self._explained():
-            session = metadata_session(self._spark, user_metadata(metadata))
-            DeltaTable.forPath(session, self._path).delete(
-                f"ingest_batch <= {to}L AND {is_removed}"
-            )
+            session = metadata_session(self.spark, user_metadata(metadata))
+            DeltaTable.forPath(session, self.path).delete(f"ingest_batch <= {to}L AND {is_removed}")
         return int(to)
 
     def expire(self, *, before: int) -> int:
@@ -432,9 +413,9 @@ class Changelog(ChangelogReader):
             return 0
         stored = {**(self._stored_in() or {}), "commit": "expired", "progress": after.to_json()}
         with self._explained():
-            session = metadata_session(self._spark, user_metadata(stored))
+            session = metadata_session(self.spark, user_metadata(stored))
             payload = dict.fromkeys(PAYLOAD, F.lit(None))
-            DeltaTable.forPath(session, self._path).update(
+            DeltaTable.forPath(session, self.path).update(
                 is_expired, {**payload, "kind": F.lit("expired")}
             )
         return count
@@ -478,8 +459,8 @@ class Changelog(ChangelogReader):
         }
         with self._explained():
             create_table(
-                self._spark,
-                self._path,
+                self.spark,
+                self.path,
                 rows._jdf.schema().asNullable(),
                 properties,
                 begun,

@@ -77,31 +77,21 @@ class ChangelogReader:
     """The changelog of one stream at `path`."""
 
     def __init__(self, spark: SparkSession, path: str, stream: str) -> None:
-        self._spark, self._path, self._stream = spark, path, stream
-        self._log = DeltaLog(spark, path)
+        self.spark, self.path, self._stream = spark, path, stream
+        self.log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
         self._freshness_file: str | None = None
 
     @property
-    def path(self) -> str:
-        """The folder of the changelog."""
-        return self._path
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session that reads and writes it."""
-        return self._spark
-
-    @property
     def _freshness_path(self) -> str:
-        return paths.freshness_beside(self._path)
+        return paths.freshness_beside(self.path)
 
     def newest(self) -> LoggedBatch | None:
         """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
         changelog of this stream.
         """
         stored = self._stored_in()
-        with reading(self._path):
+        with reading(self.path):
             return None if stored is None else LoggedBatch.from_json(stored)
 
     def trimmed_below(self) -> int:
@@ -119,17 +109,17 @@ class ChangelogReader:
         if stored is None:
             return Progress()
         frontier = self._frontier_of(stored) if with_frontier else None
-        with reading(self._path):
+        with reading(self.path):
             progress = stored["progress"]
             if frontier is None:
                 frontier = Frontier(low_watermark=progress["low_watermark"])
             # The process that writes the file knows it. Every other process reads it.
-            file = self._freshness_file or read_text(self._spark, self._freshness_path)
+            file = self._freshness_file or read_text(self.spark, self._freshness_path)
             return with_freshness_file(Progress.from_json(progress, frontier), stored, file)
 
-    def rows(self, *, pinned: bool = False) -> DataFrame:
-        """One row for each Kafka record that was read. `pinned` is as in `changes`."""
-        return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
+    def rows(self) -> DataFrame:
+        """One row for each Kafka record that was read."""
+        return self._rows_and_frontiers().where(F.col("slot") > FRONTIER_SLOT)
 
     def visible_rows(self) -> DataFrame:
         """`rows` of the present version, and the released rows as changes (WRS-22)."""
@@ -145,8 +135,8 @@ class ChangelogReader:
 
         Compaction and trimming add no rows, and remove none that the stream has not read yet.
         """
-        reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
-        return reader.load(self._path).where(F.col("slot") > FRONTIER_SLOT)
+        reader = self.spark.readStream.format("delta").option("skipChangeCommits", "true")
+        return reader.load(self.path).where(F.col("slot") > FRONTIER_SLOT)
 
     def of_source(self, source: str) -> Column:
         """Whether a row is a change of a source table. Only the files of its slot are read."""
@@ -190,11 +180,9 @@ class ChangelogReader:
         """
         if self._has_released(after):
             return None
-        newest, slot = self._log.newest(), str(table_slot(source))
+        newest, slot = self.log.newest(), str(table_slot(source))
         named, count = list[str](), 0
-        for commit in islice(
-            self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
-        ):
+        for commit in islice(self.log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
             metadata = commit.stored
             if metadata is not None and metadata["ingest_batch"] <= after:
                 break
@@ -211,9 +199,9 @@ class ChangelogReader:
             return None
 
         def rows() -> DataFrame:
-            log = log_of(self._spark, self._path)
-            added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
-            rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            log = log_of(self.spark, self.path)
+            added = scala_list(self.spark, map(delta(self.spark).actions.Action.fromJson, named))
+            rows = Files(self.spark, log, log.unsafeVolatileSnapshot(), added).rows()
             return rows.where((F.col("table") == source) & (F.col("kind") == "change"))
 
         return Recent(tuple(named), count, rows)
@@ -222,15 +210,15 @@ class ChangelogReader:
         """The files with the rows of the newest batch, as actions of Delta. They may have rows of
         other batches, too. No row of the newest batch is marked as deleted.
         """
-        newest = self._log.newest()
-        commits = self._log.back_from(newest.version if newest else -1)
+        newest = self.log.newest()
+        commits = self.log.back_from(newest.version if newest else -1)
         for commit in islice(commits, _RECENT_COMMITS):
             stored = commit.stored
             if stored is None or commit.removed or stored["ingest_batch"] != ingest_batch:
                 break
             if stored["commit"] in ("batch", "closed_partitions"):
                 return commit.added
-        actions = all_files(self._spark, self._path).actions()
+        actions = all_files(self.spark, self.path).actions()
         return tuple(action for action in actions if _may_have(action, ingest_batch))
 
     def _has_released(self, after: int) -> bool:
@@ -238,25 +226,25 @@ class ChangelogReader:
         stored = self._stored_in()
         if stored is None:
             return False
-        with reading(self._path):
+        with reading(self.path):
             releases = stored["progress"].get("releases", {})
             return from_stored(int, releases.get("released_to", 0)) > after
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
-        reader = self._spark.read.format("delta")
-        if pinned and (newest := self._log.newest()) is not None:
+        reader = self.spark.read.format("delta")
+        if pinned and (newest := self.log.newest()) is not None:
             reader = reader.option("versionAsOf", newest.version)
-        return reader.load(self._path)
+        return reader.load(self.path)
 
     def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
-        with reading(self._path):
+        with reading(self.path):
             ingest_batch = int(stored["progress"]["ingest_batch"])
         # `_frontier` is read once, because another thread may change it.
         cached = self._frontier
         if cached[0] != ingest_batch:
             frontier = stored.get("frontier")
             row = self._frontier_row(ingest_batch) if frontier is None else ""
-            with reading(self._path):
+            with reading(self.path):
                 frontier = json.loads(row) if frontier is None else frontier
                 self._frontier = cached = (ingest_batch, Frontier.from_json(frontier))
         return cached[1]
@@ -265,15 +253,15 @@ class ChangelogReader:
         of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
         row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
         if row is None:
-            raise frontier_missing(self._path, self._stream, ingest_batch)
+            raise frontier_missing(self.path, self._stream, ingest_batch)
         return str(row["frontier"])
 
     def _stored_in(self) -> Mapping[str, Any] | None:
-        commit = self._log.newest()
+        commit = self.log.newest()
         if commit is None:
-            self._log.check_missing()
+            self.log.check_missing()
             return None
-        check_owner(self._path, "stream", self._stream, commit.stored, commit.description)
+        check_owner(self.path, "stream", self._stream, commit.stored, commit.description)
         return commit.stored
 
 

@@ -117,23 +117,16 @@ class DeltaLog(Commits):
     def properties(self) -> Mapping[str, str]:
         """The properties of the table's newest version, as Delta stores them. There must be a
         table.
-        """
-        return self._metadata()[0]
 
-    def columns(self) -> list[str]:
-        """The names of the columns of the table's newest version. There must be a table."""
-        return self._metadata()[1]
-
-    def _metadata(self) -> tuple[dict[str, str], list[str]]:
-        """The properties and columns of the newest version. They are in the checksum beside a
-        commit. If there is no checksum, or a damaged one, they come from Delta's own state of the
-        log. No SQL is run, because the first query of a process takes seconds.
+        They are in the checksum beside a commit. If there is no checksum, or a damaged one, they
+        come from Delta's own state of the log. No SQL is run, because the first query of a process
+        takes seconds.
         """
         checksum = self._text_of(f"{max(self._versions()):020}.crc")
         with suppress(ValueError, LookupError, TypeError, AttributeError):
-            return _metadata_in(json.loads(checksum)["metadata"])  # type: ignore[arg-type]
+            return dict(json.loads(checksum)["metadata"].get("configuration", {}))  # type: ignore[arg-type]
         action = str(newest_snapshot(self._spark, self._located).metadata().json())
-        return _metadata_in(json.loads(action)["metaData"])
+        return dict(json.loads(action)["metaData"].get("configuration", {}))
 
     def new_commits(self) -> list[CommitCount]:
         """The file counts of the commits that `newest` has read since the last call. The first call
@@ -236,12 +229,6 @@ class DeltaLog(Commits):
 
 def _is_missing(error: Py4JJavaError) -> bool:
     return "FileNotFoundException" in str(error.java_exception.getClass().getName())
-
-
-def _metadata_in(action: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """The properties and the names of the columns in Delta's action."""
-    columns = json.loads(action["schemaString"])["fields"]
-    return dict(action.get("configuration", {})), [column["name"] for column in columns]
 
 
 def _versions_in(names: Iterable[str]) -> list[int]:

@@ -46,7 +46,7 @@ from connector.spark.storage.maintenance import (
 )
 from connector.spark.storage.tombstones import Tombstones, tombstones_state
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
-from connector.state.commits import Commit, user_metadata
+from connector.state.commits import user_metadata
 from connector.state.damage import check_owner, reading
 from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
 from connector.state.table_state import TableState
@@ -98,7 +98,7 @@ class Table:
         self._folder = path
         self.path = paths.data(path)
         self._definition = definition
-        self._log = DeltaLog(spark, self.path)
+        self.log = DeltaLog(spark, self.path)
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
@@ -123,11 +123,7 @@ class Table:
         Raises `TableError` if it is not a commit of lowmark. Raises `WriterConflictError` if the
         table was rebuilt since it was opened, because its columns may differ.
         """
-        commit, table_state = self._newest()
-        return commit.version, table_state
-
-    def _newest(self) -> tuple[Commit, TableState]:
-        commit = self._log.newest()
+        commit = self.log.newest()
         stored, description = (commit.stored, commit.description) if commit else (None, "")
         check_owner(self.path, "table", self._definition.name, stored, description)
         assert commit is not None
@@ -136,7 +132,7 @@ class Table:
             table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
             raise table_rebuilt(self._definition.name)
-        return commit, table_state
+        return commit.version, table_state
 
     def table_state(self) -> TableState:
         """The table state of the newest commit. Raises as `newest`."""
@@ -357,26 +353,18 @@ class Table:
         """The number of files that commits added to and removed from the table and its tombstone
         table since the last call.
         """
-        return [*self._log.new_commits(), *self.tombstones.log.new_commits()]
-
-    def oldest_commit_at(self) -> int:
-        """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_commit_at()
-
-    def version_at(self, at: int) -> int | None:
-        """The version that was the newest one at a time (microseconds). None: not known."""
-        return self._log.version_at(at)
+        return [*self.log.new_commits(), *self.tombstones.log.new_commits()]
 
     def superseded_at(self, version: int) -> int | None:
         """When the version after this one was committed. None: there is no such version. 0: no
         longer known.
         """
-        commit = self._log.at(version + 1)
+        commit = self.log.at(version + 1)
         return (
             commit.committed_at
             if commit is not None
             else None
-            if version >= self._newest()[0].version
+            if version >= self.newest()[0]
             else 0
         )
 
@@ -400,7 +388,7 @@ class Table:
     def _replace_files(self, rewritten: Rewritten) -> Work:
         # The newest commit must be one of lowmark, and may differ only in its files.
         return rewritten.commit(
-            self._log,
+            self.log,
             [self._app_id],
             lambda _: self.table_state().to_json(self._definition.name),
             self.layout.keys,
@@ -434,7 +422,7 @@ class Table:
         """Remove log files that are only needed for versions before `before` (microseconds), except
         `kept_versions`.
         """
-        self._log.clean(before, kept_versions)
+        self.log.clean(before, kept_versions)
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
 
@@ -448,11 +436,11 @@ class Table:
         )
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
-        if self._log.newest() is None:
-            self._log.check_missing()
+        if self.log.newest() is None:
+            self.log.check_missing()
             if (layout := self._create()) is not None:
                 return layout
-        properties = properties or self._log.properties()
+        properties = properties or self.log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.table_state()
         existing, ids = from_properties(properties)
@@ -489,7 +477,7 @@ class Table:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
         with self._explained():
-            self._log.forget_beginning()
+            self.log.forget_beginning()
             is_new = create_table(
                 self._spark,
                 self.path,
