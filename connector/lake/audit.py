@@ -103,9 +103,7 @@ class Logged:
     _delta: DeltaTable
 
     def steps(self) -> Iterator[Mapping[int, Sequence[Run]]]:
-        """The offsets in the changelog, a few batches at a time: the runs of each Kafka partition,
-        disjoint within a step.
-        """
+        """The logged offsets, a few batches at a time: the runs of each Kafka partition."""
         for of_step in self._conditions():
             rows = query_rows(self._delta, _RUNS.format(batches=of_step))
             yield {
@@ -114,9 +112,7 @@ class Logged:
             }
 
     def write_streams(self) -> dict[str, WriteStreamAudit]:
-        """The offsets of the write streams in the changelog, by name. The memory has only their
-        ranges.
-        """
+        """The offsets of the write streams in the changelog, by name, as ranges."""
         audits: dict[str, WriteStreamAudit] = {}
         none = WriteStreamAudit(is_whole=not self._trimmed_to)
         for of_step in self._conditions():
@@ -137,9 +133,7 @@ class Logged:
             yield of_step
 
     def rejected(self, after: int) -> Iterator[tuple[str, bytes]]:
-        """The dead-letter id and `audit.digest` of each rejected row after batch `after` whose dead
-        letters are published.
-        """
+        """The id and `audit.digest` of each rejected row after `after` with a published letter."""
         for letter_id, key, value, headers in query_rows(
             self._delta, _REJECTED.format(after=after, to=self.settled_batch)
         ):
@@ -186,9 +180,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
 
 def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
-    """The metadata of the stream's newest commit, and the number of later commits by other
-    programs.
-    """
+    """The metadata of the stream's newest commit, and the number of foreign commits since."""
     for commit in commits_of(delta).of_lowmark(delta.version()):
         if commit.stored is not None and commit.stored.get("stream") == stream:
             return commit.stored, delta.version() - commit.version
@@ -245,9 +237,7 @@ class AuditLog:
         self._add("empty", results, 0, now)
 
     def letters(self) -> tuple[int, tuple[Position, ...]]:
-        """The last batch whose dead letters were found (0: none), and the last records of the
-        dead-letter topic that need not be read again.
-        """
+        """The last batch whose dead letters were found (0: none), and where to read on."""
         of_changelog = (
             f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id ="
             f" {quoted(self.changelog_id)}"

@@ -106,9 +106,7 @@ def visible_changes(
 
 
 def _has_released(changelog: PlainTable) -> bool:
-    """Whether some rows were released. It is not known if the newest commit is not one of
-    lowmark.
-    """
+    """Whether some rows may have been released."""
     if not changelog.stored:
         return True
     with reading(changelog.path):
@@ -188,9 +186,7 @@ def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[L
 
 
 def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecord]:
-    """The rejected records with this Kafka key, and all records that were rejected because of their
-    Kafka key. Raises `TableError`.
-    """
+    """The rejected records with this Kafka key, and all with the reason `KEY_MISMATCH`."""
     for row in changelog.query(_REJECTED.format(key=bytes_literal(row_key))):
         position, letter_id, reason, rule, key, value = row[_COORDINATE_COLUMNS:]
         yield RejectedRecord(

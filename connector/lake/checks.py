@@ -52,9 +52,7 @@ def opened(path: str, version: int | None = None) -> DeltaTable:
 
 
 def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
-    """The Delta table at a path. None: there is no table. Raises `TableError` if it cannot be read,
-    or only its log is missing.
-    """
+    """The Delta table at a path. None: there is no table. Raises `TableError`."""
     with explaining(path, "read"):
         from deltalake.exceptions import TableNotFoundError
 
@@ -205,9 +203,7 @@ def check_log(
 
 
 class _Sizes(Mapping[str, int]):
-    """The sizes of the files in a folder by name. Only those that are looked at cost a call of the
-    operating system: a log can have 100,000 files.
-    """
+    """The sizes of files by name, each looked up when asked: a log can have 100,000 files."""
 
     def __init__(self, files: Mapping[str, os.DirEntry[str]]) -> None:
         self._files = files
@@ -274,9 +270,7 @@ def table_error(
 
 @contextmanager
 def explaining(path: str, use: str) -> Iterator[None]:
-    """Raise `TableError` instead of an error of deltalake or of files: the table at a path cannot
-    be `use`, for example "read".
-    """
+    """Raise `TableError` for an error of deltalake or of files: the table cannot be `use`."""
     try:
         from deltalake.exceptions import DeltaError
     except ImportError as error:

@@ -180,9 +180,7 @@ class Registers:
         )
 
     def merged(self, writes: Sequence[Writes], uneven: Flags, horizon: int | None) -> MergedRows:
-        """The newest write of each register of the rows, without those that `uneven` marks.
-        Deletions below the `horizon` are forgotten.
-        """
+        """The newest write of each register of even rows, without deletions below the `horizon`."""
         columns, width, rows = len(self._columns), self._width, len(uneven)
         every = _joined(writes, width)
         rank, example = _ranked(every.orders)
@@ -293,9 +291,7 @@ def _typed(column: Column, values: pa.Array) -> pa.Array:
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:
-    """A line of `_ORDER` for each position. The rank is that of `changes`, if it is not beside the
-    position.
-    """
+    """A line of `_ORDER` for each position. The rank is beside the position, or in `changes`."""
 
     def rank(name: str) -> Any:
         if changes is None:

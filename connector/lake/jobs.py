@@ -42,9 +42,7 @@ MAX_JOBS: Final = 50_000
 
 
 class History:
-    """The jobs and cuts of a warehouse. Every method raises `TableError` if the history cannot be
-    written or read.
-    """
+    """The jobs and cuts of a warehouse. Every method raises `TableError`."""
 
     def __init__(self, warehouse: str) -> None:
         self._jobs = paths.jobs(warehouse)
@@ -85,9 +83,7 @@ class History:
         return [self._job(row) for row in rows]
 
     def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
-        """The newest job of each kind of maintenance, of a table or of a stream's changelog
-        (JOB-1).
-        """
+        """The newest job of each kind of maintenance, of a table or a changelog (JOB-1)."""
         owner = _owner_condition(table, stream)
         newest = {}
         for kind in MAINTENANCE:
@@ -97,18 +93,14 @@ class History:
         return newest
 
     def last_clean_up(self, table: str, stream: str) -> int | None:
-        """When the last successful clean-up of a table began. If `table` is empty, that of the
-        stream's changelog. None: not known.
-        """
+        """When the last successful clean-up of a table or a stream's changelog began, if known."""
         owner = _owner_condition(table, stream)
         condition = f"{owner} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
         rows = select(self._jobs, condition, "max(started_at) AS newest")
         return rows[0]["newest"] if rows else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
-        """The duration of each successful apply of a table that ended at or after `since`
-        (microseconds).
-        """
+        """The duration of each successful apply of a table since then, in microseconds."""
         condition = (
             f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND"
             f" ended_at >= {since}"
@@ -132,9 +124,7 @@ class History:
     def forget_cuts(
         self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None
     ) -> None:
-        """Remove the cuts of a stream that name a table in a version below that in `oldest`, except
-        the cut `but` (TBL-23).
-        """
+        """Remove the cuts of a stream with a version below `oldest`, except `but` (TBL-23)."""
         old = [
             cut
             for cut in self.cuts(stream)

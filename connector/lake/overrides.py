@@ -78,15 +78,11 @@ class Overrides:
         self._warehouse, self._settings = warehouse, paths.overrides(warehouse)
 
     def bounds(self) -> dict[str, int]:
-        """The staleness overrides in seconds, by table. They have priority over the
-        configuration.
-        """
+        """The staleness overrides in seconds, by table."""
         return bounds_at(self._settings, self._newest(self._settings))
 
     def paces(self) -> dict[str, int]:
-        """The overrides of the time between two applies in seconds, by table. They have priority
-        over the configuration (JOB-2).
-        """
+        """The overrides of the time between two applies in seconds, by table (JOB-2)."""
         metadata = self._newest(self._settings)
         check_requests(self._settings, metadata, "max_staleness_s")
         with reading(self._settings):

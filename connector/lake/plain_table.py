@@ -42,30 +42,22 @@ class PlainTable:
     _delta: DeltaTable
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows, in no particular order, each as a tuple of the columns in `types`. A map is a
-        list of pairs.
-        """
+        """The rows, in no order, as tuples of the columns in `types`. A map is a list of pairs."""
         yield from self.select(self.types)
 
     def select(
         self, columns: Iterable[str], where: str = "true", *internal: str
     ) -> Iterator[tuple[Any, ...]]:
-        """These columns of the rows for which an SQL condition is true, as in `rows`. Internal
-        columns follow them.
-        """
+        """These columns of the rows for which the SQL is true, as in `rows`, then internal ones."""
         selected = [*(_selected(name, self.types[name]) for name in columns), *internal]
         yield from self.query(f"SELECT {', '.join(selected)} FROM t WHERE {where}")  # noqa: S608, names are quoted
 
     def query(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """The result of an SQL query of `t`, which is this table. Raises `TableError` if the table
-        cannot be read.
-        """
+        """The result of an SQL query of `t`, which is this table. Raises `TableError`."""
         return query_rows(self._delta, query)
 
     def commits(self) -> Iterator[Commit]:
-        """The commits up to this version that the log still has, the newest first. Raises
-        `TableError` if the log cannot be read.
-        """
+        """The commits up to this version, the newest first, as far as the log has them."""
         try:
             yield from commits_of(self._delta).back_from(self.version)
         except OSError as error:
@@ -87,9 +79,7 @@ class PlainTable:
 
 
 def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
-    """The result of an SQL query of `t`, the table, as Arrow batches. Raises `TableError` if the
-    table cannot be read.
-    """
+    """The result of an SQL query of `t`, the table, as Arrow batches. Raises `TableError`."""
     from deltalake import QueryBuilder
 
     try:
@@ -137,9 +127,7 @@ def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
 
 
 def commits_of(delta: DeltaTable) -> Commits:
-    """The commits of a table, read from their files: deltalake would list the whole log several
-    times for the newest one.
-    """
+    """The commits of a table. For the newest one, deltalake would list the whole log."""
     path = _path_of(delta)
     return Commits(path, reader_of(f"{path}/_delta_log"))
 

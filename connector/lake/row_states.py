@@ -72,9 +72,7 @@ class RowStates:
         self.table_state.check_changelog(definition.name, batch, changelog_id)
 
     def states_of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
-        """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
-        cannot read has no row.
-        """
+        """The state of each of these rows: `EMPTY` for an unknown row, or an unreadable key."""
         return self.with_pending(self.applied(row_keys))
 
     def applied(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
@@ -136,9 +134,7 @@ class RowStates:
         return canonical(self.definition, StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
-        """The states from ingested changes that may not be applied yet. If a change is applied
-        already, its state adds nothing.
-        """
+        """The states from ingested changes. Those of changes that are applied add nothing."""
         if self.changelog is None:
             return
         keys = ", ".join(bytes_literal(row_key) for row_key in row_keys)

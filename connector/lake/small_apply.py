@@ -116,9 +116,7 @@ def _merge(task: SmallApply) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows as the files have them, with their bucket. `tombstones` has the time of the newest
-    deletion of each row instead of values.
-    """
+    """Rows as the files have them, with their bucket. `tombstones` have `_NEWEST`, no values."""
 
     live: pa.Table
     tombstones: pa.Table
@@ -185,9 +183,7 @@ def _bucket_of(add: Add) -> str | None:
 
 
 def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, int | None]:
-    """The changes of the source table that are below the low watermark and not merged yet, and the
-    oldest batch with a change that is not below it.
-    """
+    """The new changes below the low watermark, and the oldest batch with a change above it."""
     definition, before = task.definition, task.before
     tables: list[pa.Table] = []
     files, deferred, entries, size = files_at(task.changelog), list[int](), 0, 0

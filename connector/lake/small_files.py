@@ -319,9 +319,7 @@ def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
 
 
 def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[str, dict[str, Any]]:
-    """Write vectors by name into one file of the table. Returns their descriptors. Without vectors,
-    there is no file.
-    """
+    """Write vectors by name into one file of the table, if there are some. Returns descriptors."""
     if not vectors:
         return {}
     id_ = uuid.uuid4()

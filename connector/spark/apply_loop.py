@@ -250,9 +250,7 @@ class Applies:
                 future.add_done_callback(lambda _: self._wake.set())
 
     def _settle_all(self, threads: ThreadPoolExecutor) -> None:
-        """Wait for all applies in flight and record the results. The error of a table is raised
-        after all others have ended.
-        """
+        """Wait for all applies in flight and record the results. Then the first error is raised."""
         failed: TableError | None = None
         while self._under_way:
             wait(self._under_way, return_when="FIRST_COMPLETED")
@@ -267,9 +265,7 @@ class Applies:
             raise failed
 
     def _cancel(self, threads: ThreadPoolExecutor) -> None:
-        """Let no apply begin any more, also none that has a thread and waits for its turn, and wait
-        for those in flight.
-        """
+        """Let no apply begin any more, also none that has a thread. Wait for those in flight."""
         self._entry.close()
         threads.shutdown(cancel_futures=True)
 
@@ -290,9 +286,7 @@ class Applies:
         return ended
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, AtVersion]:
-        """Bring a table to a cut, in a thread of its own. Returns whether it changed, and its
-        newest version.
-        """
+        """Bring a table to a cut. Returns whether it changed, and its newest version."""
         with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
             follow_cores(self._spark)
             applied = (stop is None or not stop.is_set()) and self._apply(name, cut)
@@ -408,9 +402,7 @@ class _Upkeep:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the maintenance in flight. Its error is raised, unless there is another
-        error.
-        """
+        """Wait for the maintenance in flight, and raise its error unless there is another."""
         self._thread.shutdown()
         if kind is None and self._under_way is not None:
             self._under_way.result()

@@ -145,9 +145,7 @@ def _check_range(start_commit: int | None, end_commit: int | None) -> None:
 
 
 def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> ChangelogReader:
-    """The changelog of a stream. Raises `TableError` if it has no batch, and `ConnectorError` if
-    the session has ended.
-    """
+    """The changelog of a stream. Raises `TableError` without a batch, or as `check_live`."""
     check_live(spark)
     changelog = ChangelogReader(spark, paths.changelog(warehouse, stream), stream)
     if changelog.newest() is None:

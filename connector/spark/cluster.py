@@ -156,9 +156,7 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def cores(spark: SparkSession) -> int:
-    """The cores of the executors that are there now, or `spark.default.parallelism` of the
-    session. A cluster that has not started yet has 2.
-    """
+    """The cores of the executors that are there now. A cluster that has not started has 2."""
     return spark.sparkContext.defaultParallelism
 
 

@@ -65,9 +65,7 @@ _TABLE_OF_FILE: Final = re.compile(r"(.*/(?:data|changelog|tombstones[^/]*))/")
 
 
 def situation(error: BaseException, what: str) -> ConnectorError | None:
-    """The error that names `what`, for example "stream orders", and the problem. None: `error` is
-    not a known one.
-    """
+    """The error with a remedy for `what`, for example "stream orders". None: it is not known."""
     text = str(error)
     if (master := _MASTER_GONE.search(text)) is not None:
         return session_ended(
@@ -174,9 +172,7 @@ def text_of(error: BaseException) -> str:
 
 @contextmanager
 def _explained_or(what: str, failed: Callable[[str], ConnectorError]) -> Iterator[None]:
-    """Raise `failed` with the cause instead of an error of Spark or Delta that `situation` does not
-    know.
-    """
+    """Raise `failed` with the cause for an error of Spark or Delta without a `situation`."""
     try:
         with explained(what):
             yield

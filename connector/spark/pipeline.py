@@ -80,9 +80,7 @@ class Pipeline:
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
-        """Ingest every stream to its present end, then apply every table. `stop` ends it after the
-        batch or the apply in flight.
-        """
+        """Ingest every stream to its present end, then apply every table, unless `stop` is set."""
         stop, upkeep = stop or threading.Event(), self._upkeep()
         for name, ingest in self._streams.items():
             if not stop.is_set():
@@ -101,9 +99,7 @@ class Pipeline:
         ingest.refresh()
 
     def run(self, stop: threading.Event) -> None:
-        """Ingest and apply until `stop` is set. Then finish the work in flight, and apply
-        everything that was ingested.
-        """
+        """Ingest and apply until `stop` is set. Then apply everything that was ingested."""
         upkeep = self._upkeep()
         try:
             for name, ingest in self._streams.items():
@@ -188,9 +184,7 @@ class Pipeline:
     def _maintain(
         self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str
     ) -> None:
-        """Run the maintenance that is due for a stream and its tables. Its commits are made between
-        two applies of a table (TBL-15).
-        """
+        """Run the maintenance that is due. Its commits are made between two applies (TBL-15)."""
         for maintenance in upkeep[stream]:
             if not stop.is_set():
                 maintenance.after_round(self._ports[stream].now())
@@ -217,9 +211,7 @@ class Pipeline:
         self._tables[name].clean_log(now - kept_s * 1_000_000, kept)
 
     def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
-        """The version of a table that the newest cut of the stream names, if it is an older version
-        and still kept.
-        """
+        """The older version of a table that the newest cut of the stream names, if it is kept."""
         cut = self._kept_cut(stream, now)
         version = None if cut is None else cut.versions.get(name)
         if version is None or self._tables[name].superseded_at(version) is None:
@@ -227,9 +219,7 @@ class Pipeline:
         return [version]
 
     def _kept_cut(self, stream: str, now: int) -> CutRecord | None:
-        """The stream's newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or
-        still is.
-        """
+        """The newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or is."""
         cut = self._cuts[stream]
         left = (
             self._tables[name].superseded_at(version)
@@ -258,9 +248,7 @@ class Pipeline:
         ]
 
     def _record(self, stream: str, cut: Cut, reached: Mapping[str, AtVersion]) -> None:
-        """Record the cut if all tables of the stream are at it, or were at it in the versions
-        `reached` (TBL-17).
-        """
+        """Record the cut if all tables of the stream are at it, or were in `reached` (TBL-17)."""
         newest = {
             name: reached[name] if name in reached else self._tables[name].newest()
             for name in self._tables_of(stream)

@@ -236,9 +236,7 @@ def check_session(
 
 
 def _check_log_store(spark: SparkSession, warehouse: str) -> None:
-    """Another class than that of lowmark is accepted: it may commit through a lock. Delta's own
-    classes without one are refused (STO-3).
-    """
+    """Refuse Delta's own classes without a lock. Another class may commit through one (STO-3)."""
     try:
         name = log_store_of(spark, warehouse)
     except Py4JJavaError as error:
@@ -257,9 +255,7 @@ def _check_log_store(spark: SparkSession, warehouse: str) -> None:
 
 
 def log_store_of(spark: SparkSession, warehouse: str) -> str:
-    """The name of the class with which Delta commits to this warehouse, whichever setting chose
-    it.
-    """
+    """The name of the class with which Delta commits to this warehouse."""
     jvm: Any = spark._jvm
     store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(spark._jsparkSession)
     if "getDelegate" in dir(store):
@@ -375,9 +371,7 @@ def _use_local_files(spark: SparkSession) -> None:
 
 
 def _beside_submit(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that do not replace what `spark-submit` was given: its master, jars, folders,
-    memory and JVM options.
-    """
+    """The settings that do not replace what `spark-submit` was given."""
     SparkContext._ensure_initialized()
     given = {name for name, _ in SparkConf().getAll()} | _OF_SUBMIT
     ours = SETTINGS.keys() - {*JVM_OPTION_SETTINGS, "spark.ui.enabled"}

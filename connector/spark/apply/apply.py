@@ -51,9 +51,7 @@ again.
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result: the new table state, how many changes were merged, and how many became dead
-    letters.
-    """
+    """The new table state, how many changes were merged, and how many became dead letters."""
 
     table_state: TableState
     changes: int
@@ -181,9 +179,7 @@ def _write(
     cache: Cache,
     on_step: Callable[[str], None],
 ) -> TableState:
-    """Write the tombstones, then commit the table. Returns the state that was committed: `after`,
-    with the attempt if it has tombstones.
-    """
+    """Write the tombstones, then commit the table. Returns the state that was committed."""
     statistics, horizon = changes.statistics, after.horizon
     if not statistics.buckets:
         on_step("tombstones written")
@@ -234,9 +230,7 @@ def _selection(
     publish: Callable[[Iterable[DeadLetter]], int],
     cache: Cache,
 ) -> _Selection:
-    """The changes that the cut adds to the table. Changes that the table cannot hold are published
-    as dead letters.
-    """
+    """The changes that the cut adds to the table. Those that it cannot hold become dead letters."""
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
     since = recent.rows() if recent else changelog.changes(source, after=after, to=to)

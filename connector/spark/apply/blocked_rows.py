@@ -50,9 +50,7 @@ class BlockedFrom(NamedTuple):
 
 
 class BlockedRows:
-    """The blocked rows of one table at one cut. `blocking` are the dead letters that they wait
-    for.
-    """
+    """The blocked rows of a table at a cut. `blocking` are the dead letters that they wait for."""
 
     def __init__(
         self,
@@ -155,9 +153,7 @@ class BlockedRows:
         return {(row[0], row[1]): row[2] for row in newest.collect()}
 
     def _open(self, letters: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
-        """The dead letters that a row waits for: those that are not too old, and that were not
-        replayed since.
-        """
+        """The dead letters that a row waits for: neither too old nor replayed since."""
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
         named = young.selectExpr("*", *_FIRST)
         rows = named.join(self._replays, _was_replayed(named, self._replays), "left_anti")

@@ -201,9 +201,7 @@ def _first_entries(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _first_cell(column: Column, layout: Layout) -> str:
-    """The index of the first entry that may set the column. If the qualifier is unique, it is the
-    first entry with this qualifier.
-    """
+    """The index of the first entry that may set the column. A unique qualifier is enough."""
     qualifier = f"X'{column.qualifier.hex()}'"
     if _has_unique_qualifier(column, layout):
         return _index("entries.qualifier", qualifier)
@@ -236,9 +234,7 @@ def _first_deletion(family: str, layout: Layout) -> str:
 
 
 def _index(array: str, element: str) -> str:
-    """The first index of the element, from 0. It is -1 if the array does not contain the
-    element.
-    """
+    """The first index of the element, from 0. It is -1 if there is none."""
     return f"int(array_position({array}, {element})) - 1"
 
 
@@ -269,9 +265,7 @@ def _misfit(column: Column) -> str:
 
 
 def _misfits(layout: Layout) -> str:
-    """Whether entry e sets a column that cannot hold it, in a change from before the column was
-    defined.
-    """
+    """Whether entry e sets a column that was defined later and cannot hold it."""
     too_early = [
         f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late
     ]
@@ -279,9 +273,7 @@ def _misfits(layout: Layout) -> str:
 
 
 def _residual(layout: Layout) -> str:
-    """The entries without a register, as elements of `rest`. It is null if there are no such
-    entries.
-    """
+    """The entries without a register, as elements of `rest`, or null."""
     mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
     families = (
         ", ".join(

@@ -28,9 +28,7 @@ _FEWEST: Final = 64
 
 
 class Cache(Protocol):
-    """Makes a frame that stores its rows when they are first computed. `eager`: it stores them at
-    once.
-    """
+    """Makes a frame that stores its rows when they are first computed, or (`eager`) at once."""
 
     def __call__(self, frame: DataFrame, *, eager: bool = False) -> DataFrame: ...
 
@@ -47,9 +45,7 @@ def uncached(frame: DataFrame, *, eager: bool = False) -> DataFrame:  # noqa: AR
 
 @contextmanager
 def caching() -> Iterator[Cache]:
-    """Yield a `Cache` that stores rows until the end of the block. Frames made from them cannot be
-    used after it.
-    """
+    """Yield a `Cache` that stores rows until the end of the block."""
     frames: list[DataFrame] = []
 
     def cache(frame: DataFrame, *, eager: bool = False) -> DataFrame:

@@ -123,9 +123,7 @@ def registers_of_tombstones(
 
 
 def combine(changes: RowRegisters, stored: RowRegisters, layout: Layout, how: str) -> RowRegisters:
-    """Both states of a row merged: the greater of each register and of each deletion, and both
-    residuals.
-    """
+    """Both states of a row merged: the greater registers and deletions, and both residuals."""
 
     def greater(left: list[str], right: list[str]) -> list[str]:
         return [f"greatest({first}, {second})" for first, second in zip(left, right, strict=True)]
@@ -192,9 +190,7 @@ def _merged_registers(
     *,
     prefix: str,
 ) -> RowRegisters:
-    """The registers of all rows with the same key, merged. An empty `rest`: no row has a
-    residual.
-    """
+    """The registers of all rows with the same key, merged. An empty `rest`: no residual."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {
         f"{prefix}_{kind}{n}": f"max({text})"
@@ -261,9 +257,7 @@ def _order_or_null(index: str, change: str) -> str:
 
 
 def _uncovered(layout: Layout) -> list[str]:
-    """Registers without those that a newer deletion of their family covers. The deletion replaces
-    them (MRG-9).
-    """
+    """Registers without those that a newer deletion of their family covers and replaces (MRG-9)."""
     return [
         f"CASE WHEN coalesce(_deleted{layout.families.index(column.family)} > _register{n}.order,"
         f" false) THEN NULL ELSE _register{n} END AS _register{n}"
@@ -482,9 +476,7 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _state(changes: list[str], layout: Layout) -> str:
-    """The stored state of a row. `changes` are the orders of the changes that wrote each register
-    and each deletion.
-    """
+    """The stored state of a row. `changes` are the orders of its registers and deletions."""
 
     def index(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"

@@ -45,9 +45,7 @@ data.
 
 
 def is_sparse(table: Table, statistics: BatchStatistics, files: Files | None) -> bool:
-    """Whether the apply is row-level (TBL-13). `files` are those of the table, if they are
-    known.
-    """
+    """Whether the apply is row-level (TBL-13). `files` are those of the table, if known."""
     if not table.has_vectors or not statistics.buckets:
         return False
     buckets, touched = {str(bucket) for bucket in statistics.buckets}, None
@@ -157,9 +155,7 @@ def merged_view(
 def merged_on_read(
     rows: DataFrame, changes: FlatChanges, layout: Layout, partitions: int
 ) -> DataFrame:
-    """The rows that readers see: the table's `rows` merged with changes that are all newer and have
-    no residual.
-    """
+    """The rows that readers see, if all changes are newer and have no residual."""
     keys, count = [BUCKET, *layout.keys], changes.statistics.changes
     visible = rows.selectExpr(*layout.shown, BUCKET)
     coordinates = changes.rows.selectExpr(
@@ -208,9 +204,7 @@ def _new_rows(written: DataFrame, layout: Layout) -> DataFrame:
 def _written_by_changes(
     changes: FlatChanges, coordinates: DataFrame, layout: Layout, partitions: int
 ) -> DataFrame:
-    """The values that the changes write: `written_columns`. `coordinates` are those of the same
-    changes.
-    """
+    """The values that the changes write, as `written_columns`. `coordinates` are theirs."""
     # Copies of one replay have the same order, but each one has its own offset in the topic.
     is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
     count = changes.statistics.changes
@@ -240,9 +234,7 @@ def _written_by_single(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _tasks(table: Table, statistics: BatchStatistics) -> int:
-    """The number of tasks for few changes. Starting one more task would take longer than its
-    work.
-    """
+    """The number of tasks for few changes. Starting one more would take longer than its work."""
     most = (
         len(statistics.buckets)
         if table.layout.buckets > 1

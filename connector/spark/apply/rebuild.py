@@ -193,9 +193,7 @@ class Successor(Table):
                 yield letter
 
     def check_alone(self) -> None:
-        """Raise `WriterConflictError` if another process has committed to the old table
-        meanwhile.
-        """
+        """Raise `WriterConflictError` if another process has committed to the old table."""
         if self._committed is None and self._log_of_old().version != self._old.version:
             raise table_changed_during_rebuild(self._definition.name)
 

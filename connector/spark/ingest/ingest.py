@@ -176,9 +176,7 @@ class Ingest:
         return progress
 
     def recover(self) -> None:
-        """Publish the dead letters and commit the progress of the newest batch, if a crash
-        prevented it. Call it before reading.
-        """
+        """Complete the newest batch, if a crash prevented it. Call it before reading."""
         newest = self._changelog.newest()
         if (
             newest is not None
@@ -187,16 +185,12 @@ class Ingest:
             self._follow_up(newest)
 
     def check_topic(self) -> None:
-        """Raise `TopicError` if the topic cannot be read on from where the changelog ends. Call it
-        before reading.
-        """
+        """Raise `TopicError` if the topic cannot be read on. Call it before reading."""
         topic = self._ports.topic()
         self._changelog.check_topic(topic.topic_id, topic.kafka_partitions)
 
     def is_at_end(self) -> bool:
-        """Whether the changelog ends where Kafka does, including open transactions. It is false for
-        another topic.
-        """
+        """Whether the changelog ends where its topic does, including open transactions."""
         newest = self._changelog.newest()
         if newest is None or self._ports.topic().topic_id != newest.topic_id:
             return False
@@ -380,9 +374,7 @@ class Ingest:
     def _releases_after(
         self, before: Progress, batch: LoggedBatch, counts: BatchCounts
     ) -> tuple[ReleaseProgress, Sequence[ReleasedRange]]:
-        """The releases after a committed batch, and the ranges of rows that it makes visible
-        (WRS-18).
-        """
+        """The releases after a committed batch, and the ranges that it makes visible (WRS-18)."""
         logged = _logged(before, batch, counts)
         rows = None
         if _may_complete(before, batch, counts):

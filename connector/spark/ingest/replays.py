@@ -42,9 +42,7 @@ _CLAIM: Final = r"r'(?s)\A(.+)/([0-9]{1,9})\z'"
 
 
 def without_replays(rows: DataFrame) -> DataFrame:
-    """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`. If one of them is a replay, the
-    query fails with `UNSEEN_REPLAY`.
-    """
+    """`rows` of the source with `FIRST` and `ATTEMPT`. A replay fails with `UNSEEN_REPLAY`."""
     is_replay = f"array_contains(headers.key, '{REPLAY_HEADER}')"
     return rows.selectExpr(
         "*",
@@ -85,9 +83,7 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
 
 
 def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
-    """`rows` with `ATTEMPT`, and the coordinates of the changelog row that a replay names, if it is
-    one of this topic.
-    """
+    """`rows` with `ATTEMPT`, and the coordinates of the changelog row that a replay names."""
     letter = f"r'(?s)\\A{re.escape(topic_id)}-([0-9]{{1,9}})-([0-9]{{1,18}})(-.+)?\\z'"
     return (
         rows.selectExpr("*", f"{_CLAIM_HEADER} AS claim")

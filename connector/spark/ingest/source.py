@@ -39,9 +39,7 @@ _TIME_OVERFLOW: Final = "java.lang.ArithmeticException: long overflow"
 
 
 class Topic(Protocol):
-    """The facts about the change topic that ingest reads from Kafka for every batch (REC-4,
-    REC-14).
-    """
+    """The facts about the change topic that ingest reads for every batch (REC-4, REC-14)."""
 
     @property
     def topic_id(self) -> str: ...
@@ -67,9 +65,7 @@ def read_stream(
 
 
 def with_arrivals(rows: DataFrame, read_at: int) -> DataFrame:
-    """`rows` of the source with the times of arrival that are believed. The same rule as
-    `validation.arrival`, with `read_at` in place of the others.
-    """
+    """`rows` of the source with the times of arrival that are believed, as `validation.arrival`."""
     asked = constant(read_at, "partition")
     latest = f"CASE WHEN timestampType = {_BY_BROKER} THEN {MAX_TIMESTAMP}L ELSE"
     believed = (

@@ -162,9 +162,7 @@ def _is_of(ids: Iterable[int]) -> str:
 
 
 def _in_microseconds(decoded: DataFrame, schemas: codec.Schemas) -> DataFrame:
-    """`decoded` with the times of schemas that have another unit multiplied, as
-    `records.avro_decoder.scaled_reader` does (REC-26).
-    """
+    """`decoded` with all times in microseconds, as `avro_decoder.scaled_reader` (REC-26)."""
     ids: dict[tuple[str, int], list[int]] = {}
     for id_, plan in _plans(schemas).items():
         for time in plan.factors.items():
@@ -329,9 +327,7 @@ _Fault = tuple[str, str]
 
 
 def _verdict(schemas: codec.Schemas, rules: RecordRules) -> str:
-    """`REASON`, `INVALID/RULE`, or null: the first error, in the order of
-    `validation.validate_record`.
-    """
+    """`REASON`, `INVALID/RULE`, or null: the first error, as `validation.validate_record`."""
     faults = [
         *_faults_of_bytes(schemas, rules.limits),
         *_faults_of_fields(rules),
@@ -419,9 +415,7 @@ def row_image_contradicts(row_image: str, entries: str) -> str:
 
 
 def _in(field: str, names: frozenset[str]) -> str:
-    """Whether a field is one of the names. The definitions were checked, so the names contain no
-    quotes.
-    """
+    """Whether a field is one of the names. They were checked, so they contain no quotes."""
     listed = ", ".join(f"'{name}'" for name in sorted(names))
     return f"{field} IN ({listed})" if names else "false"
 

@@ -67,16 +67,12 @@ _RENEWALS: Final = 2**32
 
 
 class Changelog(ChangelogReader):
-    """The changelog of one stream at `path`. One process writes it. Another writer is detected, and
-    commits are not mixed.
-    """
+    """The changelog of one stream at `path`. One process writes it. Another writer is detected."""
 
     def __init__(
         self, spark: SparkSession, path: str, stream: str, retention: VersionRetention | None = None
     ) -> None:
-        """`retention` is that of the configuration, for `declare` and for a new changelog. None:
-        the stored one stays.
-        """
+        """`retention` is that of the configuration. None: the stored one stays."""
         super().__init__(spark, path, stream)
         self._retention_s = (retention or VersionRetention()).file_s
         self._declares_retention = retention is not None
@@ -152,9 +148,7 @@ class Changelog(ChangelogReader):
         self._append(selected, "batch", before, batch, settle)
 
     def append_nothing(self, batch: LoggedBatch) -> None:
-        """Commit a batch without records, after the newest one, and check the commit. Raises as
-        `append`.
-        """
+        """Commit a batch without records after the newest one. Raises as `append`."""
         before = self._stored_in()
         assert before is not None
         self._append(None, "closed_partitions", before, batch)
@@ -226,9 +220,7 @@ class Changelog(ChangelogReader):
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
-        """The commit metadata of a progress. A frontier that is too large for metadata becomes a
-        row of the commit.
-        """
+        """The commit metadata of a progress. A large frontier becomes a row of the commit."""
         frontier = progress.frontier.to_json()
         text = json.dumps(frontier, separators=(",", ":"))
         if len(text) <= _FRONTIER_IN_METADATA:
@@ -298,9 +290,7 @@ class Changelog(ChangelogReader):
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
-        """Store the retention of the configuration in the properties of the changelog (TBL-23).
-        Call it while there is no ingest.
-        """
+        """Store the retention of the configuration (TBL-23). Call it while there is no ingest."""
         stored = self._stored_in()
         if (
             stored is None
@@ -324,17 +314,13 @@ class Changelog(ChangelogReader):
             return rewrite(self.spark, self.path, is_log=True)
 
     def commit_rewritten(self, rewritten: Rewritten) -> None:
-        """Replace old files by new ones, in one commit with the metadata of the newest one. Call it
-        while there is no ingest.
-        """
+        """Replace old files by new ones, in one commit. Call it while there is no ingest."""
         with self._explained():
             app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
             rewritten.commit(self.log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
-        """Remove files that are only needed for versions older than the retention (TBL-23). Ingest
-        may run meanwhile.
-        """
+        """Remove files that only versions older than the retention need (TBL-23)."""
         if self._stored_in() is None:
             return Work()
         before = bytes_on_disk(self.spark, self.path)
@@ -421,9 +407,7 @@ class Changelog(ChangelogReader):
         return count
 
     def _released_after(self, batch: int) -> set[str]:
-        """The write streams with rows that batches after this one released. Ingest may have
-        forgotten them.
-        """
+        """The write streams with rows that later batches released. Ingest may forget them."""
         if not self._has_released(batch):
             return set()
         ranges = self._rows_and_frontiers().where(

@@ -87,9 +87,7 @@ class ChangelogReader:
         return paths.freshness_beside(self.path)
 
     def newest(self) -> LoggedBatch | None:
-        """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
-        changelog of this stream.
-        """
+        """The newest batch. None: there is none. Raises `TableError` for another changelog."""
         stored = self._stored_in()
         with reading(self.path):
             return None if stored is None else LoggedBatch.from_json(stored)

@@ -63,9 +63,7 @@ def replace_rows(
 
 
 def check_version(transaction: Transaction, version: int) -> None:
-    """Raise `WriterConflictError` unless the newest version is this one. From now on, any commit by
-    another writer is a conflict.
-    """
+    """Raise `WriterConflictError` unless this version is the newest. Later, it is a conflict."""
     if transaction.delta.snapshot().version() != version:
         raise concurrent_write(transaction.path)
     transaction.delta.readWholeTable()
@@ -74,9 +72,7 @@ def check_version(transaction: Transaction, version: int) -> None:
 def marked_files(
     spark: SparkSession, transaction: Transaction, files: Files, locations: DataFrame
 ) -> Any:
-    """Delta's actions that mark the rows at `locations` in `files` as deleted. One job writes the
-    vectors.
-    """
+    """Delta's actions that mark the rows at `locations` in `files` as deleted."""
     commands, folder = delta(spark).commands, transaction.log.dataPath()
     vectors = {
         file_url(spark, folder, file): file.deletionVector().serializeToBase64()
@@ -120,9 +116,7 @@ def file_url(spark: SparkSession, folder: Any, file: Any) -> str:
 
 
 def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: DataFrame) -> Any:
-    """The same for files from the log, without their statistics. Delta finds these and their
-    vectors.
-    """
+    """The same for files from the log, without statistics. Delta finds them and their vectors."""
     commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
     vectors = scala_object(
         commands, "DeletionVectorBitmapGenerator"

@@ -75,9 +75,7 @@ class DeltaLog(Commits):
         return commit
 
     def _newest_listed(self) -> Commit | None:
-        """As `newest`, in an object store: each look at a file is one or two requests there, and so
-        is a look at all of them (STO-5).
-        """
+        """As `newest`, in an object store: one list costs as much as one look at a file (STO-5)."""
         listed = self._listed()
         files = {version: listed[commit_file(version)] for version in _versions_in(listed)}
         last = self._read_last
@@ -109,9 +107,7 @@ class DeltaLog(Commits):
         return commit.stored or {}
 
     def newest_of_lowmark(self) -> Commit | None:
-        """The newest commit of lowmark, except restores, even if other programs have committed
-        since. None: there is no such commit.
-        """
+        """The newest commit of lowmark, except restores, also behind foreign ones, if any."""
         return next(self.of_lowmark(max(self._versions(), default=-1)), None)
 
     def properties(self) -> Mapping[str, str]:
@@ -129,9 +125,7 @@ class DeltaLog(Commits):
         return dict(json.loads(action)["metaData"].get("configuration", {}))
 
     def new_commits(self) -> list[CommitCount]:
-        """The file counts of the commits that `newest` has read since the last call. The first call
-        returns none.
-        """
+        """The file counts of the commits that `newest` has read since the last call."""
         new_commits, self._new_commits = self._new_commits or {}, {}
         return [new_commits[version] for version in sorted(new_commits)]
 
@@ -141,9 +135,7 @@ class DeltaLog(Commits):
         return self.existing(versions[0]).committed_at if versions else 0
 
     def version_at(self, at: int) -> int | None:
-        """The newest version that was committed at `at` (microseconds) or before. None: no such
-        version is known.
-        """
+        """The newest version that was committed at `at` (microseconds) or before. None: unknown."""
         versions = self._versions()
         count = bisect_right(versions, at, key=lambda number: self.existing(number).committed_at)
         return versions[count - 1] if count else None
@@ -164,9 +156,7 @@ class DeltaLog(Commits):
         return len(removable[:_DELETED_AT_ONCE])
 
     def check_missing(self) -> None:
-        """Raise `TableError` if there are files at the table's path but no Delta log. A log without
-        a commit does not count.
-        """
+        """Raise `TableError` if the table's folder has other files than its Delta log."""
         parent = self._folder.getParent()
         statuses = self._files.listStatus(parent) if self._files.exists(parent) else []
         if any(status.getPath().getName() != "_delta_log" for status in statuses):
@@ -244,16 +234,12 @@ def _classes(jvm: Any) -> tuple[Any, ...]:
 
 
 def quoted(path: str) -> str:
-    """The SQL name of the Delta table at `path`. For a relative path, SQL would search a table of
-    that name.
-    """
+    """The SQL name of the Delta table at `path`. A relative path would be the name of a table."""
     return f"delta.`{path.replace('`', '``')}`"
 
 
 def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """A copy of the session with additional settings. Other threads do not see them, and they need
-    not be removed.
-    """
+    """A copy of the session with more settings, which other threads do not see."""
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     for name, value in settings.items():
         session.conf.set(name, value)
@@ -262,9 +248,7 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessi
 
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Delta's transactions use the settings of this session inside the block. It is the active one
-    of the thread.
-    """
+    """Delta's transactions use the settings of this session inside the block."""
     sessions: Any = getattr(session._jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
@@ -281,9 +265,7 @@ def active(session: SparkSession) -> Iterator[None]:
 def metadata_session(
     spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session in which every commit has `metadata` as its `userMetadata`. Delta's builders and
-    commands read it only from there.
-    """
+    """A session in which every commit has `metadata`. Delta's commands read it only from there."""
     return session_with(spark, {**(settings or {}), _METADATA_CONF: metadata})
 
 

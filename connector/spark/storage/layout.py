@@ -44,9 +44,7 @@ class Layout:
 
     @property
     def spread(self) -> list[str]:
-        """The columns by which rows are distributed to tasks, so that rows with one key meet. It is
-        the bucket, if there are several.
-        """
+        """The columns by which rows are distributed to tasks: the bucket, if there are several."""
         return [BUCKET] if self.buckets > 1 else self.keys
 
     @property
@@ -60,9 +58,7 @@ class Layout:
 
     @property
     def registered(self) -> tuple[Column, ...]:
-        """The columns that have registers. A table that keeps all versions has none, because every
-        cell is in `rest`.
-        """
+        """The columns that have registers: none if all versions are kept, in `rest`."""
         return self.columns if self.definition.versions is Versions.LATEST else ()
 
     @property
@@ -76,9 +72,7 @@ class Layout:
 
     @property
     def late(self) -> list[tuple[int, Column, int]]:
-        """The columns that were added when there were changes already: register, column, and the
-        last batch before.
-        """
+        """The columns that were added later: register, column, and the last batch before."""
         return [(n, self.columns[n], batch) for n, batch in enumerate(self.since) if batch]
 
     @property
@@ -102,17 +96,13 @@ class Layout:
 
     @property
     def rest_name(self) -> list[str]:
-        """The fields that identify an element of `rest`. If all versions are kept, they include the
-        cell timestamp (MRG-7).
-        """
+        """The fields that identify an element of `rest`, with the time for `ALL` (MRG-7)."""
         version = ["cell_timestamp"] if self.definition.versions is Versions.ALL else []
         return ["family", "qualifier", "range_start", "range_end", *version]
 
     @property
     def rest_fields(self) -> list[str]:
-        """The fields of an element of `rest`: its name, then its order. If elements are sorted, the
-        newest one of a name is the last.
-        """
+        """The fields of an element of `rest`: its name, then its order, to sort the newest last."""
         return [
             *self.rest_name,
             "order",

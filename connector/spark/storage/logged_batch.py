@@ -19,9 +19,7 @@ offset 0.
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """The offsets of one micro-batch. For each Kafka partition, `start` is included and `end` is
-    not.
-    """
+    """The offsets of one micro-batch. In each Kafka partition, `end` is the next one."""
 
     start: Offsets
     end: Offsets
@@ -96,9 +94,7 @@ class LoggedBatch:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to metadata of the commit of the batch, which does not change `trimmed_to` and
-        `trimmed_below`.
-        """
+        """Convert to metadata of the commit of the batch, which trims nothing."""
         return {
             "ingest_batch": self.ingest_batch,
             "start_offsets": to_stored(self.offsets.start),

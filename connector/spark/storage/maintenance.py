@@ -68,9 +68,7 @@ def retention_properties(file_s: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The result of maintenance: how many files fewer, and how many bytes rewritten or freed. See
-    `Job`.
-    """
+    """The result of maintenance: files fewer, and bytes rewritten or freed, as in `Job`."""
 
     files: int = 0
     bytes: int = 0
@@ -141,9 +139,7 @@ class Maintenance:
         maintained.new_commits()
 
     def after_round(self, now: int) -> None:
-        """Do the maintenance that is due. Call it between applies. It only raises errors that an
-        apply would also raise.
-        """
+        """Do the maintenance that is due, between applies. Its failure is printed."""
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
@@ -219,9 +215,7 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Files of one partition, by path, and the files with the same rows that will replace them. All
-    are `AddFile`s of Delta.
-    """
+    """Files of one partition, by path, and those that will replace them, as Delta's `AddFile`."""
 
     old: Mapping[str, Any]
     new: tuple[Any, ...]
@@ -260,9 +254,7 @@ class Rewritten:
         self.work = sum((group.work for group in self._groups), Work())
 
     def _parsed(self, actions: Iterable[str]) -> tuple[Any, ...]:
-        """The `AddFile`s of actions. If the rows are the same as before, a reader of the table's
-        change feed must not see them.
-        """
+        """The `AddFile`s of actions. A change feed must show changed rows alone."""
         from_json = delta(self._spark).actions.Action.fromJson
         is_new = '"dataChange":true' if self._changes_rows else '"dataChange":false'
         return tuple(from_json(text.replace('"dataChange":true', is_new)) for text in actions)
@@ -317,9 +309,7 @@ class Rewritten:
         transaction: Transaction,
         keys: Sequence[str],
     ) -> _Group | None:
-        """The group, without the rows that were removed since it was written. None: its old files
-        stay.
-        """
+        """The group, without the rows that were removed meanwhile. None: its old files stay."""
         was = {path: file for path, file in group.old.items() if path in changed}
         if not was:
             return group
@@ -339,9 +329,7 @@ class Rewritten:
 
     @staticmethod
     def _marked(files: Iterable[Any], actions: Any) -> Iterator[str]:
-        """The actions that add `files`, with the rows marked that `actions` of Delta mark. A file
-        without another row is left out.
-        """
+        """The actions that add `files`, with rows marked as in `actions`, without empty files."""
         removed, added = set[str](), dict[str, str]()
         for text in (action.json() for action in each(actions)):
             ((kind, action),) = json.loads(text).items()

@@ -77,9 +77,7 @@ def _at_once(act: Callable[[], Work]) -> Work:
 
 
 class Table:
-    """One table at `path`, written by one process. Another writer is detected, and commits are not
-    mixed (TBL-14).
-    """
+    """One table at `path`, written by one process. Another writer is detected (TBL-14)."""
 
     def __init__(
         self,
@@ -108,9 +106,7 @@ class Table:
 
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:
-        """The table at `path` with its stored definition, for reading. Raises `TableError` if there
-        is no table.
-        """
+        """The table at `path` with its stored definition, for reading. Raises `TableError`."""
         log = DeltaLog(spark, paths.data(path))
         if log.newest() is None:
             raise table_missing(path, paths.table_of(path))
@@ -146,9 +142,7 @@ class Table:
         )
 
     def files(self, version: int) -> Files | None:
-        """The files of `version`, if it is the newest one and its commit lists them. Otherwise
-        None.
-        """
+        """The files of `version`, if it is the newest one and its commit lists them."""
         return files_of(self._spark, self.path, version)
 
     def add_tombstones(self, rows: DataFrame, before: TableState, *, attempt: str) -> bool:
@@ -326,9 +320,7 @@ class Table:
             return between(partial(self._vacuumed, rewritten, state, horizon))
 
     def _vacuumed(self, rewritten: Rewritten | None, state: TableState, horizon: int) -> Work:
-        """Commit the tombstones that are left, and then that all of them up to the apply of `state`
-        count.
-        """
+        """Commit the tombstones that are left, and then that all up to `state` count."""
         version, newest = self.newest()
         later = {
             apply: attempt
@@ -350,15 +342,11 @@ class Table:
         return done
 
     def new_commits(self) -> list[CommitCount]:
-        """The number of files that commits added to and removed from the table and its tombstone
-        table since the last call.
-        """
+        """The file counts of commits to the table and its tombstones since the last call."""
         return [*self.log.new_commits(), *self.tombstones.log.new_commits()]
 
     def superseded_at(self, version: int) -> int | None:
-        """When the version after this one was committed. None: there is no such version. 0: no
-        longer known.
-        """
+        """When the next version was committed. None: there is none. 0: no longer known."""
         commit = self.log.at(version + 1)
         return (
             commit.committed_at
@@ -419,9 +407,7 @@ class Table:
         return Work(removed, max(0, before - after), live, after)
 
     def clean_log(self, before: int, kept_versions: Collection[int] = ()) -> None:
-        """Remove log files that are only needed for versions before `before` (microseconds), except
-        `kept_versions`.
-        """
+        """Remove log files that only versions before `before` (µs) need, except `kept_versions`."""
         self.log.clean(before, kept_versions)
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
@@ -466,9 +452,7 @@ class Table:
         return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: TableState) -> None:
-        """Store the settings of the configuration in the table's properties, where readers find
-        them (TBL-16, DLQ-3).
-        """
+        """Store the settings of the configuration where readers find them (TBL-16, DLQ-3)."""
         with self._explained():
             set_properties(self._spark, self.path, properties, self._metadata_of(before))
 

@@ -50,9 +50,7 @@ class Tombstones:
         return self.expired_below(table_state) is not None
 
     def expired_below(self, table_state: TableState) -> int | None:
-        """The horizon below which tombstones were removed. 0: none were. None: there is no
-        tombstone table.
-        """
+        """The horizon below which tombstones were removed (0: none). None: there is no table."""
         commit = self._newest(table_state)
         return None if commit is None else int((commit.stored or {})["expired_below"])
 
@@ -102,9 +100,7 @@ class Tombstones:
     def begin(
         self, expired_below: int | None, layout: Layout, properties: Mapping[str, str]
     ) -> Transaction:
-        """A commit to the tombstone table. Without `expired_below`, there is no such table yet, and
-        it is created with these properties.
-        """
+        """A commit to the tombstone table. If there is none, it is created with the properties."""
         if expired_below is None:
             types = dict(layout.column_types)
             of_row = [(name, types[name]) for name in (*layout.key_names, STATE, BUCKET)]
@@ -149,7 +145,5 @@ class Tombstones:
 
 
 def tombstones_state(expired_below: int) -> dict[str, object]:
-    """The metadata of a commit of the tombstone table: tombstones with only orders below
-    `expired_below` were removed (MRG-10).
-    """
+    """The metadata of a tombstone commit: those below `expired_below` were removed (MRG-10)."""
     return {"tombstones": True, "expired_below": expired_below}

@@ -89,9 +89,7 @@ class Transaction:
         self.delta.commit(files, self._operation(user_metadata(stored)))
 
     def _operation(self, metadata: str) -> Any:
-        """The operation has Delta's name for an append. The actions of the commit show all that it
-        does.
-        """
+        """An operation with Delta's name for an append."""
         jvm: Any = self.spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
         return delta(self.spark).DeltaOperations.Write(
