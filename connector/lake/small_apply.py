@@ -30,7 +30,6 @@ from connector.lake.small_files import (
     Numbers,
     WantedKeys,
     adds_of,
-    check_memory,
     check_size,
     fields_of,
     keys_with_statistics,
@@ -90,13 +89,13 @@ def _merge(task: SmallApply) -> Merged:
     sizes = Counter[str | None]()
     for add in table:
         sizes[_bucket_of(add)] += add["size"]
-    check_size(always + min(sizes[str(bucket)] for bucket in range(task.buckets)))
+    check_size(always + min(sizes[str(n)] for n in range(task.buckets)), limits.MAX_BYTES)
     changes, deferred_from = _new_changes(task, changelog)
     reader = RowReader(task.definition)
     keys = _keys_of(task, reader, changes)
     touched = {None, *map(str, set(keys.buckets.tolist()))}
     table = [add for add in table if _bucket_of(add) in touched]
-    check_size(always + _size(table))
+    check_size(always + _size(table), limits.MAX_BYTES)
 
     old, merged = list[FileRows](), list[_Rows]()
     if len(changes):
@@ -204,9 +203,8 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
         tables.append(table.take(pa.array(new, pa.int64())))
         entries += pc.sum(pc.list_value_length(tables[-1]["entries"])).as_py() or 0
         size += tables[-1].nbytes
-        check_memory(size)
-        if entries > limits.MAX_ENTRIES:
-            raise LeftToSpark
+        check_size(size, limits.MAX_IN_MEMORY)
+        check_size(entries, limits.MAX_ENTRIES)
     if any(table.schema != tables[0].schema for table in tables):
         raise LeftToSpark
     return pa.concat_tables(tables), min(deferred, default=None)

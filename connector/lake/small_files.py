@@ -114,15 +114,9 @@ def adds_of(actions: Iterable[str]) -> list[Add]:
     return [json.loads(action)["add"] for action in actions]
 
 
-def check_size(size: int) -> None:
-    """Raises `LeftToSpark` if files of this size are too large to read."""
-    if size > limits.MAX_BYTES:
-        raise LeftToSpark
-
-
-def check_memory(size: int) -> None:
-    """Raises `LeftToSpark` if tables of this size are too large to keep."""
-    if size > limits.MAX_IN_MEMORY:
+def check_size(size: int, most: int) -> None:
+    """Raises `LeftToSpark` if something is larger than `most`."""
+    if size > most:
         raise LeftToSpark
 
 
@@ -132,9 +126,8 @@ def opened(files: FileSystem, add: Add) -> Iterator[parquet.ParquetFile]:
     source = files.open_input_file(unquote(add["path"]))
     with parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
         content = file.metadata
-        check_memory(
-            sum(content.row_group(n).total_byte_size for n in range(content.num_row_groups))
-        )
+        sizes = (content.row_group(n).total_byte_size for n in range(content.num_row_groups))
+        check_size(sum(sizes), limits.MAX_IN_MEMORY)
         if any(mark in (content.metadata or {}) for mark in _REBASED):
             raise LeftToSpark
         yield file
@@ -217,7 +210,7 @@ def rows_with_keys(
             if len(rows):
                 table = read(file, columns).take(pa.array(rows))
                 size += table.nbytes
-                check_memory(size)
+                check_size(size, limits.MAX_IN_MEMORY)
                 yield FileRows(add, rows, keys, deleted, table)
 
 

@@ -25,14 +25,19 @@ pyspark replaces these by None.
 """
 
 
+SILENT_LOGGERS: Final = (
+    # What stops a query or a task is raised, and said once, or the batch is read again.
+    *("org.apache.spark.sql.execution.streaming", "org.apache.spark.executor.Executor"),
+    *("org.apache.spark.scheduler.TaskSetManager", "org.apache.spark.util.Utils"),
+    "org.apache.spark.sql.delta.files.DeltaFileFormatWriter",
+    # A stage too long to be compiled runs all the same, a little slower.
+    "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator",
+)
 LOG_LEVELS: Final = {
     **dict.fromkeys(
         ("org.apache.spark", "org.sparkproject", "io.delta", "org.apache.kafka"), "ERROR"
     ),
-    # What stops a query or a task is raised, and said once.
-    "org.apache.spark.sql.execution.streaming": "OFF",
-    "org.apache.spark.executor.Executor": "OFF",
-    "org.apache.spark.scheduler.TaskSetManager": "OFF",
+    **dict.fromkeys(SILENT_LOGGERS, "OFF"),
 }
 """The levels of the loggers of Spark and its clients in a JVM of `spark-submit`."""
 

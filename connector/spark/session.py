@@ -26,7 +26,7 @@ from connector.errors.tables import store_not_conditional
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
-from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
+from connector.spark.jvm import SILENT_LOGGERS, check_live, keeping_interrupt_handler, launch
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 from connector.state.store_errors import store_error
 
@@ -120,27 +120,15 @@ _LOGGING: Final = """\
 status = warn
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
-# What stops a query is raised, and said once.
-logger.query.name = org.apache.spark.sql.execution.streaming
-logger.query.level = off
-# What stops a task stops its query, or, where a batch has replays, has it read again.
-logger.task.name = org.apache.spark.executor.Executor
-logger.task.level = off
-logger.stage.name = org.apache.spark.scheduler.TaskSetManager
-logger.stage.level = off
-logger.tried.name = org.apache.spark.util.Utils
-logger.tried.level = off
-logger.writer.name = org.apache.spark.sql.delta.files.DeltaFileFormatWriter
-logger.writer.level = off
-# A stage too long to be compiled runs all the same, a little slower.
-logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator
-logger.codegen.level = off
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short}%n}
-"""
+""" + "".join(
+    f"logger.silent{number}.name = {name}\nlogger.silent{number}.level = off\n"
+    for number, name in enumerate(SILENT_LOGGERS)
+)
 
 
 def configure_session(

@@ -322,6 +322,13 @@ _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 _COMMITTED: Final = "coalesce(nullif(data_change.commit_timestamp, 0), release.commit_timestamp)"
 
 
+_SETS_CELLS: Final = "array_contains(data_change.entries.kind, 'SET_CELL')"
+# As `records.model.ModType.contradicts`.
+_ROW_IMAGE_CONTRADICTS: Final = (
+    f"CASE data_change.row_image.mod_type WHEN 'DELETE' THEN {_SETS_CELLS}"
+    f" WHEN 'INSERT' THEN NOT {_SETS_CELLS} ELSE false END"
+)
+
 _Fault = tuple[str, str]
 """A verdict, and when it is true."""
 
@@ -386,8 +393,7 @@ def _faults_of_settings(schemas: codec.Schemas, rules: RecordRules) -> list[_Fau
     if limits.unknown_fields is UnknownFields.REJECT:
         faults.append((_invalid(Rule.UNKNOWN_FIELDS), _is_of(unknown_fields(schemas))))
     if limits.row_images is RowImages.REJECT:
-        contradicts = row_image_contradicts("data_change.row_image", "data_change.entries")
-        faults.append((_invalid(Rule.ROW_IMAGE), contradicts))
+        faults.append((_invalid(Rule.ROW_IMAGE), _ROW_IMAGE_CONTRADICTS))
     if tables is not None:
         is_unknown = f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"
         faults.append((_reason(Reason.UNKNOWN_TABLE), is_unknown))
@@ -403,15 +409,6 @@ def _reason(reason: Reason) -> str:
 
 def _invalid(rule: Rule) -> str:
     return f"'{Reason.INVALID}/{rule}'"
-
-
-def row_image_contradicts(row_image: str, entries: str) -> str:
-    """The same rule as `records.model.RowImage.contradicts`, for these columns."""
-    sets_cells = f"array_contains({entries}.kind, 'SET_CELL')"
-    return (
-        f"CASE {row_image}.mod_type WHEN 'DELETE' THEN {sets_cells}"
-        f" WHEN 'INSERT' THEN NOT {sets_cells} ELSE false END"
-    )
 
 
 def _in(field: str, names: frozenset[str]) -> str:
