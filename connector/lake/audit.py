@@ -1,16 +1,12 @@
 """Reads the changelog for audits, and stores their results, without a JVM (TBL-6).
 
-`Logged` reads the logged offsets of a changelog and the dead letters of its rejected rows: only
-three numbers of each change, and the original bytes of rejected rows. A few batches are read at a
-time, so memory does not grow with the changelog.
+The audit log is a Delta table, `_connector/audit_log` (TBL-22). It has the results, because Kafka
+deletes records:
 
-`AuditLog` has the results, because Kafka deletes records. It is a Delta table in the warehouse:
-`_connector/audit_log` (TBL-22).
-
-- The kind `empty` says: a reader of committed transactions finds no record at the offsets `[start,
-  stop)` of a Kafka partition.
-- The kind `letters` says: each row that a changelog rejected up to `to_batch` has its dead letter.
-  The next audit reads the dead-letter topic with the id `topic_id` from `stop` on.
+- `empty`: a reader of committed transactions finds no record at the offsets `[start, stop)` of a
+  Kafka partition.
+- `letters`: each row that a changelog rejected up to `to_batch` has its dead letter. The next audit
+  reads the dead-letter topic with the id `topic_id` from `stop` on.
 
 A result is never removed. It was true at `passed_at` (microseconds) in the topic with that id.
 """
@@ -83,10 +79,9 @@ _REJECTED: Final = """
 class Logged:
     """A changelog up to batch `to_batch`, with the metadata of its newest commit by lowmark.
 
-    For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to
-    `end`, without `end`, were read and were not deleted since (TBL-15). The dead letters of batches
-    up to `settled_batch` are published. `foreign_commits` is the number of later commits by other
-    programs. `incomplete` are the transactions that lack records (ING-2).
+    For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to,
+    without, `end` were read and were not deleted since (TBL-15). The dead letters of batches up to
+    `settled_batch` are published. `incomplete` are the transactions that lack records (ING-2).
     """
 
     changelog_id: str

@@ -63,11 +63,8 @@ def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
 
 
 def check_missing(path: str) -> None:
-    """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
-    folder has files but no Delta log, or there is a file in the place of a folder.
-
-    Every table of lowmark has a log before its first file. So files without a log are damage, and
-    not a first commit that was killed.
+    """Raise `TableError` if a local folder has files but no Delta log, or is a file. Every table of
+    lowmark has a log before its first file, so this is damage, and no first commit that was killed.
     """
     from deltalake import DeltaTable
 
@@ -88,11 +85,8 @@ def check_missing(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise `TableError` if a row and its commit cannot be written to the table at a path.
-
-    It writes a file without a name, or asks an object store once in a process. Without this check,
-    deltalake prints the stacks of its threads on standard error if a disk is full, or if a store
-    refuses a data file.
+    """Raise `TableError` if a row and its commit cannot be written, by a file without a name, or
+    once in a process for an object store. Otherwise deltalake would print stacks of its threads.
     """
     if (warehouse := warehouse_with(path)) is not None:
         store = f"{warehouse} {sorted((options_of(path) or {}).items())}"
@@ -171,11 +165,11 @@ def check_log(
     with_contents: bool = False,
     with_history: bool = False,
 ) -> None:
-    """Raise `TableError` if the log of a local table lacks a commit that a version needs, or has an
-    empty one, which Delta's libraries read as a commit without changes. None: the newest one.
+    """Raise `TableError` if the log of a local table lacks a commit that a version needs (None: the
+    newest one), or has an empty one, which Delta's libraries read as one without changes.
 
-    Only names and sizes are looked at; `with_contents` also looks into the files, and
-    `with_history` also into the commits that a checkpoint contains.
+    Only names and sizes are looked at, or also files (`with_contents`) and older commits
+    (`with_history`).
     """
     if "://" in path:
         return

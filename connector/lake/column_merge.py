@@ -4,11 +4,8 @@ A row has registers: one for each column of the table, then one for the newest d
 its families. A *write* is what one entry of a change does to one register: it sets a value or it
 deletes. The newest write of a register stays, and a newer deletion of the family removes it.
 
-Only changes that set columns, and delete columns or families, are such writes. So are only stored
-states with nothing else. The rows of all others are *uneven*, and `tables.merge` merges them row by
-row. So do tables that are ordered by sequence number.
-
-Arrays of numbers are int64. A row is the number of its key.
+Rows with other entries or stored states, such as ranges, are *uneven*: `tables.merge` merges them
+row by row. Arrays of numbers are int64. A row is the number of its key.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Job history and cuts as Delta tables in the warehouse, written and read without a JVM (TBL-17,
-TBL-19, TBL-22).
+"""Job history and cuts as Delta tables, without a JVM (TBL-17, TBL-19, TBL-22). `_connector/jobs`
+has a row for each job, and `_connector/cuts` one for each table of a cut, which is one commit.
 
-- `_connector/jobs` has a row for each job.
-- `_connector/cuts` has a row for each table of a cut. The rows of one cut are one commit.
-
-You can read them with SQL. Times and watermarks are in microseconds.
+Times and watermarks are in microseconds.
 """
 
 from __future__ import annotations

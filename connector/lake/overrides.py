@@ -1,11 +1,6 @@
-"""The requests of operators to a running pipeline, as Delta tables in the warehouse, with a row for
-each action (TBL-20, WMK-8, ING-2, WRS-18).
-
-- `_connector/overrides` has the bounds and paces of tables. The newest commit has all that are in
-  force.
-- `_connector/closed_partitions` has the closed stream partitions,
-  `_connector/released_transactions` the released transactions, and `_connector/released_rows` the
-  releases without their rejected rows. The newest commit has the greatest number.
+"""The requests of operators to a running pipeline, as Delta tables with a row for each action
+(TBL-20, WMK-8, ING-2, WRS-18). The newest commit of `_connector/overrides` has all bounds and paces
+that are in force. That of each other table has the greatest number.
 """
 
 from __future__ import annotations
@@ -62,14 +57,12 @@ _SETTINGS: Final = {
 
 
 class Overrides:
-    """The overrides, closed stream partitions, released transactions and released rows of a
-    warehouse.
+    """The overrides and the requests of operators in a warehouse. With `kept_for_s`, what was read
+    is used again for this time.
 
     Every method raises `TableError` if they cannot be written or read, or if the newest commit is
-    not one of lowmark, or if their Delta log was removed: it is not known which overrides are in
-    force. Without their folder, there are none.
-
-    With `kept_for_s`, what was read is used again for this time.
+    not one of lowmark, or if their Delta log was removed: it is not known which are in force.
+    Without their folder, there are none.
     """
 
     def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:

@@ -1,8 +1,6 @@
-"""Reads a table as it is at its newest commit (TBL-18), without a JVM and in bounded memory.
-
-The rows are those of one version, even if other commits follow. Internal columns are left out
-(TBL-22). Values are Python's, but times are integers (microseconds, and days for a DATE), so that
-every year is possible. Changes that were not applied yet are not read (TBL-16).
+"""Reads one version of a table (TBL-18), without a JVM and in bounded memory. Internal columns are
+left out (TBL-22). Values are Python's, but times are integers (microseconds, and days for a DATE),
+so that every year is possible.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"
 @dataclass(frozen=True, slots=True)
 class PlainTable:
     """One version of a Delta table. `types` has Delta's type for each column that readers see, in
-    order.
-
-    `stored` is the metadata of the commit of this version. It is empty if that commit is not one of
-    lowmark.
+    order. `stored` is the metadata of its commit, empty if that is not one of lowmark.
     """
 
     version: int

@@ -67,9 +67,8 @@ _OF_CHANGE: Final = (
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if the changes, their rows, or the files with them are large (`MAX_BYTES` and its
-    neighbours), if a value or a key does not fit the table, or if a file has dates of another
-    calendar. Raises `TableError` if a file cannot be read or written.
+    That is so for large changes, rows or files (`MAX_BYTES` and its neighbours), for a value or a
+    key that does not fit, and for dates of another calendar. Raises `TableError`.
     """
     try:
         return _merge(task)

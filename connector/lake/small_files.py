@@ -1,11 +1,8 @@
 """The files of a table without Spark: their columns, their rows with given keys, and their deletion
-vectors.
+vectors. A file is named by the action of Delta's log that adds it.
 
-A file is named by the action of Delta's log that adds it.
-
-A deletion vector has the numbers of the rows of a file that do not count. Its form is that of
-Delta's protocol: a bitmap of 64-bit numbers in the portable form of Roaring, behind a magic number.
-A vector is in a file of the table, or as text in the commit.
+A deletion vector has the numbers of the rows of a file that do not count, in the form of Delta's
+protocol. It is in a file of the table, or as text in the commit.
 """
 
 from __future__ import annotations

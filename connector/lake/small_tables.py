@@ -41,11 +41,11 @@ def append(
     types: Mapping[str, str],
     forget: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Append rows with these columns (`string` or `int64`) in one commit. If there is no table, it
-    is made first. Raises `TableError`, also if the table at `path` lacks one of these columns.
+    """Append rows with these columns (`string` or `int64`) in one commit. The table is made if
+    there is none. Raises `TableError`, also if the table lacks one of these columns.
 
-    After every `TIDY_EVERY` commits, `tidy` runs. Then the
-    rows are removed for which the SQL condition from `forget` is true (TBL-23).
+    After every `TIDY_EVERY` commits, `tidy` removes the rows for which the SQL of `forget` is true
+    (TBL-23).
     """
     from deltalake import write_deltalake
 
