@@ -43,11 +43,10 @@ LOG_LEVELS: Final = {
 
 
 def launch(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it has one. If it has one of `spark-submit`, its
-    loggers of Spark get `LOG_LEVELS`.
+    """Start the JVM of this process, unless it has one. One of `spark-submit` gets `LOG_LEVELS`.
 
-    The JVM has a process group of its own, so a signal to the group of this process does not reach
-    it. It ends when its standard input does.
+    It has a process group of its own, which signals to the group of this process do not reach, and
+    ends when its standard input does.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()

@@ -1,9 +1,5 @@
 """The pipeline of one process: ingest of every stream, and apply and maintenance of every table
-(OPS-4).
-
-Each stream is ingested by one streaming query. `connector.spark.apply_loop` decides which table is
-applied next, and in which thread. A stop waits for the batch and the applies in flight. Nothing is
-interrupted or left incomplete.
+(OPS-4). A stop waits for the batch and the applies in flight. Nothing is interrupted.
 """
 
 from __future__ import annotations
@@ -32,11 +28,9 @@ from connector.state.stream_progress import Cut
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `ports` has an entry for every stream.
-    `merge_few` merges few changes without Spark (TBL-13).
-
-    `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
-    or "table NAME: STEP". An error that it raises ends that batch or apply.
+    """All streams and tables of a configuration. `merge_few` merges few changes without Spark
+    (TBL-13). `on_step` is called after each step of an ingest batch or of an apply, with "stream
+    NAME: STEP" or "table NAME: STEP". An error that it raises ends that batch or apply.
     """
 
     def __init__(

@@ -254,12 +254,8 @@ def log_store_of(spark: SparkSession, warehouse: str) -> str:
 
 
 def check_second_put(spark: SparkSession, warehouse: str) -> None:
-    """Prove that no commit can be replaced: the class with which Delta commits to this warehouse
-    writes one file twice, and the second time must fail (STO-4). The file is deleted again. A local
-    folder is not tried.
-
-    Raises:
-        TableError: The second time did not fail, or the store cannot be used.
+    """Prove that no commit in an object store can be replaced: Delta's class writes one file twice,
+    and the second time must fail (STO-4). The file is deleted again. Raises `TableError` otherwise.
     """
     if is_local(warehouse):
         return
@@ -313,12 +309,9 @@ def start_session(
     cores: str = "*",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The Spark session of this process, with lowmark's jars on the class path. If there is no
-    session, it is started.
-
-    `scratch` is a local folder for Spark's temporary files, and for the files that configure its
-    logging and pools. `settings` have priority over those of lowmark, and JVM options are added to
-    those of lowmark. If `spark-submit` started the process, what it was given has priority.
+    """The Spark session of this process, with lowmark's jars. If there is none, it is started.
+    `scratch` is a local folder for temporary files. `settings` have priority over those of lowmark,
+    but JVM options are added. What `spark-submit` was given has priority.
 
     A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
     sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.

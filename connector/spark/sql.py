@@ -1,9 +1,8 @@
 """Parts of Spark SQL: typed columns and keys (TBL-7), frames of known rows (SCL-3), and constants
 that keep the generated code the same.
 
-Columns and keys are `connector.tables.values` and `Key.read_key`. An expression is null for bytes
-that do not fit. It is never null for bytes that fit. The patterns are those of
-`connector.tables.values`. A test compares both implementations.
+Columns and keys are `connector.tables.values` and `Key.read_key`, as a test compares. An expression
+is null for bytes that do not fit, and only for these.
 """
 
 from __future__ import annotations
@@ -226,11 +225,8 @@ def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
 
 
 def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: str) -> DataFrame:
-    """A frame of `rows`, with the columns that `types` declares, such as "name string".
-
-    A row is a sequence of values in the order of the columns, and so is a struct. With Arrow data,
-    the rows are part of the plan. `createDataFrame` with a list would run Python on the executors,
-    and executors need no Python.
+    """A frame of `rows`, with the columns that `types` declares, such as "name string". With Arrow
+    data, they are part of the plan. `createDataFrame` with a list would run Python on executors.
     """
     schema = StructType.fromDDL(types)
     assert isinstance(schema, StructType)
@@ -243,11 +239,9 @@ def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: s
 
 
 def constant(number: int, integer: str) -> str:
-    """A number that differs from batch to batch, in generated code that stays the same.
-
-    The JVM then reuses the compiled code. A literal would be part of the code. An array is passed
-    to it, and stays an array if the index is not a literal. `integer` is any integer column that
-    is never null.
+    """A number that differs from batch to batch, in generated code that stays the same, so that the
+    JVM reuses it: an array is no literal of the code if its index is none. `integer` is any integer
+    column that is never null.
     """
     return f"get(array({number}L), {integer} * 0)"
 

@@ -1,9 +1,5 @@
 """Apply: merges logged changes into a table (TBL-9 to TBL-13).
 
-One aggregation and a join merge the changes of a row, its row in the table and its tombstone
-(`flatten_entries`, `lww_merge`). An apply reads and rewrites only the buckets that a change
-touches. If the changes are few, it writes only their rows.
-
 The order of effects is: dead letters, then the tombstone table, then the table's commit, which
 names both. If an apply fails before its commit, the next one repeats all of it, with the same dead
 letters under the same ids. Tombstones of the failed apply do not count.
@@ -69,13 +65,12 @@ def apply(
     discarded: Callable[[], frozenset[str]] = frozenset,
     merge_few: MergeFew | None = None,
 ) -> Applied | None:
-    """Bring the table to `cut`, which was chosen from the changelog's progress. None: the table is
-    already there.
+    """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is already
+    there.
 
-    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded dead
-    letters. It is only called for tables with blocked rows (DLQ-3). `merge_few` merges few changes
-    without Spark. Raises `TableError`, `WriterConflictError`, `DeliveryError`. The table is then
-    unchanged.
+    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded ones, if
+    rows are blocked (DLQ-3). `merge_few` merges few changes without Spark. Raises `TableError`,
+    `WriterConflictError`, `DeliveryError`. The table is then unchanged.
     """
     on_step("apply begun")
     (version, before), newest = table.newest(), changelog.newest()

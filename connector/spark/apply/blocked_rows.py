@@ -64,13 +64,11 @@ class BlockedRows:
         discarded: Callable[[], frozenset[str]] = frozenset,
         horizon: int | None = None,
     ) -> None:
-        """Read the batches after `before.to_batch`, up to `to_batch`. `newest` is the newest batch.
+        """Read the batches after `before.to_batch`, up to `to_batch`. `discarded` is called once,
+        if there is a dead letter, for the ids of the discarded ones.
 
-        `discarded` is called once, if there is a dead letter, for the ids of the discarded ones.
-
-        A replay counts if this cut merges it. If `below` is given, its commit timestamp must be
-        less than `below`. Raises `TableError` if there are more dead letters than a table state can
-        store.
+        A replay counts if this cut merges it: its commit timestamp is less than `below`, if that is
+        given. Raises `TableError` for more dead letters than a table state can store.
         """
         definition = table.layout.definition
         self._spark, self._table, self._before = table.spark, definition.name, before

@@ -1,8 +1,5 @@
 """Turns rows of the changelog into one row per change, with a value for each register: the first
-step of a merge.
-
-The entry index of a register is that of the last entry that wrote the column. The other parts of
-the order are the same for all entries, and are stored once.
+step of a merge. The parts of the order that all entries share are stored once.
 """
 
 from __future__ import annotations
@@ -98,9 +95,8 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
 def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
     """The coordinates of the changes that the table cannot hold: `kafka_partition` and `offset`.
 
-    The result of each check is stored before it is filtered. Otherwise Spark would move the filter
-    below the projections that it uses, and repeat all of them, many times for a table with many
-    columns.
+    Checks are stored before the filter, which Spark would move below them and repeat for each
+    column.
     """
     verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
     validated = (

@@ -1,9 +1,8 @@
 """Merges changes with the stored state of their rows: whole buckets, or row by row (TBL-13,
 TBL-16).
 
-If all changes of a read are newer and have no residual, only the visible values of a row matter, so
-its hidden state is not read (`merged_on_read`). Nearly every changed row has one change, and its
-registers are known at once. Only rows with several changes are sorted and merged.
+Nearly every changed row has one change, whose registers are known at once. Only rows with several
+changes are sorted. The hidden state of rows is not read if it cannot matter.
 """
 
 from __future__ import annotations
@@ -93,10 +92,8 @@ def merged_rows(
     horizon: int | None = None,
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that a change touches, merged with the changes (`rows_of`), and the locations of the
-    old rows.
-
-    `files` are the files of the version, if they are known. They are read once. If the changes
-    alone decide the new rows, only the key columns are read.
+    old rows. `files` are those of the version, if known. They are read once, and only their key
+    columns if the changes alone decide the new rows.
     """
     layout, statistics = table.layout, changes.statistics
     overwrites = statistics.overwrites_rows(before)

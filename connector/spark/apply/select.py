@@ -46,8 +46,7 @@ def select_changes(
     """The changes that can be merged, their statistics, and where the changes that wait begin.
 
     `publish` gets the changes that the table cannot hold. The statistics count them. The later
-    changes of a blocked row wait, also those that the table cannot hold. Each change is validated
-    once, when it no longer waits.
+    changes of a blocked row wait, and are validated when they no longer wait.
     """
     first = None
     if blocked is not None:

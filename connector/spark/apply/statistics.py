@@ -21,11 +21,9 @@ from connector.tables.column_names import BUCKET
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """Statistics of the changes before they are merged.
-
-    `may_remove` counts the changes that may remove a row. `all_newer`: every change is newer than
-    all that were merged before. A merge skips the steps that no change needs, which saves half of
-    its time.
+    """Statistics of the changes before they are merged. `may_remove` counts those that may remove a
+    row. `all_newer`: each is newer than all that were merged before. A merge skips the steps that
+    no change needs, which saves half of its time.
     """
 
     changes: int
@@ -99,13 +97,11 @@ def analyze(
     is_deferred: str = "false",
 ) -> FlatChanges:
     """Read the changes once, or twice if not all are plain. `cache` may store them meanwhile.
+    `is_new` and `is_deferred` are conditions on `_committed` and `_batch`. New changes that are not
+    deferred are merged.
 
-    `is_new` and `is_deferred` are conditions on `_committed` and `_batch` of `flatten_entries`.
-    Changes that are new and not deferred are merged.
-
-    A change may remove its row in two cases: it leaves no cell, or it is not newer than everything
-    that was merged before. If the newest change of a row leaves a cell and the stored state has
-    nothing newer, the row exists. Only a table ordered by commit knows what is newer.
+    A change may remove its row if it leaves no cell, or if it may not be newer than everything that
+    was merged before, which only a table ordered by commit knows.
     """
     is_merged = f"({is_new}) AND NOT ({is_deferred})"
     if layout.registered:

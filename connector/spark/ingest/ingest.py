@@ -1,10 +1,9 @@
 """Ingest: from Kafka into the changelog (TBL-1 to TBL-5). `Ingest.batch` shows all steps of a
 micro-batch.
 
-The changelog's commit comes first. It contains the progress that is computed from its rows. If rows
-were rejected, the progress is a second commit, after their dead letters. Spark's acknowledgement
-comes last. After a crash between two steps, the batch runs again. It finds its commit, publishes
-the same dead letters with the same ids, and computes the same progress.
+The changelog's commit comes first, with the progress from its rows. If rows were rejected, the
+progress is a second commit, after their dead letters. After a crash between two steps, the batch
+runs again, finds its commit, publishes the same dead letters, and computes the same progress.
 """
 
 from __future__ import annotations
@@ -136,13 +135,11 @@ class Ingest:
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
-        """Complete one micro-batch and return the progress. After a crash, the same call continues
-        where the batch was.
+        """Complete one micro-batch, whose rows Spark's Kafka source has at `offsets`, and return
+        the progress. After a crash, the same call continues where the batch was.
 
-        `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
-        Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
-        `BrokerError`, `DeliveryError`, `TableError`, and `ConnectorError` with the code
-        `REJECTED_RATIO_EXCEEDED`. After all but the last, the batch must be run again.
+        Raises the error that stops the stream. After all errors but `REJECTED_RATIO_EXCEEDED`, the
+        batch must be run again.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()
@@ -198,10 +195,9 @@ class Ingest:
 
     def refresh(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
-        are as fresh as now (TBL-16).
-
-        The time is stored in a file (TBL-24). External dead letters, and open transactions that
-        hide records, are looked for once in `COUNT_EVERY_US`. A change is a commit.
+        are as fresh as now (TBL-16), which is stored in a file (TBL-24). External dead letters, and
+        open transactions that hide records, are looked for once in `COUNT_EVERY_US`. A change is a
+        commit.
         """
         newest, progress, asked = (
             self._changelog.newest(),
@@ -226,11 +222,9 @@ class Ingest:
                 self._changelog.update_progress(counted)
 
     def take_requests(self) -> bool:
-        """Close the stream partitions that operators want closed, and release the rows that they
-        want released, with a batch without records.
-
-        The next batch with records may come much later (WMK-8, WRS-18). Returns whether there is
-        such a batch. Raises as `batch`.
+        """Close the stream partitions, and release the rows, that operators asked for, with a batch
+        without records: the next one with records may come much later (WMK-8, WRS-18). Returns
+        whether there is such a batch. Raises as `batch`.
         """
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
@@ -356,11 +350,8 @@ class Ingest:
         self, files: tuple[str, ...], batch: LoggedBatch, before: Progress
     ) -> Progress | None:
         """The progress after `before` with the written files of a batch, before their commit. None:
-        some rows were rejected, or a release may be complete.
-
-        Dead letters are published after the commit. Before it, another attempt may still validate
-        the records differently. The rows of a release are counted in the changelog, so they are
-        committed, too.
+        some rows were rejected, whose dead letters need the commit, or a release may be complete,
+        whose rows are counted in the changelog.
         """
         self._on_step("rows written")
         asks = self._unknown_fields if unknown_fields(self._schemas) else None
@@ -388,12 +379,11 @@ class Ingest:
         before: Progress,
         fields_of: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
     ) -> tuple[BatchCounts, KeyPlacement | None]:
-        """The counts of a batch, and the placement of keys with a sample of it. None: no sample is
-        due (ING-1).
+        """The counts of a batch, and the placement of keys with a sample of it, if one is due
+        (ING-1), as of the time of the batch.
 
         `fields_of` returns the unknown fields of the schemas with these ids (ING-3). None: no valid
-        record of the batch has a schema with unknown fields. The time of the sample is that of the
-        batch, so that a batch that runs again takes the same one.
+        record of the batch has a schema with unknown fields.
         """
         placement, partition_of = before.checks.placement, self._ports.partition_of
         is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)

@@ -1,11 +1,10 @@
 """Kafka as a Spark source, and the offsets of a micro-batch.
 
-The checkpoint has the offset range of a batch before the batch runs. The rows alone do not show it,
-because transaction markers and aborted records use offsets too. Therefore the range is read from
-the checkpoint (TBL-5).
+The checkpoint has the offset range of a batch before it runs. The rows alone do not show it,
+because transaction markers and aborted records use offsets too (TBL-5).
 
-Spark's source fails for a record timestamp that does not fit into its type, and nothing can be put
-before that. Such a batch is read again by this process, in pieces (REC-25).
+Spark's source fails for a record timestamp that does not fit into its type. Such a batch is read
+again by this process, in pieces (REC-25).
 """
 
 from __future__ import annotations
@@ -123,12 +122,9 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
 
 
 def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
-    """Remove a checkpoint that has no acknowledged batch, whose last batch was not acknowledged, or
-    whose logs two processes have damaged. Spark refuses one that was killed while it wrote the
-    first batch: it has a temporary file, and no batch.
-
-    With `even_finished`, any checkpoint is removed. The changelog says whether the last batch was
-    logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
+    """Remove a checkpoint without an acknowledged batch, which Spark refuses, or whose last batch
+    was not acknowledged, or `even_finished`: then any. The changelog says whether the last batch
+    was logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
     """
 
     def newest(name: str) -> int:

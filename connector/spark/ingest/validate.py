@@ -1,9 +1,5 @@
-"""Decodes and validates records in Spark: `connector.validation.validate_record` as one expression
-(TBL-3).
-
-`connector.validation.validate_record` is the definition. This module repeats it in a form that
-Spark compiles. A test compares both on generated valid and invalid records. Two methods make one
-pass enough:
+"""Decodes and validates records in Spark: `connector.validation.validate_record`, which is the
+definition, as one expression (TBL-3). A test compares both. Two methods make one pass enough:
 
 * A tail is appended to the body and to the writer schema. If decoding returns the tail, exactly the
   body was decoded. If not, the body was truncated, too long, or not a record (REC-13). The tail is
@@ -68,11 +64,9 @@ _TAIL: Final = secrets.token_bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """The settings and facts by which a record is validated, apart from the schemas.
-
-    `kafka_partitions` is how many the topic has now. `tables` are the allowed source tables; None:
-    any. Names in `known_tables` and `known_families` match the patterns of the model and are not
-    checked again. `horizon` is the one that the batch before committed (MRG-11).
+    """The rules by which a record is validated, apart from the schemas. `tables` are the allowed
+    source tables; None: any. `known_tables` and `known_families` match the patterns of the model
+    and are not checked again. `horizon` is the one that the batch before committed (MRG-11).
     """
 
     limits: Limits
@@ -125,10 +119,7 @@ CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)
 
 def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
     """The writer schemas that `validate_record` can read, by the first bytes of the values that
-    name them.
-
-    A schema of the registry that is not one of lowmark counts as unknown. It never reaches Spark,
-    because it would fail the query.
+    name them. A schema that is not one of lowmark counts as unknown: it would fail the query.
     """
     shipped = {
         codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()
@@ -303,12 +294,11 @@ _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
 
 
 def _families_match(known_families: frozenset[str]) -> str:
-    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one family, and it
-    is usually a known one.
+    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one known family.
 
-    Otherwise it is one search over all families. The repetition is possessive, because Java uses a
-    stack frame for each step of any other repetition. The number of line breaks is compared,
-    because a family could contain one.
+    Otherwise it is one search over all families, with a possessive repetition, because any other
+    uses a stack frame of Java for each step. A family could contain a line break, so these are
+    counted.
     """
     return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
         THEN {_in(_FAMILY, known_families)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}

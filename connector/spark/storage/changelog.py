@@ -1,12 +1,9 @@
-"""The changelog: one row for every Kafka record that was read. Rows are appended batch by batch and
-never changed (TBL-4, TBL-5).
+"""The changelog: one row for every Kafka record that was read. Rows are appended batch by batch
+(TBL-4, TBL-5).
 
-One Delta commit per batch has the batch's rows. Its metadata has the offset range and the progress
-that was computed from the rows. So rows, position and progress are stored together or not at all.
-If rows were rejected, the progress is a second commit, after their dead letters. The newest commit
-always has the position of the stream. The Spark checkpoint may be lost.
-
-`ChangelogReader` reads it, also for readers that never write.
+One Delta commit per batch has its rows and, as metadata, its offset range and the progress from its
+rows: they are stored together or not at all. If rows were rejected, the progress is a second
+commit, after their dead letters. The Spark checkpoint may be lost.
 """
 
 from __future__ import annotations
@@ -80,9 +77,9 @@ class Changelog(ChangelogReader):
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
 
-        Raises `WriterConflictError` for any other range: an old checkpoint was restored, or a
-        second driver is running. Delta would skip such a batch without an error. Raises
-        `TopicError` if the topic is not the stored one (REC-4).
+        Raises `WriterConflictError` for any other range, as of an old checkpoint or a second
+        driver. Delta would skip such a batch without an error. Raises `TopicError` for another
+        topic (REC-4).
         """
         newest = self.newest()
         if newest is None:
@@ -128,15 +125,12 @@ class Changelog(ChangelogReader):
         ingest_time: int,
         settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
     ) -> None:
-        """Commit a batch of rows, validated (`connector.spark.ingest.validate`) and placed
-        (`connector.spark.ingest.replays`), and check the commit.
+        """Commit a batch of validated rows with their positions as replays, and check the commit.
 
         `ingest_time` is in microseconds. `settle` gets the written files, as actions of Delta,
         before any reader sees them. The progress that it returns is part of the commit. None:
-        `append_progress` stores it later.
-
-        Raises `WriterConflictError` if another writer took the batch's number. Then no row of this
-        batch is visible.
+        `append_progress` stores it later. Raises `WriterConflictError` if another writer took the
+        batch's number. Then no row of this batch is visible.
         """
         columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
         selected = rows.selectExpr(*columns)
@@ -192,9 +186,7 @@ class Changelog(ChangelogReader):
             self._frontier = (batch.ingest_batch, settled.frontier)
 
     def progress_before(self, batch: LoggedBatch) -> Progress:
-        """The newest stored progress: that of `batch`, which must be the newest batch, or that of
-        the batch before.
-
+        """The newest stored progress: that of `batch`, the newest one, or of the batch before.
         Raises `WriterConflictError` if another process has logged a later batch. Then `batch` is
         complete.
         """
@@ -202,11 +194,9 @@ class Changelog(ChangelogReader):
         return self.progress()
 
     def append_progress(self, progress: Progress, released: Sequence[ReleasedRange] = ()) -> None:
-        """Commit the progress of the newest batch, whose rejected rows were published as dead
-        letters, and the ranges of staged rows that the batch makes visible (WRS-18).
-
-        Raises `WriterConflictError` if another process has logged a later batch. That process has
-        stored this progress before.
+        """Commit the progress of the newest batch, after its dead letters, and the ranges of staged
+        rows that it makes visible (WRS-18). Raises `WriterConflictError` if another process has
+        logged a later batch. That process has stored this progress before.
         """
         stored = self._stored_in()
         assert stored is not None
@@ -271,11 +261,8 @@ class Changelog(ChangelogReader):
         self._freshness_file = text
 
     def update_progress(self, progress: Progress) -> None:
-        """Commit the progress of the newest batch again, for example with a check of its
-        transactions, and no rows.
-
-        Its number is between those of the batch and of the next one. If another process has logged
-        the next batch, nothing is committed.
+        """Commit the progress of the newest batch again, and no rows. Its number is before that of
+        the next batch. If another process has logged the next one, nothing is committed.
         """
         stored = self._stored_in()
         assert stored is not None
@@ -305,8 +292,8 @@ class Changelog(ChangelogReader):
             set_properties(self.spark, self.path, retention_properties(self._retention_s), metadata)
 
     def rewrite(self) -> Rewritten | None:
-        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth
-        it. No row changes (TBL-15). Ingest may run meanwhile.
+        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth it
+        (TBL-15). Ingest may run meanwhile.
         """
         if self._stored_in() is None:
             return None
@@ -330,14 +317,13 @@ class Changelog(ChangelogReader):
         return Work(removed, max(0, before - after), size_in_bytes(self.spark, self.path), after)
 
     def trim(self, covered: int, *, before: int) -> int:
-        """Delete changes and control records of old batches, up to the batch `covered`.
+        """Delete changes and control records of batches up to `covered` that were ingested before
+        `before` (microseconds). Returns the last such batch. Call it while there is no ingest.
 
-        A batch is old if it was ingested before `before` (microseconds). The newest batch stays,
-        and so do batches whose transactions are to be checked (ING-2). Rejected rows stay too,
-        because their dead letters may be open (TBL-15). So do the rows of write streams that did
-        not expire, and of those that a later batch released: a table may lack that batch (WRS-21).
-        For an audit, the changelog then begins after the last deleted row.
-        Call it while there is no ingest. Returns the last batch whose rows are deleted.
+        The newest batch stays, and so do batches whose transactions are to be checked (ING-2),
+        rejected rows, because their dead letters may be open (TBL-15), and the rows of write
+        streams that did not expire, or that a later batch released: a table may lack that batch
+        (WRS-21).
         """
         newest, stored = self.newest(), self._stored_in()
         if newest is None or stored is None:

@@ -156,11 +156,8 @@ class ChangelogReader:
         self, source: str | None, *, after: int, to: int, pinned: bool = False
     ) -> DataFrame:
         """The changes of one source table, or of all, in the ingest batches `(after, to]`, with the
-        staged rows that these batches released. No other function decides which rows are visible
-        (WRS-19).
-
-        `pinned`: the rows are those of the present version, even if some are deleted before they
-        are read.
+        staged rows that these released. No other function decides which rows are visible (WRS-19).
+        With `pinned`, deleted rows of the present version can still be read.
         """
         rows = self._rows_and_frontiers(pinned=pinned)
         which = F.col("slot") > FRONTIER_SLOT if source is None else self.of_source(source)
@@ -170,11 +167,9 @@ class ChangelogReader:
         return changes.unionByName(_released_rows(rows, source, after=after, to=to))
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
-        """`changes`, read from the files that the commits of these batches name. None: this is not
-        possible.
-
-        It is for a few batches whose files were not merged or deleted since, and that released no
-        rows. It does not read Delta's state of the log. The rows stay readable, as with `pinned`.
+        """`changes`, read from the files that the commits of a few batches name, as with `pinned`,
+        without Delta's state of the log. None: this is not possible, because files were merged or
+        deleted since, or rows were released.
         """
         if self._has_released(after):
             return None
@@ -265,10 +260,8 @@ class ChangelogReader:
 
 def _released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) -> DataFrame:
     """The staged rows of one source table, or of all, that the batches `(after, to]` released, as
-    changes with the columns of `rows`.
-
-    A row is a change of the batch that completed its release, and of the stream partition of the
-    release. Its record sequence is its offset. `lake.changelog_changes` does the same.
+    changes of the batch that completed the release, with the offset as the record sequence.
+    `lake.changelog_changes` does the same.
     """
     ranges = rows.where(
         f"slot = {RELEASED_SLOT} AND kind = 'released'"
@@ -299,11 +292,8 @@ def entries_of(changes: DataFrame) -> DataFrame:
 
 
 def _batches(after: int, to: int) -> str:
-    """Whether a row belongs to the ingest batches `(after, to]`, as code that is the same for all
-    batches.
-
-    The code of a set does not contain its numbers. The code of bounds, or of a single number, does.
-    Delta skips the files of older batches in both cases.
+    """Whether a row belongs to the ingest batches `(after, to]`. The code of a set does not contain
+    its numbers, so it is the same for all batches. Delta skips the files of older ones.
     """
     if to - after > _LONG_LIST:
         return f"ingest_batch > {after}L AND ingest_batch <= {to}L"

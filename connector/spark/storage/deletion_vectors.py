@@ -1,10 +1,9 @@
 """Replaces single rows of a Delta table in one commit: deletion vectors for the old rows, new files
 for the new ones (TBL-13).
 
-Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their
-vectors. An apply has already read them for the merge, and knows the location of each one. Delta has
-no public API that accepts locations. This module calls, through the JVM, the steps of Delta's
-DELETE and of its writer (docs/decisions/0014-sparse-applies.md).
+An apply knows the location of each old row, which Delta's MERGE would search again. So this module
+calls, through the JVM, the steps of Delta's DELETE and of its writer
+(docs/decisions/0014-sparse-applies.md).
 """
 
 from __future__ import annotations
@@ -41,12 +40,10 @@ def replace_rows(
     number: int,
     stored: Mapping[str, Any],
 ) -> None:
-    """Remove the rows at `locations` (columns `FILE` and `ROW`) and add `rows`, in one commit with
-    this number and `stored`.
-
-    The locations belong to `version`, and `files` are all its files (None: not known). The table
-    must have deletion vectors `ENABLED`. Raises `WriterConflictError` if another process has
-    committed since, and Delta's conflict if one commits meanwhile.
+    """Remove the rows at `locations` (columns `FILE` and `ROW`) of `version` and add `rows`, in one
+    commit with this number and `stored`. `files` are all files of the version, if known. Raises
+    `WriterConflictError` if another process has committed since, and Delta's conflict if one
+    commits meanwhile.
     """
     spark = transaction.spark
     check_version(transaction, version)

@@ -111,12 +111,9 @@ class DeltaLog(Commits):
         return next(self.of_lowmark(max(self._versions(), default=-1)), None)
 
     def properties(self) -> Mapping[str, str]:
-        """The properties of the table's newest version, as Delta stores them. There must be a
-        table.
-
-        They are in the checksum beside a commit. If there is no checksum, or a damaged one, they
-        come from Delta's own state of the log. No SQL is run, because the first query of a process
-        takes seconds.
+        """The properties of the newest version. There must be a table. They are in the checksum
+        beside a commit, or else in Delta's state of the log. No SQL is run: the first query takes
+        seconds.
         """
         checksum = self._text_of(f"{max(self._versions()):020}.crc")
         with suppress(ValueError, LookupError, TypeError, AttributeError):
@@ -163,11 +160,8 @@ class DeltaLog(Commits):
             raise log_missing(self.path)
 
     def forget_beginning(self) -> None:
-        """Remove a log without a commit. A process that failed while it created the table left it,
-        and Delta would take it for a table.
-
-        If another process commits to this log meanwhile, only unfinished files and empty folders
-        are removed. The rest is an error.
+        """Remove a log without a commit, of a process that failed while it created the table. If
+        another process commits meanwhile, only unfinished files and empty folders are removed.
         """
         if self._files.exists(self._folder):
             for status in self._files.listStatus(self._folder):

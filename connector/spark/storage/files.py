@@ -1,10 +1,8 @@
-"""Reads known files of a Delta table without reading the table's log, for which Delta runs Spark
-jobs.
+"""Reads known files of a Delta table without reading its log, for which Delta runs Spark jobs.
 
-Delta writes the list of a table's files beside each commit, if they are few (`SETTINGS` of
-`connector.spark.session`). A process also knows the files that it has written. Delta has no public
-API to read just these files. This module calls, through the JVM, the methods with which Delta's own
-commands read files.
+Delta writes the list of a table's files beside each commit, if they are few. A process also knows
+the files that it has written. This module calls, through the JVM, the methods with which Delta's
+own commands read files.
 """
 
 from __future__ import annotations

@@ -21,12 +21,9 @@ sections of eight bytes, so that bytes sort as sections do.
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The registers of a table: columns in their order, and families in the order in which columns
-    first name them.
-
-    `since` has for each column the last ingest batch before it was defined. 0: the column was there
-    from the start. A change up to that batch may set a value that the column cannot hold. That is
-    not an error of the change: the value stays in `_unmapped` (TBL-8).
+    """The registers of a table: columns in their order, and families as columns first name them.
+    `since` has for each column the last ingest batch before it was defined (0: from the start). A
+    value of a change up to that batch may not fit: it stays in `_unmapped` (TBL-8).
     """
 
     definition: TableDefinition
@@ -123,10 +120,8 @@ class Layout:
 
     @property
     def state_type(self) -> str:
-        """The type of the stored state of a row.
-
-        `orders` are those of the changes that wrote the row. If all columns were written together,
-        there is one. For each column, `column_orders` has the index of the order, and
+        """The type of the stored state of a row. `orders` are those of the changes that wrote the
+        row, or one for all. For each column, `column_orders` has the index of the order, and
         `column_entries` the entry index. `family_orders` and `family_entries` are the same for
         families.
         """

@@ -1,9 +1,8 @@
 """Maintenance of Delta tables: merges small files, and removes files that no version needs (TBL-15,
 TBL-23).
 
-Small files are merged in two steps. New files are written first. No reader sees them, and they
-delay no writer. Then a commit replaces the old files. Delta's OPTIMIZE does the same. But it takes
-its commit metadata from the session, which others share, and before it has written.
+New files are written first, which delays no writer. Then a commit replaces the old files. Delta's
+OPTIMIZE takes its commit metadata from the session, and before it has written.
 """
 
 from __future__ import annotations
@@ -53,11 +52,8 @@ OWN_LOG_CLEANING: Final = "delta.enableExpiredLogCleanup"
 
 
 def retention_properties(file_s: int) -> dict[str, str]:
-    """The properties of a Delta table that keeps files of old versions for `file_s` seconds, and
-    its log for `LOG_BEYOND_S` longer.
-
-    VACUUM only uses the table property. lowmark cleans the log itself (`DeltaLog.clean`). Delta
-    would keep the log of the current day, and would not keep what a recorded cut needs.
+    """The properties of a Delta table that keeps files of old versions for `file_s` seconds, for
+    VACUUM. lowmark cleans the log itself: Delta would not keep what a recorded cut needs.
     """
     return {
         FILE_RETENTION: f"interval {file_s} seconds",
@@ -86,11 +82,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """A table or a changelog, as functions for its maintenance.
-
-    `new_commits` returns the file counts of commits since its last call. `oldest_commit_at` returns
-    when the oldest known commit was made. `compact` merges small files if it is worth it. `clean`
-    and `clean_log` remove old files, and get the time in microseconds.
+    """A table or a changelog, as functions for its maintenance. `clean` and `clean_log` get the
+    time in microseconds.
 
     `is_wanted` returns whether there is other work for `compact` than small files. `live_bytes`
     returns the size of the newest version of a table. None: it is a changelog.
@@ -106,12 +99,11 @@ class Maintained:
 
 
 class Maintenance:
-    """The maintenance of `what`, a table or a changelog, by the process that writes it.
+    """The maintenance of `what`, a table or a changelog. A failure is printed, and the work is
+    tried again.
 
-    A failure is printed, and the work is tried again later. `job` has the fields of a job except
-    kind, times and outcome. `last_clean` returns when old files were last removed. `is_late`
-    returns whether applies are late, at a time in microseconds. Then `compact` and `clean` wait for
-    a while.
+    `job` has the fields of a job except kind, times and outcome. While applies are late (`is_late`,
+    at a time in microseconds), `compact` and `clean` wait for a while.
     """
 
     def __init__(
@@ -266,16 +258,16 @@ class Rewritten:
         metadata_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         keys: Sequence[str] = (),
     ) -> Work:
-        """Replace the old files by the new ones, and return what was done. `metadata_of` makes the
-        metadata of the commit from that of the newest one.
+        """Replace the old files by the new ones. `metadata_of` makes the metadata of the commit
+        from that of the newest one.
 
         If an old file has changed meanwhile, its group stays as it is. With `keys`, the columns
-        that identify a row, the rows that were removed from it are marked in the new files instead.
-        If rows were left out, all groups are replaced, or none.
+        that identify a row, rows that were removed from it are marked in the new files instead. If
+        rows were left out, all groups are replaced, or none.
 
-        `app_ids` are those of the table's writers. If one of them commits at the same time, nothing
-        is changed. Raises `WriterConflictError`, or Delta's conflict, if another process commits at
-        the same time, or if all old files have changed.
+        Raises `WriterConflictError`, or Delta's conflict, if one of the writers `app_ids`, or
+        another process, commits at the same time, or if all old files have changed. Nothing is
+        changed then.
         """
         transaction = Transaction(self._spark, self._path, None)
         for app_id in app_ids:

@@ -1,8 +1,5 @@
-"""A table on disk: created, opened, checked and committed, with the table state in every commit
-(TBL-10, TBL-12).
-
-The table state is in the `userMetadata` of the newest commit. `Tombstones` are a Delta table beside
-the table. The table's commit names the attempt that added them.
+"""A table on disk: created, opened, checked and committed, with the table state in the metadata of
+every commit (TBL-10, TBL-12). The tombstone table is beside it.
 """
 
 from __future__ import annotations
@@ -182,10 +179,8 @@ class Table:
         self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState
     ) -> None:
         """Replace the rows of `buckets` by `rows` and store `table_state`, in one commit, and check
-        that it was this one.
-
-        Without buckets, only the table state is committed. Raises `WriterConflictError` if another
-        writer was faster.
+        that it was this one. Without buckets, only the table state is committed. Raises
+        `WriterConflictError` if another writer was faster.
         """
         touched = ", ".join(str(bucket) for bucket in sorted(buckets))
         with self._explained():
@@ -217,11 +212,9 @@ class Table:
         files: Files | None,
         table_state: TableState,
     ) -> None:
-        """Replace the rows at `locations` by `rows` and store `table_state`, in one commit as
-        `commit` does.
-
-        The locations belong to `version`, which must be the newest one. `files` are its files, if
-        they are known.
+        """Replace the rows at `locations` by `rows` and store `table_state`, as `commit`. The
+        locations belong to `version`, which must be the newest one. `files` are its files, if
+        known.
         """
         with self._explained():
             replace_rows(
@@ -236,8 +229,8 @@ class Table:
         self._check_committed(table_state)
 
     def commit_actions(self, actions: Sequence[str], version: int, table_state: TableState) -> None:
-        """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit` does. They
-        were made for `version`, which must be the newest one.
+        """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit`. They were
+        made for `version`, which must be the newest one.
         """
         with self._explained():
             transaction = Transaction(self._spark, self.path, self._app_id)
@@ -301,14 +294,11 @@ class Table:
         that, the commits need not name the attempts of the others. None: no apply came since the
         last time.
 
-        Applies may run meanwhile. `between` calls the commits between two of them. Until then,
-        tombstones of an attempt that failed do not count, and need not be removed.
-
-        Of the tombstones that no commit names, it removes only those with a number that a commit
-        has taken. Another apply may be about to commit under the next number. A writer may add
-        tombstones later under a number taken before. They are true for the changes of the
-        changelog, and change nothing once these are applied. The horizon is that of a batch which
-        the table covers (MRG-11).
+        Applies may run meanwhile: `between` calls the commits between two of them. Only tombstones
+        with a number that a commit has taken are removed. Another apply may be about to commit
+        under the next one. Tombstones that a writer adds later under a taken number are true for
+        the changes of the changelog, and change nothing once these are applied. The horizon is that
+        of a batch which the table covers (MRG-11).
         """
         state = self.table_state()
         expired_below = self.tombstones.expired_below(state)
@@ -357,10 +347,9 @@ class Table:
         )
 
     def compact(self, between: Between = _at_once) -> Work | None:
-        """Merge small files of the table and of its tombstone table, and remove tombstones that
-        count no more, if it is due. No row changes (TBL-15). None: there was nothing to do.
-
-        Applies may run meanwhile. `between` calls each commit between two applies of this process.
+        """Merge small files of the table and its tombstones, and vacuum tombstones, if it is due.
+        No row changes (TBL-15). `between` calls each commit between two applies. None: there was
+        nothing to do.
         """
         done = None
         with self._explained():
@@ -383,11 +372,8 @@ class Table:
         )
 
     def clean(self, now: int, kept_versions: Collection[int] = ()) -> Work:
-        """Remove files that are only needed for versions older than the table's retention (TBL-23).
-
-        The files of `kept_versions` stay.
-
-        It also removes the tombstone tables of tables that were replaced long ago.
+        """Remove files that only versions older than the table's retention need (TBL-23), except
+        those of `kept_versions`, and the tombstone tables of tables that were replaced long ago.
         """
         before = bytes_on_disk(self._spark, self._folder)
         with self._explained():

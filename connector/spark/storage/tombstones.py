@@ -1,8 +1,7 @@
 """The tombstone table of a table. It remembers deleted rows (TBL-12, MRG-10).
 
-Tombstones are added before the table's commit, with the number of their apply and the id of their
-attempt. The table's commit names its attempt. Tombstones of attempts that no commit names do not
-count. A later apply removes them.
+Tombstones are added before the table's commit, which names their attempt. Those of attempts that no
+commit names do not count, and are removed later.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ _COLUMNS: Final = (
 
 
 class Tombstones:
-    """The tombstone table at `path`, of the table `name`. It may not exist yet.
-
-    Most methods get the table state of a commit of the table. They raise `TableError` if another
-    program removed or changed the tombstone table, or if the table was restored to a version before
-    the last vacuum of tombstones.
+    """The tombstone table at `path`, of the table `name`. It may not exist yet. Most methods get
+    the table state of a commit. They raise `TableError` if another program changed the tombstone
+    table, or if the table was restored to a version before the last vacuum of tombstones.
     """
 
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
