@@ -97,7 +97,7 @@ class History:
         return rows[0]["newest"] if rows else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
-        """The duration of each successful apply of a table since then, in microseconds."""
+        """The durations of the successful applies of a table since `since`, in microseconds."""
         condition = (
             f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND"
             f" ended_at >= {since}"

@@ -41,8 +41,8 @@ def append(
     types: Mapping[str, str],
     forget: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Append rows with these columns (`string` or `int64`) in one commit. The table is made if
-    there is none. Raises `TableError`, also if the table lacks one of these columns.
+    """Append rows with these columns (`string` or `int64`) in one commit, to a new table if
+    necessary. Raises `TableError`, also if the table lacks one of these columns.
 
     After every `TIDY_EVERY` commits, `tidy` removes the rows for which the SQL of `forget` is true
     (TBL-23).

@@ -94,7 +94,7 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
 
 
 def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
-    """The end offsets of the changelog of a stream, by Kafka partition. Empty: there is none."""
+    """The end offsets of the changelog of a stream, by Kafka partition, if there is one."""
     path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:

@@ -309,9 +309,9 @@ def start_session(
     cores: str = "*",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The Spark session of this process, with lowmark's jars. If there is none, it is started.
-    `scratch` is a local folder for temporary files. `settings` have priority over those of lowmark,
-    but JVM options are added. What `spark-submit` was given has priority.
+    """The Spark session of this process, with lowmark's jars. It is started if necessary. `scratch`
+    is a local folder for temporary files. `settings` have priority over those of lowmark, but JVM
+    options are added. The settings of `spark-submit` have priority over both.
 
     A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
     sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.

@@ -240,8 +240,8 @@ def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: s
 
 def constant(number: int, integer: str) -> str:
     """A number that differs from batch to batch, in generated code that stays the same, so that the
-    JVM reuses it: an array is no literal of the code if its index is none. `integer` is any integer
-    column that is never null.
+    JVM reuses it: an array with an index that is not a literal is not part of the code. `integer`
+    is any integer column that is never null.
     """
     return f"get(array({number}L), {integer} * 0)"
 

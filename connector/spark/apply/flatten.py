@@ -230,7 +230,7 @@ def _first_deletion(family: str, layout: Layout) -> str:
 
 
 def _index(array: str, element: str) -> str:
-    """The first index of the element, from 0. It is -1 if there is none."""
+    """The first index of the element, from 0. It is -1 if it is missing."""
     return f"int(array_position({array}, {element})) - 1"
 
 

@@ -87,7 +87,7 @@ class ChangelogReader:
         return paths.freshness_beside(self.path)
 
     def newest(self) -> LoggedBatch | None:
-        """The newest batch. None: there is none. Raises `TableError` for another changelog."""
+        """The newest batch, if there is one. Raises `TableError` for another changelog."""
         stored = self._stored_in()
         with reading(self.path):
             return None if stored is None else LoggedBatch.from_json(stored)

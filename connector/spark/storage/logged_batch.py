@@ -19,7 +19,7 @@ offset 0.
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """The offsets of one micro-batch. In each Kafka partition, `end` is the next one."""
+    """The offsets of one micro-batch. In each Kafka partition, `end` is the next offset."""
 
     start: Offsets
     end: Offsets

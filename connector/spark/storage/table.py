@@ -336,7 +336,7 @@ class Table:
         return [*self.log.new_commits(), *self.tombstones.log.new_commits()]
 
     def superseded_at(self, version: int) -> int | None:
-        """When the next version was committed. None: there is none. 0: no longer known."""
+        """When the next version was committed. None: it was not yet. 0: no longer known."""
         commit = self.log.at(version + 1)
         return (
             commit.committed_at

@@ -97,7 +97,7 @@ class Tombstones:
     def begin(
         self, expired_below: int | None, layout: Layout, properties: Mapping[str, str]
     ) -> Transaction:
-        """A commit to the tombstone table. If there is none, it is created with the properties."""
+        """A commit to the tombstone table. A missing table is created with the properties."""
         if expired_below is None:
             types = dict(layout.column_types)
             of_row = [(name, types[name]) for name in (*layout.key_names, STATE, BUCKET)]
