@@ -301,33 +301,13 @@ def bucket_missing(problem: str, **fields: object) -> TableError:
     )
 
 
-def store_busy(problem: str, answer: str, **fields: object) -> TableError:
+def store_unreachable(problem: str, cause: str, **fields: object) -> TableError:
     return TableError(
         "STORE_UNREACHABLE",
         problem,
-        f"The object store answers with an error, also when asked again: {answer}",
-        "Try again later. Nothing is lost: lowmark continues where it stopped",
-        **fields,
-    )
-
-
-def store_is_other_server(problem: str, host: str, **fields: object) -> TableError:
-    return TableError(
-        "STORE_UNREACHABLE",
-        problem,
-        f"The server{host} does not answer as an object store does",
-        "Correct storage.endpoint. It may be the port of another server",
-        **fields,
-    )
-
-
-def store_unreachable(problem: str, host: str, reason: str, **fields: object) -> TableError:
-    return TableError(
-        "STORE_UNREACHABLE",
-        problem,
-        f"The object store{host} cannot be reached: {reason}",
-        "Check the network and the store. Correct the section [storage] if its endpoint is wrong."
-        " Nothing is lost: lowmark continues where it stopped",
+        cause,
+        "Check the network and the store, and try again later. Correct storage.endpoint if it is"
+        " that of another server. Nothing is lost: lowmark continues where it stopped",
         **fields,
     )
 

@@ -125,10 +125,10 @@ def stream_changes(
         The changes.
 
     Raises:
-        ConfigError: The range begins in the future, or ends before it begins.
+        ConfigError: The range begins in the future, or ends before it begins, or a time is not a
+            whole number of 64 bits.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
-        ConfigError: A time is not a whole number of 64 bits.
         ConnectorError: The session has ended.
     """
     _check_range(start_commit, end_commit)

@@ -253,8 +253,7 @@ class Pipeline:
             or not all(state.is_at(cut.low_watermark, cut.batch) for _, state in newest.values())
         ):
             return
-        merged = sum(state.merged for _, state in newest.values())
-        versions = {name: version for name, (version, _) in newest.items()}
+        merged, versions = _merged_and_versions(newest)
         with self._recording:
             # The newest record is the one with the latest time.
             record = CutRecord(
@@ -276,14 +275,12 @@ class Pipeline:
         newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
-        states = [state for _, state in newest.values()]
-        merged = sum(state.merged for state in states)
-        versions = {name: version for name, (version, _) in newest.items()}
+        merged, versions = _merged_and_versions(newest)
         if versions == recorded.versions or merged != recorded.merged:
             return
         if all(
             state.is_consistent_cut and state.apply_watermark == recorded.low_watermark
-            for state in states
+            for _, state in newest.values()
         ):
             with self._recording:
                 if self._cuts[stream] is not recorded:
@@ -291,3 +288,9 @@ class Pipeline:
                 again = replace(recorded, recorded_at=self._ports[stream].now(), versions=versions)
                 self._job_log.add_cut(again)
                 self._cuts[stream] = again
+
+
+def _merged_and_versions(newest: Mapping[str, AtVersion]) -> tuple[int, dict[str, int]]:
+    """How many changes were merged into tables, and the versions of the tables."""
+    merged = sum(state.merged for _, state in newest.values())
+    return merged, {name: version for name, (version, _) in newest.items()}

@@ -208,7 +208,7 @@ class _Read:
         blocked = None
         if newest is not None and layout.definition.block_rows:
             blocked = BlockedRows(table, changelog, before, newest, batch, horizon=progress.horizon)
-        new, blocked_from = not_merged(self._unapplied(), before, table.spark), None
+        new, blocked_from = not_merged(self._unapplied(), before), None
         changes = None
         if blocked is None:
             changes = analyze(new, layout, before, checkpointed)

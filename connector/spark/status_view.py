@@ -101,12 +101,7 @@ def _progress(name: str, table: TableState, changelog: ChangelogReader) -> Progr
 def _row(status: TableStatus) -> tuple[object, ...]:
     bound = timedelta(seconds=status.max_staleness_s) if status.max_staleness_s else None
     age = None if status.as_of is None else timedelta(microseconds=status.now - status.as_of)
-    columns = (
-        status.upsert_stream_apply_watermark,
-        bound,
-        status.is_consistent_cut,
-        status.pending_batches,
-        status.as_of,
-        age,
+    return (
+        *(status.name, status.stream, status.upsert_stream_apply_watermark, bound),
+        *(status.is_consistent_cut, status.pending_batches, status.as_of, age),
     )
-    return (status.name, status.stream, *columns)

@@ -85,7 +85,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
         if part:
             before, logged = table.table_state(), stream.logged_offsets()
             tombstones, changelog = files(spark, f"{folder}/tombstones"), files(spark, stream.path)
-            table.compact()
+            table.compact(lambda act: act())
             compact(stream.changelog())
             assert (table.table_state(), stream.logged_offsets()) == (before, logged)
             assert files(spark, f"{folder}/tombstones") < tombstones or part == 2

@@ -245,7 +245,7 @@ def _selection(
             to_batch = cut.batch if deferred is None else deferred - 1
             return _Selection(changes.statistics, to_batch, flat=changes)
     to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
-    new, definition = not_merged(since, before, table.spark), layout.definition
+    new, definition = not_merged(since, before), layout.definition
     selected, statistics, blocked_from = select_changes(
         new.where(f"NOT {_is_deferred(cut)}"),
         layout,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from connector.dead_letters.blocked_rows import (
@@ -114,7 +114,7 @@ class BlockedRows:
         """The changes that do not wait, and where the waiting changes begin."""
         if not self.blocking:
             return changes, None
-        marked = mark_blocked(changes, self.blocking, self._spark)
+        marked = mark_blocked(changes, self.blocking)
         least = marked.where("is_blocked").agg(
             F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))")
         )
@@ -158,15 +158,13 @@ class BlockedRows:
         return _letters_in(rows, self._table, table_letters=table_letters)
 
 
-def mark_blocked(
-    changes: DataFrame, blocking: Iterable[BlockingLetter], spark: SparkSession
-) -> DataFrame:
+def mark_blocked(changes: DataFrame, blocking: Iterable[BlockingLetter]) -> DataFrame:
     """The changes, with a column `is_blocked` for those that wait: `BlockingLetter.is_before`."""
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
     for letter in blocking:
         position = (letter.ingest_batch, *letter.first)
         by_row.setdefault(letter.row_key, []).append((position, letter.committed))
-    rows = literal_rows(spark, by_row.items(), _BLOCKING)
+    rows = literal_rows(changes.sparkSession, by_row.items(), _BLOCKING)
     of_change = (
         "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
     )

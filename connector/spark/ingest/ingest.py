@@ -69,22 +69,18 @@ class IngestPorts:
     """Functions that ingest needs from Kafka, the clock and the files of a changelog, because other
     packages know these.
 
-    - `topic` reads the topic's id and number of Kafka partitions from Kafka.
     - `publish` delivers dead letters, or raises. It returns how many there were.
     - `now` is the time in microseconds.
     - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `count_rows` counts the rows of a batch in the files of the changelog.
-    - `earliest` returns the first offset of every Kafka partition.
     - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
       id, and raises if the registry does not answer. None: no registry is configured.
-    - `closed_partitions` returns the stream partitions that operators want closed, with numbers
-      greater than the given one (WMK-8). `releases` does the same for transactions that they
-      released (ING-2), and `row_releases` for releases of rows that are withheld (WRS-18).
+    - `closed_partitions` (WMK-8), `releases` (ING-2) and `row_releases` (WRS-18) return the
+      requests of operators with numbers greater than the given one.
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `external_dead_letters` continues their count, as far as Kafka shows them. The second argument
-      is how many ingest has published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. None: the
-      Kafka partitions of keys are not checked (ING-1).
+    - `external_dead_letters` continues their count. The second argument is how many ingest has
+      published since (DLQ-7).
+    - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
+      (ING-1).
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """

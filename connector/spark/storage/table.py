@@ -69,10 +69,6 @@ Between = Callable[[Callable[[], Work]], Work]
 """Calls a function between two applies of a table."""
 
 
-def _at_once(act: Callable[[], Work]) -> Work:
-    return act()
-
-
 class Table:
     """One table at `path`, written by one process. Another writer is detected (TBL-14)."""
 
@@ -289,7 +285,7 @@ class Table:
             len(state.attempt_ids), state.apply_number - state.vacuumed_to
         )
 
-    def vacuum_tombstones(self, between: Between = _at_once) -> Work | None:
+    def vacuum_tombstones(self, between: Between) -> Work | None:
         """Remove tombstones that no commit names or that are older than the horizon (TBL-12). After
         that, the commits need not name the attempts of the others. None: no apply came since the
         last time.
@@ -346,7 +342,7 @@ class Table:
             else 0
         )
 
-    def compact(self, between: Between = _at_once) -> Work | None:
+    def compact(self, between: Between) -> Work | None:
         """Merge small files of the table and its tombstones, and vacuum tombstones, if it is due.
         No row changes (TBL-15). `between` calls each commit between two applies. None: there was
         nothing to do.
