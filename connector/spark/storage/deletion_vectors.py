@@ -115,6 +115,7 @@ def file_url(spark: SparkSession, folder: Any, file: Any) -> str:
 def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: DataFrame) -> Any:
     """The same for files from the log, without statistics. Delta finds them and their vectors."""
     commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
+    jvm: Any = spark._jvm
     vectors = scala_object(
         commands, "DeletionVectorBitmapGenerator"
     ).buildRowIndexSetsForFilesMatchingCondition(
@@ -123,9 +124,9 @@ def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: Dat
         True,
         locations._jdf,
         files,
-        _every_row(spark),
-        _some(spark, FILE),
-        _some(spark, ROW),
+        jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),  # every row
+        jvm.scala.Some(F.col(FILE)._jc),
+        jvm.scala.Some(F.col(ROW)._jc),
     )
     helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
     touched = helper.findFilesWithMatchingRows(
@@ -134,13 +135,3 @@ def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: Dat
     return helper.processUnmodifiedData(
         spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX
     )._1()
-
-
-def _some(spark: SparkSession, column: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.scala.Some(F.col(column)._jc)
-
-
-def _every_row(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()

@@ -117,7 +117,7 @@ class DeltaLog(Commits):
         """
         checksum = self._text_of(f"{max(self._versions()):020}.crc")
         with suppress(ValueError, LookupError, TypeError, AttributeError):
-            return dict(json.loads(checksum)["metadata"].get("configuration", {}))  # type: ignore[arg-type]
+            return dict(json.loads(checksum)["metadata"]["configuration"])  # type: ignore[arg-type]
         action = str(newest_snapshot(self._spark, self._located).metadata().json())
         return dict(json.loads(action)["metaData"].get("configuration", {}))
 
