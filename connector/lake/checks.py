@@ -64,7 +64,7 @@ def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
 
 def check_missing(path: str) -> None:
     """Raise `TableError` if a local folder has files but no Delta log, or is a file. Every table of
-    lowmark has a log before its first file, so this is damage, and no first commit that was killed.
+    lowmark has a log before its first file, so this is damage, and not a killed first commit.
     """
     from deltalake import DeltaTable
 
@@ -85,8 +85,8 @@ def check_missing(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise `TableError` if a row and its commit cannot be written, by a file without a name, or
-    once in a process for an object store. Otherwise deltalake would print stacks of its threads.
+    """Raise `TableError` if a row and its commit cannot be written. It tries a file without a name,
+    or an object store once in a process. deltalake would print the stacks of its threads.
     """
     if (warehouse := warehouse_with(path)) is not None:
         store = f"{warehouse} {sorted((options_of(path) or {}).items())}"

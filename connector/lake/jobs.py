@@ -90,7 +90,7 @@ class History:
         return newest
 
     def last_clean_up(self, table: str, stream: str) -> int | None:
-        """When the last successful clean-up of a table or a stream's changelog began, if known."""
+        """When the last successful clean-up of `table`, or if empty, of the changelog began."""
         owner = _owner_condition(table, stream)
         condition = f"{owner} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
         rows = select(self._jobs, condition, "max(started_at) AS newest")

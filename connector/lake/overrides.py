@@ -1,6 +1,6 @@
 """The requests of operators to a running pipeline, as Delta tables with a row for each action
 (TBL-20, WMK-8, ING-2, WRS-18). The newest commit of `_connector/overrides` has all bounds and paces
-that are in force. That of each other table has the greatest number.
+that are in force. In the other tables, it has the greatest number.
 """
 
 from __future__ import annotations

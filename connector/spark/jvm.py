@@ -43,10 +43,10 @@ LOG_LEVELS: Final = {
 
 
 def launch(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it has one. One of `spark-submit` gets `LOG_LEVELS`.
+    """Start the JVM of this process, unless it has one. A JVM of `spark-submit` gets `LOG_LEVELS`.
 
-    It has a process group of its own, which signals to the group of this process do not reach, and
-    ends when its standard input does.
+    A JVM that is started here has a process group of its own, so signals to the group of this
+    process do not reach it. It ends when its standard input does.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()

@@ -1,8 +1,8 @@
 """Parts of Spark SQL: typed columns and keys (TBL-7), frames of known rows (SCL-3), and constants
 that keep the generated code the same.
 
-Columns and keys are `connector.tables.values` and `Key.read_key`, as a test compares. An expression
-is null for bytes that do not fit, and only for these.
+Columns and keys are `connector.tables.values` and `Key.read_key`. A test compares them. An
+expression is null for bytes that do not fit, and only for these.
 """
 
 from __future__ import annotations

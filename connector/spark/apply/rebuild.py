@@ -2,11 +2,11 @@
 (TBL-21, TBL-8).
 
 A rebuild is an apply of all changes to an empty table. Only its commit names the new files and the
-new tombstone table, and it replaces rows, columns and properties. Before it, the old table is
+new tombstone table, and it replaces rows, columns and properties. Until then, the old table is
 unchanged. Older versions stay as they are, each with its own tombstone table.
 
 The commit has the number of the old table's next apply. If another process applies to the old table
-meanwhile, the rebuild is refused. One that opened the old table before stops (TBL-14).
+meanwhile, the rebuild is refused. A process that opened the old table before stops (TBL-14).
 """
 
 from __future__ import annotations

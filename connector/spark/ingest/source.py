@@ -122,9 +122,10 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
 
 
 def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
-    """Remove a checkpoint without an acknowledged batch, which Spark refuses, or whose last batch
-    was not acknowledged, or `even_finished`: then any. The changelog says whether the last batch
-    was logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
+    """Remove a checkpoint that has no acknowledged batch, which Spark refuses, or whose last batch
+    was not acknowledged. With `even_finished`, any checkpoint is removed. The changelog says
+    whether the last batch was logged. A one-shot query of Spark 4.1 that repeats a batch fails
+    afterwards.
     """
 
     def newest(name: str) -> int:

@@ -2,7 +2,7 @@
 for the new ones (TBL-13).
 
 An apply knows the location of each old row, which Delta's MERGE would search again. So this module
-calls, through the JVM, the steps of Delta's DELETE and of its writer
+calls the steps of Delta's DELETE and of its writer through the JVM
 (docs/decisions/0014-sparse-applies.md).
 """
 

@@ -290,11 +290,11 @@ class Table:
         that, the commits need not name the attempts of the others. None: no apply came since the
         last time.
 
-        Applies may run meanwhile: `between` calls the commits between two of them. Only tombstones
-        with a number that a commit has taken are removed. Another apply may be about to commit
-        under the next one. Tombstones that a writer adds later under a taken number are true for
-        the changes of the changelog, and change nothing once these are applied. The horizon is that
-        of a batch which the table covers (MRG-11).
+        Applies may run meanwhile: `between` calls the commits between two of them. A tombstone that
+        no commit names is only removed if a commit has taken its number. Another apply may be about
+        to commit under the next one. Tombstones that a writer adds later under a taken number are
+        true for the changes of the changelog, and change nothing once these are applied. The
+        horizon is that of a batch which the table covers (MRG-11).
         """
         state = self.table_state()
         expired_below = self.tombstones.expired_below(state)

@@ -1,7 +1,7 @@
 """One commit of a Delta table through Delta's own transaction: files are written first, then
 committed together with metadata that may be computed from them (TBL-5). Delta's writer commits as
-it writes, with metadata of the session, which others share. So this module calls, through the JVM,
-its steps.
+it writes, with metadata of the session, which others share. So this module calls its steps through
+the JVM.
 """
 
 from __future__ import annotations
