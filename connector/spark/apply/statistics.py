@@ -106,18 +106,16 @@ def analyze(
     is_merged = f"({is_new}) AND NOT ({is_deferred})"
     if layout.registered:
         rows = cache(flatten_entries(changes, layout, all_plain=True))
-        statistics, deferred_from = _analyzed(rows, layout, before, is_merged, is_deferred)
-        if statistics.all_plain:
-            return FlatChanges(rows.where(is_merged), statistics, deferred_from)
+        flat = _analyzed(rows, layout, before, is_merged, is_deferred)
+        if flat.statistics.all_plain:
+            return flat
     rows = cache(flatten_entries(changes, layout))
-    statistics, deferred_from = _analyzed(rows, layout, before, is_merged, is_deferred)
-    return FlatChanges(rows.where(is_merged), statistics, deferred_from)
+    return _analyzed(rows, layout, before, is_merged, is_deferred)
 
 
 def _analyzed(
     rows: DataFrame, layout: Layout, before: TableState, is_merged: str, is_deferred: str
-) -> tuple[BatchStatistics, int | None]:
-    """The statistics of the changes that are merged, and the oldest batch with a deferred one."""
+) -> FlatChanges:
     good = f"({is_merged}) AND NOT _unreadable"
     highest = constant(before.highest_applied, "_partition")
     may_be_older = (
@@ -139,4 +137,5 @@ def _analyzed(
     assert row is not None
     values = row.asDict()
     deferred_from = values.pop("deferred_from")
-    return BatchStatistics(**{**values, "buckets": tuple(values["buckets"])}), deferred_from
+    statistics = BatchStatistics(**{**values, "buckets": tuple(values["buckets"])})
+    return FlatChanges(rows.where(is_merged), statistics, deferred_from)
