@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from connector.errors import ConnectorError, TableError
-
-_JAVA: Final = "Install Java 17 or 21, or set JAVA_HOME to its folder"
 
 
 def session_ended(
@@ -113,25 +109,9 @@ def spark_session_exists() -> ConnectorError:
     )
 
 
-def java_missing() -> ConnectorError:
+def java_unusable(problem: str, cause: str) -> ConnectorError:
     return ConnectorError(
-        "JAVA_UNUSABLE",
-        "No Java was found",
-        "Neither JAVA_HOME nor PATH has a Java program",
-        _JAVA,
-    )
-
-
-def java_unusable(java: str, cause: str) -> ConnectorError:
-    return ConnectorError("JAVA_UNUSABLE", f"{java} does not report its version", cause, _JAVA)
-
-
-def java_too_old(java: str, version: str, oldest: int) -> ConnectorError:
-    return ConnectorError(
-        "JAVA_UNUSABLE",
-        f"Java {version} at {java} is too old",
-        f"Kafka and Spark need Java {oldest} or newer",
-        _JAVA,
+        "JAVA_UNUSABLE", problem, cause, "Install Java 17 or 21, or set JAVA_HOME to its folder"
     )
 
 
@@ -158,17 +138,7 @@ def jar_folder_unusable(folder: str, cause: str) -> ConnectorError:
         "JAR_FOLDER_UNUSABLE",
         f"The jar folder {folder} cannot be used",
         cause,
-        "Make it writable, or set XDG_CACHE_HOME to another folder",
-        folder=folder,
-    )
-
-
-def jar_folder_full(folder: str) -> ConnectorError:
-    return ConnectorError(
-        "JAR_FOLDER_UNUSABLE",
-        "The disk is full: jars cannot be stored",
-        f"There is no space left at {folder}",
-        "Free 100 MB, or set XDG_CACHE_HOME to a folder on another disk",
+        "Make it writable and free 100 MB there, or set XDG_CACHE_HOME to another folder",
         folder=folder,
     )
 

@@ -148,21 +148,13 @@ def changelog_removed(path: str, batch: int) -> TableError:
     )
 
 
-def disk_full(what: str) -> TableError:
+def disk_full(problem: str, cause: str, **fields: str) -> TableError:
     return TableError(
         "DISK_FULL",
-        f"No more data can be written for {what}",
-        "The disk is full",
-        "Free some space and start again. Nothing is lost: lowmark continues where it stopped",
-    )
-
-
-def file_too_large(what: str) -> TableError:
-    return TableError(
-        "DISK_FULL",
-        f"No more data can be written for {what}",
-        "A file has reached the size limit of the process (ulimit -f) or of the file system",
-        "Raise the limit and start again. Nothing is lost: lowmark continues where it stopped",
+        problem,
+        cause,
+        "Free some space, or raise the limit, and try again. Nothing is lost",
+        **fields,
     )
 
 
@@ -200,26 +192,11 @@ def columns_foreign(path: str, cause: str, otherwise: str) -> TableError:
     )
 
 
-def file_damaged(path: str, file: str, what: str, otherwise: str, **table: str) -> TableError:
+def file_damaged(
+    problem: str, path: str, file: str, what: str, remedy: str, **table: str
+) -> TableError:
     return TableError(
-        "TABLE_DAMAGED",
-        f"A data file of {path} is damaged or missing",
-        f"{file} {what}",
-        f"Restore the file from a backup{otherwise}",
-        path=path,
-        file=file,
-        **table,
-    )
-
-
-def delta_log_damaged(path: str, file: str, what: str, remedy: str) -> TableError:
-    return TableError(
-        "TABLE_DAMAGED",
-        f"The Delta log of {path} is damaged",
-        f"{file} {what}",
-        remedy,
-        path=path,
-        file=file,
+        "TABLE_DAMAGED", problem, f"{file} {what}", remedy, path=path, file=file, **table
     )
 
 
@@ -245,26 +222,6 @@ def tombstones_unusable(path: str, table: str, what: str) -> TableError:
     )
 
 
-def table_disk_full(path: str, use: str, cause: str) -> TableError:
-    return TableError(
-        "DISK_FULL",
-        f"The table at {path} cannot be {use}",
-        f"The disk is full: {cause}",
-        "Free some space and try again. Nothing was changed",
-        path=path,
-    )
-
-
-def table_file_too_large(path: str, use: str) -> TableError:
-    return TableError(
-        "DISK_FULL",
-        f"The table at {path} cannot be {use}",
-        "A file has reached the size limit of the process (ulimit -f) or of the file system",
-        "Raise the limit and try again. Nothing was changed",
-        path=path,
-    )
-
-
 def table_access_refused(path: str, use: str, cause: str) -> TableError:
     return TableError(
         "WAREHOUSE_UNUSABLE",
@@ -272,17 +229,6 @@ def table_access_refused(path: str, use: str, cause: str) -> TableError:
         f"The operating system refuses it: {cause}",
         "Give the user of this process access to the folder, or mount the file system for writing",
         path=path,
-    )
-
-
-def cut_replaced(table: str, time: str, version: int) -> TableError:
-    return TableError(
-        "CUT_MISSING",
-        f"Table {table} has no version at {time}",
-        f"The table was made again after this cut was recorded: its version {version} is another"
-        " state now",
-        "Read the table without a snapshot until the next cut is recorded",
-        table=table,
     )
 
 
@@ -321,25 +267,14 @@ def store_clock_different(problem: str, **fields: object) -> TableError:
     )
 
 
-def store_credentials_missing(problem: str, **fields: object) -> TableError:
+def store_credentials_refused(problem: str, cause: str, **fields: object) -> TableError:
     return TableError(
         "STORE_ACCESS_DENIED",
         problem,
-        "No credentials of the object store were found",
-        "Set access_key and secret_key in [storage], or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-        " in the environment, or give the machine a role",
-        **fields,
-    )
-
-
-def store_credentials_refused(problem: str, reason: str, **fields: object) -> TableError:
-    return TableError(
-        "STORE_ACCESS_DENIED",
-        problem,
-        f"The object store refuses the credentials: {reason}",
+        cause,
         "Correct the section [storage], or the variables CONNECTOR__STORAGE__*: access_key,"
         " secret_key, session_token, region. Without any, those of AWS's tools are used, such as"
-        " AWS_ACCESS_KEY_ID",
+        " AWS_ACCESS_KEY_ID, or the role of the machine",
         **fields,
     )
 
@@ -366,33 +301,13 @@ def bucket_missing(problem: str, **fields: object) -> TableError:
     )
 
 
-def store_busy(problem: str, answer: str, **fields: object) -> TableError:
+def store_unreachable(problem: str, cause: str, **fields: object) -> TableError:
     return TableError(
         "STORE_UNREACHABLE",
         problem,
-        f"The object store answers with an error, also when asked again: {answer}",
-        "Try again later. Nothing is lost: lowmark continues where it stopped",
-        **fields,
-    )
-
-
-def store_is_other_server(problem: str, host: str, **fields: object) -> TableError:
-    return TableError(
-        "STORE_UNREACHABLE",
-        problem,
-        f"The server{host} does not answer as an object store does",
-        "Correct storage.endpoint. It may be the port of another server",
-        **fields,
-    )
-
-
-def store_unreachable(problem: str, host: str, reason: str, **fields: object) -> TableError:
-    return TableError(
-        "STORE_UNREACHABLE",
-        problem,
-        f"The object store{host} cannot be reached: {reason}",
-        "Check the network and the store. Correct the section [storage] if its endpoint is wrong."
-        " Nothing is lost: lowmark continues where it stopped",
+        cause,
+        "Check the network and the store, and try again later. Correct storage.endpoint if it is"
+        " that of another server. Nothing is lost: lowmark continues where it stopped",
         **fields,
     )
 

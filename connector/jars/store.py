@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import importlib.util
@@ -24,11 +23,8 @@ from connector.errors.spark import (
     ivy_missing,
     ivy_settings_missing,
     jar_different,
-    jar_folder_full,
     jar_folder_unusable,
     jars_missing,
-    java_missing,
-    java_too_old,
     java_unusable,
 )
 
@@ -167,8 +163,6 @@ def fetch_listed(
                 _fetch_missing(missing, store, on_progress)
             stamp.touch()
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise jar_folder_full(str(store.folder)) from error
         raise jar_folder_unusable(str(store.folder), str(error)) from error
     return paths
 
@@ -321,7 +315,7 @@ def _explain_ivy(absent: Sequence[str], lines: Sequence[str], store: JarStore) -
     output = "\n".join(lines)
     some = ", ".join(absent[:3]) + (f" and {len(absent) - 3} more" if len(absent) > 3 else "")
     if any(sign in output for sign in _SPACE_SIGNS):
-        raise jar_folder_full(str(store.folder))
+        raise jar_folder_unusable(str(store.folder), "The disk is full")
     network = [line.strip() for line in lines if any(sign in line for sign in _NETWORK_SIGNS)]
     if network:
         raise jars_missing(some, f"The repository cannot be reached: {network[0][:300]}")
@@ -346,13 +340,16 @@ def find_java(environment: Mapping[str, str]) -> Path:
             timeout=60,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise java_unusable(str(java), str(error)) from error
+        raise java_unusable(f"{java} does not report its version", str(error)) from error
     output = answer.stderr + answer.stdout
     version = re.search(r'version "(\d+)', output)
     if answer.returncode != 0 or version is None:
-        raise java_unusable(str(java), output.strip()[-300:])
+        raise java_unusable(f"{java} does not report its version", output.strip()[-300:])
     if int(version[1]) < OLDEST_JAVA:
-        raise java_too_old(str(java), version[1], OLDEST_JAVA)
+        raise java_unusable(
+            f"Java {version[1]} at {java} is too old",
+            f"Kafka and Spark need Java {OLDEST_JAVA} or newer",
+        )
     return java
 
 
@@ -363,5 +360,5 @@ def _look_up(environment: Mapping[str, str]) -> Path:
     # An empty PATH has no folder. Without the "or", the PATH of this process would be searched.
     java = shutil.which("java", path=environment.get("PATH") or "/nonexistent")
     if java is None:
-        raise java_missing()
+        raise java_unusable("No Java was found", "Neither JAVA_HOME nor PATH has a Java program")
     return Path(java)

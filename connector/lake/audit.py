@@ -1,16 +1,12 @@
 """Reads the changelog for audits, and stores their results, without a JVM (TBL-6).
 
-`Logged` reads the logged offsets of a changelog and the dead letters of its rejected rows: only
-three numbers of each change, and the original bytes of rejected rows. A few batches are read at a
-time, so memory does not grow with the changelog.
+The audit log is a Delta table, `_connector/audit_log` (TBL-22). It has the results, because Kafka
+deletes records:
 
-`AuditLog` has the results, because Kafka deletes records. It is a Delta table in the warehouse:
-`_connector/audit_log` (TBL-22).
-
-- The kind `empty` says: a reader of committed transactions finds no record at the offsets `[start,
-  stop)` of a Kafka partition.
-- The kind `letters` says: each row that a changelog rejected up to `to_batch` has its dead letter.
-  The next audit reads the dead-letter topic with the id `topic_id` from `stop` on.
+- `empty`: a reader of committed transactions finds no record at the offsets `[start, stop)` of a
+  Kafka partition.
+- `letters`: each row that a changelog rejected up to `to_batch` has its dead letter. The next audit
+  reads the dead-letter topic with the id `topic_id` from `stop` on.
 
 A result is never removed. It was true at `passed_at` (microseconds) in the topic with that id.
 """
@@ -83,10 +79,9 @@ _REJECTED: Final = """
 class Logged:
     """A changelog up to batch `to_batch`, with the metadata of its newest commit by lowmark.
 
-    For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to
-    `end`, without `end`, were read and were not deleted since (TBL-15). The dead letters of batches
-    up to `settled_batch` are published. `foreign_commits` is the number of later commits by other
-    programs. `incomplete` are the transactions that lack records (ING-2).
+    For each Kafka partition of the topic `topic_id`, the offsets from `begin` (0 if missing) up to,
+    without, `end` were read and were not deleted since (TBL-15). The dead letters of batches up to
+    `settled_batch` are published. `incomplete` are the transactions that lack records (ING-2).
     """
 
     changelog_id: str
@@ -103,9 +98,7 @@ class Logged:
     _delta: DeltaTable
 
     def steps(self) -> Iterator[Mapping[int, Sequence[Run]]]:
-        """The offsets in the changelog, a few batches at a time: the runs of each Kafka partition,
-        disjoint within a step.
-        """
+        """The logged offsets, a few batches at a time: the runs of each Kafka partition."""
         for of_step in self._conditions():
             rows = query_rows(self._delta, _RUNS.format(batches=of_step))
             yield {
@@ -114,9 +107,7 @@ class Logged:
             }
 
     def write_streams(self) -> dict[str, WriteStreamAudit]:
-        """The offsets of the write streams in the changelog, by name. The memory has only their
-        ranges.
-        """
+        """The offsets of the write streams in the changelog, by name, as ranges."""
         audits: dict[str, WriteStreamAudit] = {}
         none = WriteStreamAudit(is_whole=not self._trimmed_to)
         for of_step in self._conditions():
@@ -137,9 +128,7 @@ class Logged:
             yield of_step
 
     def rejected(self, after: int) -> Iterator[tuple[str, bytes]]:
-        """The dead-letter id and `audit.digest` of each rejected row after batch `after` whose dead
-        letters are published.
-        """
+        """The id and `audit.digest` of each rejected row after `after` with a published letter."""
         for letter_id, key, value, headers in query_rows(
             self._delta, _REJECTED.format(after=after, to=self.settled_batch)
         ):
@@ -186,9 +175,7 @@ def open_logged(warehouse: str, stream: str, step_rows: int = STEP_ROWS) -> Logg
 
 
 def _newest_of_lowmark(delta: DeltaTable, stream: str) -> tuple[Mapping[str, Any] | None, int]:
-    """The metadata of the stream's newest commit, and the number of later commits by other
-    programs.
-    """
+    """The metadata of the stream's newest commit, and the number of foreign commits since."""
     for commit in commits_of(delta).of_lowmark(delta.version()):
         if commit.stored is not None and commit.stored.get("stream") == stream:
             return commit.stored, delta.version() - commit.version
@@ -245,9 +232,7 @@ class AuditLog:
         self._add("empty", results, 0, now)
 
     def letters(self) -> tuple[int, tuple[Position, ...]]:
-        """The last batch whose dead letters were found (0: none), and the last records of the
-        dead-letter topic that need not be read again.
-        """
+        """The last batch whose dead letters were found (0: none), and where to read on."""
         of_changelog = (
             f"kind = 'letters' AND stream = {quoted(self.stream)} AND changelog_id ="
             f" {quoted(self.changelog_id)}"

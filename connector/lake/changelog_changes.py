@@ -1,10 +1,7 @@
 """The changes and the rejected records in a changelog, read without a JVM (SUB-6, DLQ-9, WRS-19).
 
-Staged rows count as changes of the batch that completed their release. The pipeline decides the
-same with `Changelog.changes`.
-
-Only the slot of the source table is read, and for rejected records their slot. Within a slot, the
-query looks at the key of every row that the changelog keeps.
+Staged rows count as changes of the batch that completed their release, as in `Changelog.changes`.
+Only the slots that can have the rows are read.
 """
 
 from __future__ import annotations
@@ -106,9 +103,7 @@ def visible_changes(
 
 
 def _has_released(changelog: PlainTable) -> bool:
-    """Whether some rows were released. It is not known if the newest commit is not one of
-    lowmark.
-    """
+    """Whether some rows may have been released."""
     if not changelog.stored:
         return True
     with reading(changelog.path):
@@ -117,11 +112,8 @@ def _has_released(changelog: PlainTable) -> bool:
 
 
 def waiting_changes(warehouse: str, definition: TableDefinition, table: TableState) -> int:
-    """The number of changes of a table that its last apply deferred, because they are not below the
-    low watermark (TBL-10).
-
-    Only the ingest batches with such changes are read. Raises `TableError` if the changelog cannot
-    be read.
+    """The number of changes that the last apply of a table deferred, because they are not below the
+    low watermark (TBL-10). Only ingest batches with such changes are read.
     """
     if table.apply_watermark is None or table.complete_to_batch >= table.to_batch:
         return 0
@@ -188,9 +180,7 @@ def changes_of(changelog: PlainTable, source: str, row_key: bytes) -> Iterator[L
 
 
 def rejected_of(changelog: PlainTable, row_key: bytes) -> Iterator[RejectedRecord]:
-    """The rejected records with this Kafka key, and all records that were rejected because of their
-    Kafka key. Raises `TableError`.
-    """
+    """The rejected records with this Kafka key, and all with the reason `KEY_MISMATCH`."""
     for row in changelog.query(_REJECTED.format(key=bytes_literal(row_key))):
         position, letter_id, reason, rule, key, value = row[_COORDINATE_COLUMNS:]
         yield RejectedRecord(

@@ -52,9 +52,7 @@ def opened(path: str, version: int | None = None) -> DeltaTable:
 
 
 def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
-    """The Delta table at a path. None: there is no table. Raises `TableError` if it cannot be read,
-    or only its log is missing.
-    """
+    """The Delta table at a path. None: there is no table. Raises `TableError`."""
     with explaining(path, "read"):
         from deltalake.exceptions import TableNotFoundError
 
@@ -65,11 +63,8 @@ def open_existing(path: str, version: int | None = None) -> DeltaTable | None:
 
 
 def check_missing(path: str) -> None:
-    """Raise `TableError` if the table at a local path is not simply one that was not made yet: its
-    folder has files but no Delta log, or there is a file in the place of a folder.
-
-    Every table of lowmark has a log before its first file. So files without a log are damage, and
-    not a first commit that was killed.
+    """Raise `TableError` if a local folder has files but no Delta log, or is a file. Every table of
+    lowmark has a log before its first file, so this is damage, and not a killed first commit.
     """
     from deltalake import DeltaTable
 
@@ -90,11 +85,8 @@ def check_missing(path: str) -> None:
 
 
 def check_writable(path: str) -> None:
-    """Raise `TableError` if a row and its commit cannot be written to the table at a path.
-
-    It writes a file without a name, or asks an object store once in a process. Without this check,
-    deltalake prints the stacks of its threads on standard error if a disk is full, or if a store
-    refuses a data file.
+    """Raise `TableError` if a row and its commit cannot be written. It tries a file without a name,
+    or an object store once in a process. deltalake would print the stacks of its threads.
     """
     if (warehouse := warehouse_with(path)) is not None:
         store = f"{warehouse} {sorted((options_of(path) or {}).items())}"
@@ -173,11 +165,11 @@ def check_log(
     with_contents: bool = False,
     with_history: bool = False,
 ) -> None:
-    """Raise `TableError` if the log of a local table lacks a commit that a version needs, or has an
-    empty one, which Delta's libraries read as a commit without changes. None: the newest one.
+    """Raise `TableError` if the log of a local table lacks a commit that a version needs (None: the
+    newest one), or has an empty one, which Delta's libraries read as one without changes.
 
-    Only names and sizes are looked at; `with_contents` also looks into the files, and
-    `with_history` also into the commits that a checkpoint contains.
+    Only names and sizes are looked at, or also files (`with_contents`) and older commits
+    (`with_history`).
     """
     if "://" in path:
         return
@@ -205,9 +197,7 @@ def check_log(
 
 
 class _Sizes(Mapping[str, int]):
-    """The sizes of the files in a folder by name. Only those that are looked at cost a call of the
-    operating system: a log can have 100,000 files.
-    """
+    """The sizes of files by name, each looked up when asked: a log can have 100,000 files."""
 
     def __init__(self, files: Mapping[str, os.DirEntry[str]]) -> None:
         self._files = files
@@ -274,9 +264,7 @@ def table_error(
 
 @contextmanager
 def explaining(path: str, use: str) -> Iterator[None]:
-    """Raise `TableError` instead of an error of deltalake or of files: the table at a path cannot
-    be `use`, for example "read".
-    """
+    """Raise `TableError` for an error of deltalake or of files: the table cannot be `use`."""
     try:
         from deltalake.exceptions import DeltaError
     except ImportError as error:

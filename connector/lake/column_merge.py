@@ -4,11 +4,8 @@ A row has registers: one for each column of the table, then one for the newest d
 its families. A *write* is what one entry of a change does to one register: it sets a value or it
 deletes. The newest write of a register stays, and a newer deletion of the family removes it.
 
-Only changes that set columns, and delete columns or families, are such writes. So are only stored
-states with nothing else. The rows of all others are *uneven*, and `tables.merge` merges them row by
-row. So do tables that are ordered by sequence number.
-
-Arrays of numbers are int64. A row is the number of its key.
+Rows with other entries or stored states, such as ranges, are *uneven*: `tables.merge` merges them
+row by row. Arrays of numbers are int64. A row is the number of its key.
 """
 
 from __future__ import annotations
@@ -180,9 +177,7 @@ class Registers:
         )
 
     def merged(self, writes: Sequence[Writes], uneven: Flags, horizon: int | None) -> MergedRows:
-        """The newest write of each register of the rows, without those that `uneven` marks.
-        Deletions below the `horizon` are forgotten.
-        """
+        """The newest write of each register of even rows, without deletions below the `horizon`."""
         columns, width, rows = len(self._columns), self._width, len(uneven)
         every = _joined(writes, width)
         rank, example = _ranked(every.orders)
@@ -293,9 +288,7 @@ def _typed(column: Column, values: pa.Array) -> pa.Array:
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:
-    """A line of `_ORDER` for each position. The rank is that of `changes`, if it is not beside the
-    position.
-    """
+    """A line of `_ORDER` for each position. The rank is beside the position, or in `changes`."""
 
     def rank(name: str) -> Any:
         if changes is None:

@@ -1,10 +1,7 @@
-"""Job history and cuts as Delta tables in the warehouse, written and read without a JVM (TBL-17,
-TBL-19, TBL-22).
+"""Job history and cuts as Delta tables, without a JVM (TBL-17, TBL-19, TBL-22). `_connector/jobs`
+has a row for each job, and `_connector/cuts` one for each table of a cut, which is one commit.
 
-- `_connector/jobs` has a row for each job.
-- `_connector/cuts` has a row for each table of a cut. The rows of one cut are one commit.
-
-You can read them with SQL. Times and watermarks are in microseconds.
+Times and watermarks are in microseconds.
 """
 
 from __future__ import annotations
@@ -42,9 +39,7 @@ MAX_JOBS: Final = 50_000
 
 
 class History:
-    """The jobs and cuts of a warehouse. Every method raises `TableError` if the history cannot be
-    written or read.
-    """
+    """The jobs and cuts of a warehouse. Every method raises `TableError`."""
 
     def __init__(self, warehouse: str) -> None:
         self._jobs = paths.jobs(warehouse)
@@ -75,25 +70,17 @@ class History:
         self,
         table: str,
         *,
-        since: int = 0,
         limit: int | None = None,
         kinds: Collection[JobKind] = tuple(JobKind),
     ) -> list[Job]:
-        """The jobs of a table, of some kinds, that ended at or after `since` (microseconds), the
-        newest first.
-        """
+        """The jobs of a table, of some kinds, the newest first."""
         wanted = ", ".join(quoted(kind.value) for kind in kinds)
-        condition = (
-            f'"table" = {quoted(table)} AND kind IN ({wanted}) AND ended_at >= {since} ORDER BY'
-            " ended_at DESC"
-        )
+        condition = f'"table" = {quoted(table)} AND kind IN ({wanted}) ORDER BY ended_at DESC'
         rows = select(self._jobs, condition if limit is None else f"{condition} LIMIT {limit}")
         return [self._job(row) for row in rows]
 
     def maintenance(self, *, table: str = "", stream: str = "") -> dict[JobKind, Job]:
-        """The newest job of each kind of maintenance, of a table or of a stream's changelog
-        (JOB-1).
-        """
+        """The newest job of each kind of maintenance, of a table or a changelog (JOB-1)."""
         owner = _owner_condition(table, stream)
         newest = {}
         for kind in MAINTENANCE:
@@ -103,18 +90,14 @@ class History:
         return newest
 
     def last_clean_up(self, table: str, stream: str) -> int | None:
-        """When the last successful clean-up of a table began. If `table` is empty, that of the
-        stream's changelog. None: not known.
-        """
+        """When the last successful clean-up of `table`, or if empty, of the changelog began."""
         owner = _owner_condition(table, stream)
         condition = f"{owner} AND kind = {quoted(JobKind.CLEAN_UP.value)} AND error = ''"
         rows = select(self._jobs, condition, "max(started_at) AS newest")
         return rows[0]["newest"] if rows else None
 
     def durations_us(self, table: str, *, since: int) -> list[int]:
-        """The duration of each successful apply of a table that ended at or after `since`
-        (microseconds).
-        """
+        """The durations of the successful applies of a table since `since`, in microseconds."""
         condition = (
             f"\"table\" = {quoted(table)} AND kind = '{JobKind.APPLY.value}' AND error = '' AND"
             f" ended_at >= {since}"
@@ -124,11 +107,9 @@ class History:
             for row in select(self._jobs, condition, "ended_at - started_at AS duration")
         ]
 
-    def cuts(self, stream: str, *, since: int = 0) -> list[CutRecord]:
-        """The cuts of a stream that were recorded at or after `since` (microseconds), the newest
-        first.
-        """
-        return self._cuts_where(f"stream = {quoted(stream)} AND recorded_at >= {since}")
+    def cuts(self, stream: str) -> list[CutRecord]:
+        """The cuts of a stream, the newest first."""
+        return self._cuts_where(f"stream = {quoted(stream)}")
 
     def newest_cut(self, stream: str) -> CutRecord | None:
         """The newest cut of a stream. None: no cut was recorded."""
@@ -140,9 +121,7 @@ class History:
     def forget_cuts(
         self, stream: str, oldest: Mapping[str, int], but: CutRecord | None = None
     ) -> None:
-        """Remove the cuts of a stream that name a table in a version below that in `oldest`, except
-        the cut `but` (TBL-23).
-        """
+        """Remove the cuts of a stream with a version below `oldest`, except `but` (TBL-23)."""
         old = [
             cut
             for cut in self.cuts(stream)

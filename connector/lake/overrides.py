@@ -1,11 +1,6 @@
-"""The requests of operators to a running pipeline, as Delta tables in the warehouse, with a row for
-each action (TBL-20, WMK-8, ING-2, WRS-18).
-
-- `_connector/overrides` has the bounds and paces of tables. The newest commit has all that are in
-  force.
-- `_connector/closed_partitions` has the closed stream partitions,
-  `_connector/released_transactions` the released transactions, and `_connector/released_rows` the
-  releases without their rejected rows. The newest commit has the greatest number.
+"""The requests of operators to a running pipeline, as Delta tables with a row for each action
+(TBL-20, WMK-8, ING-2, WRS-18). The newest commit of `_connector/overrides` has all bounds and paces
+that are in force. In the other tables, it has the greatest number.
 """
 
 from __future__ import annotations
@@ -36,113 +31,82 @@ from connector.write_streams.releases import ReleaseRows
 
 _Request = TypeVar("_Request", ClosePartition, ReleaseTransaction, ReleaseRows)
 
-_ENDS: Final = {
-    **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
-    **dict.fromkeys(("number", "made_at"), "int64"),
+_PATH_OF: Final = {
+    ClosePartition: paths.closed_partitions,
+    ReleaseTransaction: paths.released_transactions,
+    ReleaseRows: paths.released_rows,
 }
-_RELEASES: Final = {
-    **dict.fromkeys(("stream", "server_transaction_id", "reason", "made_by"), "string"),
-    **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
-}
-_ROW_RELEASES: Final = {
-    **dict.fromkeys(("stream", "write_stream", "reason", "made_by"), "string"),
-    **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
+_COLUMNS_OF: Final = {
+    ClosePartition: {
+        **dict.fromkeys(("stream", "stream_partition", "reason", "made_by"), "string"),
+        **dict.fromkeys(("number", "made_at"), "int64"),
+    },
+    ReleaseTransaction: {
+        **dict.fromkeys(("stream", "server_transaction_id", "reason", "made_by"), "string"),
+        **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
+    },
+    ReleaseRows: {
+        **dict.fromkeys(("stream", "write_stream", "reason", "made_by"), "string"),
+        **dict.fromkeys(("number", "commit_timestamp", "made_at"), "int64"),
+    },
 }
 _SETTINGS: Final = {
     **dict.fromkeys(("table", "made_by"), "string"),
     **dict.fromkeys(("max_staleness_s", "apply_every_s", "made_at"), "int64"),
 }
 
-_NO_SETTINGS: Final = metadata_without_overrides()
-_NO_REQUESTS: Final = {"number": 0}
-
 
 class Overrides:
-    """The overrides, closed stream partitions, released transactions and released rows of a
-    warehouse.
+    """The overrides and the requests of operators in a warehouse. With `kept_for_s`, what was read
+    is used again for this time.
 
     Every method raises `TableError` if they cannot be written or read, or if the newest commit is
-    not one of lowmark, or if their Delta log was removed: it is not known which overrides are in
-    force. Without their folder, there are none.
-
-    With `kept_for_s`, what was read is used again for this time.
+    not one of lowmark, or if their Delta log was removed: it is not known which are in force.
+    Without their folder, there are none.
     """
 
     def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:
         self._kept_for_s = kept_for_s
         self._kept: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
-        self._settings = paths.overrides(warehouse)
-        self._ends = paths.closed_partitions(warehouse)
-        self._releases = paths.released_transactions(warehouse)
-        self._row_releases = paths.released_rows(warehouse)
+        self._warehouse, self._settings = warehouse, paths.overrides(warehouse)
 
     def bounds(self) -> dict[str, int]:
-        """The staleness overrides in seconds, by table. They have priority over the
-        configuration.
-        """
+        """The staleness overrides in seconds, by table."""
         return bounds_at(self._settings, self._newest(self._settings))
 
     def paces(self) -> dict[str, int]:
-        """The overrides of the time between two applies in seconds, by table. They have priority
-        over the configuration (JOB-2).
-        """
+        """The overrides of the time between two applies in seconds, by table (JOB-2)."""
+        metadata = self._newest(self._settings)
+        check_requests(self._settings, metadata, "max_staleness_s")
         with reading(self._settings):
-            return paces_in(self._in_force(self._newest(self._settings)))
+            return paces_in(metadata)
 
     def set(self, override: StalenessOverride | PaceOverride) -> None:
         """Store an override, or return to the value of the configuration."""
         row = to_stored(override)
 
         def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            check_requests(self._settings, metadata, "max_staleness_s")
             with reading(self._settings):
-                return row, metadata_with(override, self._in_force(metadata))
+                return row, metadata_with(override, metadata)
 
-        append_next(self._settings, _SETTINGS, following, empty=_NO_SETTINGS)
+        append_next(self._settings, _SETTINGS, following, empty=metadata_without_overrides())
 
-    def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
-        """The closed stream partitions of a stream with numbers greater than `above`, in order."""
-        return self._requests(self._ends, ClosePartition, stream, above)
-
-    def add_closed(self, override: ClosePartition) -> None:
-        """Close a stream partition. The action gets the next number, or its own if that is greater.
-
-        Raises `ConfigError` if the reason or the author is not a text that can be stored.
-        """
-        self._add_request(self._ends, _ENDS, override)
-
-    def releases(self, stream: str, *, above: int) -> list[ReleaseTransaction]:
-        """The released transactions of a stream with numbers greater than `above`, in order."""
-        return self._requests(self._releases, ReleaseTransaction, stream, above)
-
-    def add_release(self, release: ReleaseTransaction) -> None:
-        """Release a transaction. Numbers and errors are those of `add_closed`."""
-        self._add_request(self._releases, _RELEASES, release)
-
-    def row_releases(self, stream: str, *, above: int) -> list[ReleaseRows]:
-        """The releases of a stream without their rejected rows, with numbers greater than `above`,
-        in order (WRS-18).
-        """
-        return self._requests(self._row_releases, ReleaseRows, stream, above)
-
-    def add_row_release(self, release: ReleaseRows) -> None:
-        """Release rows without the rejected ones. Numbers and errors are those of `add_closed`."""
-        self._add_request(self._row_releases, _ROW_RELEASES, release)
-
-    def _requests(
-        self, path: str, type_: type[_Request], stream: str, above: int
-    ) -> list[_Request]:
+    def requests(self, type_: type[_Request], stream: str, *, above: int) -> list[_Request]:
+        """The requests of a stream of one kind with numbers greater than `above`, in order."""
+        path = _PATH_OF[type_](self._warehouse)
         if _newest_number(path, self._newest(path)) <= above:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
         with reading(path, "A row"):
             return [from_stored(type_, row) for row in rows]
 
-    def _add_request(
-        self,
-        path: str,
-        columns: Mapping[str, str],
-        request: ClosePartition | ReleaseTransaction | ReleaseRows,
-    ) -> None:
+    def add(self, request: ClosePartition | ReleaseTransaction | ReleaseRows) -> None:
+        """Store a request. It gets the next number, or its own if that is greater.
+
+        Raises `ConfigError` if the reason or the author is not a text that can be stored.
+        """
+        path = _PATH_OF[type(request)](self._warehouse)
         check_note("why", request.reason)
         check_note("by", request.made_by)
 
@@ -150,7 +114,7 @@ class Overrides:
             number = max(request.number, _newest_number(path, metadata) + 1)
             return to_stored(replace(request, number=number)), {"number": number}
 
-        append_next(path, columns, following, empty=_NO_REQUESTS)
+        append_next(path, _COLUMNS_OF[type(request)], following, empty={"number": 0})
 
     def _newest(self, path: str) -> Mapping[str, Any] | None:
         now = time.monotonic()
@@ -159,23 +123,9 @@ class Overrides:
             kept = self._kept[path] = (now, newest_stored(path))
         return kept[1]
 
-    def _in_force(self, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        return _of_lowmark(self._settings, metadata, "max_staleness_s")
-
 
 def _newest_number(path: str, metadata: Mapping[str, Any] | None) -> int:
     """The number of the last request at `path`. 0: there was none."""
-    stored = _of_lowmark(path, metadata, "number")
+    check_requests(path, metadata, "number")
     with reading(path):
-        return 0 if stored is None else from_stored(int, stored["number"])
-
-
-def _of_lowmark(
-    path: str, metadata: Mapping[str, Any] | None, key: str
-) -> Mapping[str, Any] | None:
-    """The metadata of the newest commit at `path`. None: there is no table. Raises `TableError` if
-    the commit is not one of lowmark.
-    """
-    if metadata is not None:
-        check_requests(path, metadata, key)
-    return metadata
+        return 0 if metadata is None else from_stored(int, metadata["number"])

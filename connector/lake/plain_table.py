@@ -1,8 +1,6 @@
-"""Reads a table as it is at its newest commit (TBL-18), without a JVM and in bounded memory.
-
-The rows are those of one version, even if other commits follow. Internal columns are left out
-(TBL-22). Values are Python's, but times are integers (microseconds, and days for a DATE), so that
-every year is possible. Changes that were not applied yet are not read (TBL-16).
+"""Reads one version of a table (TBL-18), without a JVM and in bounded memory. Internal columns are
+left out (TBL-22). Values are Python's, but times are integers (microseconds, and days for a DATE),
+so that every year is possible.
 """
 
 from __future__ import annotations
@@ -30,10 +28,7 @@ _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"
 @dataclass(frozen=True, slots=True)
 class PlainTable:
     """One version of a Delta table. `types` has Delta's type for each column that readers see, in
-    order.
-
-    `stored` is the metadata of the commit of this version. It is empty if that commit is not one of
-    lowmark.
+    order. `stored` is the metadata of its commit, empty if that is not one of lowmark.
     """
 
     version: int
@@ -42,30 +37,22 @@ class PlainTable:
     _delta: DeltaTable
 
     def rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows, in no particular order, each as a tuple of the columns in `types`. A map is a
-        list of pairs.
-        """
+        """The rows, in no order, as tuples of the columns in `types`. A map is a list of pairs."""
         yield from self.select(self.types)
 
     def select(
         self, columns: Iterable[str], where: str = "true", *internal: str
     ) -> Iterator[tuple[Any, ...]]:
-        """These columns of the rows for which an SQL condition is true, as in `rows`. Internal
-        columns follow them.
-        """
+        """These columns of the rows for which the SQL is true, as in `rows`, then internal ones."""
         selected = [*(_selected(name, self.types[name]) for name in columns), *internal]
         yield from self.query(f"SELECT {', '.join(selected)} FROM t WHERE {where}")  # noqa: S608, names are quoted
 
     def query(self, query: str) -> Iterator[tuple[Any, ...]]:
-        """The result of an SQL query of `t`, which is this table. Raises `TableError` if the table
-        cannot be read.
-        """
+        """The result of an SQL query of `t`, which is this table. Raises `TableError`."""
         return query_rows(self._delta, query)
 
     def commits(self) -> Iterator[Commit]:
-        """The commits up to this version that the log still has, the newest first. Raises
-        `TableError` if the log cannot be read.
-        """
+        """The commits up to this version, the newest first, as far as the log has them."""
         try:
             yield from commits_of(self._delta).back_from(self.version)
         except OSError as error:
@@ -87,9 +74,7 @@ class PlainTable:
 
 
 def batches(delta: DeltaTable, query: str) -> Iterator[Any]:
-    """The result of an SQL query of `t`, the table, as Arrow batches. Raises `TableError` if the
-    table cannot be read.
-    """
+    """The result of an SQL query of `t`, the table, as Arrow batches. Raises `TableError`."""
     from deltalake import QueryBuilder
 
     try:
@@ -137,9 +122,7 @@ def stored_of(delta: DeltaTable) -> Mapping[str, Any]:
 
 
 def commits_of(delta: DeltaTable) -> Commits:
-    """The commits of a table, read from their files: deltalake would list the whole log several
-    times for the newest one.
-    """
+    """The commits of a table. For the newest one, deltalake would list the whole log."""
     path = _path_of(delta)
     return Commits(path, reader_of(f"{path}/_delta_log"))
 

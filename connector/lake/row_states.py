@@ -1,9 +1,7 @@
-"""The state of some rows of a table, as in `connector.tables.merge`, without a JVM (DLQ-9, DLQ-10,
-DLQ-13).
+"""The canonical state of some rows of a table, without a JVM (DLQ-9, DLQ-10, DLQ-13): of the row in
+the table, its tombstones, and the ingested changes that are not applied yet.
 
-A state is computed from the row in the table, its tombstones, and the ingested changes that are not
-applied yet. It is canonical (`connector.tables.row.canonical`). Decisions 0005 and 0013 define how
-a state is stored: registers by column and by family, and a residual for everything else.
+Decisions 0005 and 0013 define how a state is stored.
 """
 
 from __future__ import annotations
@@ -40,14 +38,9 @@ _EPOCH: Final = date(1970, 1, 1)
 
 
 class RowStates:
-    """The states of rows of the table that `definition` declares. To read newer states, create a
-    new object.
-
-    - `definition` is that of the table, or the declared one if there is no table yet.
-    - `table` and `table_state` are the newest version of the table. Without an apply, there is no
-      `table`.
-    - `changelog` is the version of the changelog that the states are read from, if there
-      is one.
+    """The states of rows of the table that `definition` declares, in the newest versions of the
+    table and the changelog. `definition` is then that of the table. Without an apply, there is no
+    `table`.
     """
 
     def __init__(self, warehouse: str, definition: TableDefinition) -> None:
@@ -72,9 +65,7 @@ class RowStates:
         self.table_state.check_changelog(definition.name, batch, changelog_id)
 
     def states_of(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
-        """The state of each of these rows, `EMPTY` if nothing is known of it. A key that the table
-        cannot read has no row.
-        """
+        """The state of each of these rows: `EMPTY` for an unknown row, or an unreadable key."""
         return self.with_pending(self.applied(row_keys))
 
     def applied(self, row_keys: Iterable[bytes]) -> dict[bytes, RowState]:
@@ -136,9 +127,7 @@ class RowStates:
         return canonical(self.definition, StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
-        """The states from ingested changes that may not be applied yet. If a change is applied
-        already, its state adds nothing.
-        """
+        """The states from ingested changes. Those of changes that are applied add nothing."""
         if self.changelog is None:
             return
         keys = ", ".join(bytes_literal(row_key) for row_key in row_keys)

@@ -30,7 +30,6 @@ from connector.lake.small_files import (
     Numbers,
     WantedKeys,
     adds_of,
-    check_memory,
     check_size,
     fields_of,
     keys_with_statistics,
@@ -68,9 +67,8 @@ _OF_CHANGE: Final = (
 def merge_few(task: SmallApply) -> Merged | None:
     """Merge the changes and write the files. None: Spark must do it, and nothing was written.
 
-    Spark does it if the changes, their rows, or the files with them are large (`MAX_BYTES` and its
-    neighbours), if a value or a key does not fit the table, or if a file has dates of another
-    calendar. Raises `TableError` if a file cannot be read or written.
+    That is so for large changes, rows or files (`MAX_BYTES` and its neighbours), for a value or a
+    key that does not fit, and for dates of another calendar. Raises `TableError`.
     """
     try:
         return _merge(task)
@@ -90,13 +88,13 @@ def _merge(task: SmallApply) -> Merged:
     sizes = Counter[str | None]()
     for add in table:
         sizes[_bucket_of(add)] += add["size"]
-    check_size(always + min(sizes[str(bucket)] for bucket in range(task.buckets)))
+    check_size(always + min(sizes[str(n)] for n in range(task.buckets)), limits.MAX_BYTES)
     changes, deferred_from = _new_changes(task, changelog)
     reader = RowReader(task.definition)
     keys = _keys_of(task, reader, changes)
     touched = {None, *map(str, set(keys.buckets.tolist()))}
     table = [add for add in table if _bucket_of(add) in touched]
-    check_size(always + _size(table))
+    check_size(always + _size(table), limits.MAX_BYTES)
 
     old, merged = list[FileRows](), list[_Rows]()
     if len(changes):
@@ -116,9 +114,7 @@ def _merge(task: SmallApply) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Rows as the files have them, with their bucket. `tombstones` has the time of the newest
-    deletion of each row instead of values.
-    """
+    """Rows as the files have them, with their bucket. `tombstones` have `_NEWEST`, no values."""
 
     live: pa.Table
     tombstones: pa.Table
@@ -185,9 +181,7 @@ def _bucket_of(add: Add) -> str | None:
 
 
 def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, int | None]:
-    """The changes of the source table that are below the low watermark and not merged yet, and the
-    oldest batch with a change that is not below it.
-    """
+    """The new changes below the low watermark, and the oldest batch with a change above it."""
     definition, before = task.definition, task.before
     tables: list[pa.Table] = []
     files, deferred, entries, size = files_at(task.changelog), list[int](), 0, 0
@@ -208,9 +202,8 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
         tables.append(table.take(pa.array(new, pa.int64())))
         entries += pc.sum(pc.list_value_length(tables[-1]["entries"])).as_py() or 0
         size += tables[-1].nbytes
-        check_memory(size)
-        if entries > limits.MAX_ENTRIES:
-            raise LeftToSpark
+        check_size(size, limits.MAX_IN_MEMORY)
+        check_size(entries, limits.MAX_ENTRIES)
     if any(table.schema != tables[0].schema for table in tables):
         raise LeftToSpark
     return pa.concat_tables(tables), min(deferred, default=None)

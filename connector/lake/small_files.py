@@ -1,11 +1,8 @@
 """The files of a table without Spark: their columns, their rows with given keys, and their deletion
-vectors.
+vectors. A file is named by the action of Delta's log that adds it.
 
-A file is named by the action of Delta's log that adds it.
-
-A deletion vector has the numbers of the rows of a file that do not count. Its form is that of
-Delta's protocol: a bitmap of 64-bit numbers in the portable form of Roaring, behind a magic number.
-A vector is in a file of the table, or as text in the commit.
+A deletion vector has the numbers of the rows of a file that do not count, in the form of Delta's
+protocol. It is in a file of the table, or as text in the commit.
 """
 
 from __future__ import annotations
@@ -114,15 +111,9 @@ def adds_of(actions: Iterable[str]) -> list[Add]:
     return [json.loads(action)["add"] for action in actions]
 
 
-def check_size(size: int) -> None:
-    """Raises `LeftToSpark` if files of this size are too large to read."""
-    if size > limits.MAX_BYTES:
-        raise LeftToSpark
-
-
-def check_memory(size: int) -> None:
-    """Raises `LeftToSpark` if tables of this size are too large to keep."""
-    if size > limits.MAX_IN_MEMORY:
+def check_size(size: int, most: int) -> None:
+    """Raises `LeftToSpark` if something is larger than `most`."""
+    if size > most:
         raise LeftToSpark
 
 
@@ -132,9 +123,8 @@ def opened(files: FileSystem, add: Add) -> Iterator[parquet.ParquetFile]:
     source = files.open_input_file(unquote(add["path"]))
     with parquet.ParquetFile(source, coerce_int96_timestamp_unit="us") as file:
         content = file.metadata
-        check_memory(
-            sum(content.row_group(n).total_byte_size for n in range(content.num_row_groups))
-        )
+        sizes = (content.row_group(n).total_byte_size for n in range(content.num_row_groups))
+        check_size(sum(sizes), limits.MAX_IN_MEMORY)
         if any(mark in (content.metadata or {}) for mark in _REBASED):
             raise LeftToSpark
         yield file
@@ -217,7 +207,7 @@ def rows_with_keys(
             if len(rows):
                 table = read(file, columns).take(pa.array(rows))
                 size += table.nbytes
-                check_memory(size)
+                check_size(size, limits.MAX_IN_MEMORY)
                 yield FileRows(add, rows, keys, deleted, table)
 
 
@@ -319,9 +309,7 @@ def read_vector(files: FileSystem, descriptor: Mapping[str, Any]) -> BitMap64:
 
 
 def write_vectors(files: FileSystem, vectors: Mapping[str, BitMap64]) -> dict[str, dict[str, Any]]:
-    """Write vectors by name into one file of the table. Returns their descriptors. Without vectors,
-    there is no file.
-    """
+    """Write vectors by name into one file of the table, if there are some. Returns descriptors."""
     if not vectors:
         return {}
     id_ = uuid.uuid4()

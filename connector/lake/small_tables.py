@@ -41,11 +41,11 @@ def append(
     types: Mapping[str, str],
     forget: Callable[[], str | None] = lambda: None,
 ) -> None:
-    """Append rows with these columns (`string` or `int64`) in one commit. If there is no table, it
-    is made first. Raises `TableError`, also if the table at `path` lacks one of these columns.
+    """Append rows with these columns (`string` or `int64`) in one commit, to a new table if
+    necessary. Raises `TableError`, also if the table lacks one of these columns.
 
-    After every `TIDY_EVERY` commits, `tidy` runs. Then the
-    rows are removed for which the SQL condition from `forget` is true (TBL-23).
+    After every `TIDY_EVERY` commits, `tidy` removes the rows for which the SQL of `forget` is true
+    (TBL-23).
     """
     from deltalake import write_deltalake
 
@@ -74,9 +74,7 @@ def _made(
     configuration: Mapping[str, str] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> DeltaTable:
-    """A new table without rows, or the one that another process made meanwhile. Its log is there
-    before its first file.
-    """
+    """A new table without rows, or the one that another process made meanwhile."""
     from deltalake import DeltaTable, Field, Schema
     from deltalake.exceptions import DeltaError
     from deltalake.schema import PrimitiveType
@@ -108,9 +106,7 @@ def _with_metadata(metadata: Mapping[str, Any]) -> CommitProperties:
 
 
 def tidy(table: DeltaTable, forget: str | None = None) -> None:
-    """Merge small files, and remove old files, old parts of the log, and rows for which an SQL
-    condition is true.
-    """
+    """Merge small files, and remove old files, old parts of the log, and rows to `forget`."""
     if any(table.metadata().configuration.get(name) != text for name, text in _KEPT.items()):
         table.alter.set_table_properties(dict(_KEPT))
     if forget is not None:
@@ -124,9 +120,7 @@ def tidy(table: DeltaTable, forget: str | None = None) -> None:
 
 
 def delete(path: str, condition: str) -> None:
-    """Remove the rows for which an SQL condition is true, if there is a table. Raises
-    `TableError`.
-    """
+    """Remove the rows for which an SQL condition is true. Raises `TableError`."""
     check_writable(path)
     if (delta := open_existing(path)) is not None:
         with explaining(path, "written"):

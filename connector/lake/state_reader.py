@@ -23,9 +23,7 @@ from connector.watermarks.frontier import UNKNOWN, Frontier
 
 
 class LoggedProgress(NamedTuple):
-    """The newest progress of a stream, and the id of the changelog that has it. An id of None is
-    not known, for example because there is no changelog.
-    """
+    """The newest progress of a stream, and the id of its changelog. None: there is no changelog."""
 
     progress: Progress
     changelog_id: str | None
@@ -69,9 +67,7 @@ def logged_progress_of(
 
 
 def progress_of(warehouse: str, stream: str, *, with_frontier: bool = False) -> Progress:
-    """The progress alone, as `logged_progress_of`. It is not known whether a table was made from
-    this changelog.
-    """
+    """The progress alone, as `logged_progress_of`, of whichever changelog is there."""
     return logged_progress_of(warehouse, stream, with_frontier=with_frontier).progress
 
 
@@ -84,9 +80,7 @@ def _frontier_row(path: str, stream: str, ingest_batch: int) -> str:
 
 
 def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | None:
-    """The newest batch of a stream, with its progress, if it covers all offsets below `ends`.
-    Otherwise None. Raises `TableError`.
-    """
+    """The newest batch of a stream, if it is complete and covers the offsets below `ends`."""
     path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
@@ -100,9 +94,7 @@ def batch_with(warehouse: str, stream: str, ends: Mapping[int, int]) -> int | No
 
 
 def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
-    """The end offsets of the changelog of a stream, by Kafka partition. They are empty if there is
-    no changelog. Raises `TableError`.
-    """
+    """The end offsets of the changelog of a stream, by Kafka partition, if there is one."""
     path = paths.changelog(warehouse, stream)
     metadata = _newest_of(path, "stream", stream)
     if metadata is None:
@@ -112,9 +104,7 @@ def logged_ends(warehouse: str, stream: str) -> dict[int, int]:
 
 
 def table_state_of(warehouse: str, table: str) -> TableState:
-    """The table state of the newest commit. If there is no table, it is that of a table without an
-    apply. Raises `TableError`.
-    """
+    """The table state of the newest commit. Without a table, it is that of one without an apply."""
     path = paths.table(warehouse, table)
     metadata = _newest_of(path, "table", table)
     with reading(path):
@@ -122,9 +112,7 @@ def table_state_of(warehouse: str, table: str) -> TableState:
 
 
 def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:
-    """The metadata of the newest commit at `path`, which must belong to the stream or table. None:
-    there is no table.
-    """
+    """The metadata of the newest commit, which must belong to `name`. None: there is no table."""
     metadata = newest_stored(path)
     if metadata is not None:
         check_owner(path, what, name, metadata)

@@ -1,8 +1,5 @@
-"""The options with which deltalake opens the tables of a warehouse (STO-1).
-
-They belong to a warehouse, as a password belongs to a host: every function of this package takes
-the path of a table, and finds them by the start of that path. Without options, deltalake uses the
-environment.
+"""The options with which deltalake opens the tables of a warehouse (STO-1). Every function takes a
+path, and finds the options by its start. Without options, deltalake uses the environment.
 """
 
 from __future__ import annotations

@@ -96,11 +96,11 @@ def close_partition(
     source, overrides = find_stream(config, stream), Overrides(warehouse_of(config))
     progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
     _check_active({*progress.frontier.partitions, *source.partitions}, progress, source.name, name)
-    for request in overrides.ends(source.name, above=progress.closed_to):
+    for request in overrides.requests(ClosePartition, source.name, above=progress.closed_to):
         if request.stream_partition == name:
             return request, False
     request = ClosePartition(progress.closed_to + 1, source.name, name, why, now_us(), by)
-    overrides.add_closed(request)
+    overrides.add(request)
     return request, True
 
 
@@ -166,7 +166,7 @@ def release_transaction(
         *(check.released_to + 1, source.name, server_transaction_id, why, now_us(), by),
         commit_timestamp=transaction.commit_timestamp,
     )
-    Overrides(warehouse_of(config)).add_release(request)
+    Overrides(warehouse_of(config)).add(request)
     return request
 
 

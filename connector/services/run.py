@@ -24,7 +24,10 @@ from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
+from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
+from connector.state.overrides import ClosePartition
+from connector.write_streams.releases import ReleaseRows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -335,9 +338,9 @@ def ports_of(
         count_rows=count_rows,
         earliest=lambda: topics.beginning_offsets(kafka, describe()),
         schema_by_id=_registry(config, stack),
-        closed_partitions=lambda after: overrides.ends(name, above=after),
-        releases=lambda after: overrides.releases(name, above=after),
-        row_releases=lambda after: overrides.row_releases(name, above=after),
+        closed_partitions=lambda after: overrides.requests(ClosePartition, name, above=after),
+        releases=lambda after: overrides.requests(ReleaseTransaction, name, above=after),
+        row_releases=lambda after: overrides.requests(ReleaseRows, name, above=after),
         discarded=lambda: read_ledger(kafka, topic).ids(LetterState.DISCARDED),
         external_dead_letters=lambda counts, published: external_dead_letters(
             kafka, topic, counts, published

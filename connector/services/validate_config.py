@@ -22,10 +22,13 @@ from connector.errors.kafka import topic_foreign
 from connector.errors.settings import record_limit_above_topic, warehouse_unusable
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
+from connector.state.incomplete_transactions import ReleaseTransaction
+from connector.state.overrides import ClosePartition
 from connector.tables.definition import TableDefinition, check_columns, check_compatible
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
+from connector.write_streams.releases import ReleaseRows
 
 if TYPE_CHECKING:
     from connector.kafka.topics import TopicFacts
@@ -153,9 +156,9 @@ def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
     overrides, history = Overrides(warehouse), History(warehouse)
     overrides.bounds()
     for stream in config.streams:
-        overrides.ends(stream, above=0)
-        overrides.releases(stream, above=0)
-        overrides.row_releases(stream, above=0)
+        overrides.requests(ClosePartition, stream, above=0)
+        overrides.requests(ReleaseTransaction, stream, above=0)
+        overrides.requests(ReleaseRows, stream, above=0)
         history.newest_cut(stream)
     for table in config.tables:
         history.jobs(table, limit=1)

@@ -14,7 +14,7 @@ from connector.records.views import view_of_time
 from connector.services.events import OnEvent, info
 from connector.services.warehouses import warehouse_of
 from connector.text import counted, summarize_names
-from connector.write_streams.releases import ReleaseProgress, Withheld
+from connector.write_streams.releases import ReleaseProgress, ReleaseRows, Withheld
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
@@ -226,7 +226,7 @@ def requested(
     """
     return any(
         request.commit_timestamp == commit_timestamp and request.write_stream in names
-        for request in overrides.row_releases(stream, above=progress.releases.requests_to)
+        for request in overrides.requests(ReleaseRows, stream, above=progress.releases.requests_to)
     )
 
 

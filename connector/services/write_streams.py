@@ -81,8 +81,8 @@ def list_write_streams(config: ConnectorConfig, stream: str | None = None) -> Wr
     source, now = find_stream(config, stream), now_us()
     catalog = _catalog(config, source, is_complete=False)
     progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
-    requests = Overrides(warehouse_of(config)).row_releases(
-        source.name, above=progress.releases.requests_to
+    requests = Overrides(warehouse_of(config)).requests(
+        ReleaseRows, source.name, above=progress.releases.requests_to
     )
     releases = progress.releases.requested(requests)
     statuses = write_stream_statuses(catalog, releases, now, _retention(source))
@@ -265,7 +265,7 @@ def release_rows(
     request = ReleaseRows(
         releases.requests_to + 1, source.name, release.commit_timestamp, why, now_us(), by, name
     )
-    Overrides(warehouse_of(config)).add_row_release(request)
+    Overrides(warehouse_of(config)).add(request)
     return request
 
 

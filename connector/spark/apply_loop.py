@@ -1,9 +1,9 @@
 """The applies of a pipeline: which table is next (`connector.state.pace`), and the threads that
-apply (JOB-2, JOB-3, TBL-10).
+apply (JOB-2, JOB-3, TBL-10). An apply does not delay ingest, nor other tables while a thread is
+free.
 
-Tables that are brought to one cut together are a *round*. An apply does not delay ingest. It does
-not delay other tables while a thread is free. A round remembers the version in which each table
-reached the cut. It ends when the last table reaches the cut, even if others have moved on.
+Tables that are brought to one cut together are a *round*. It remembers the version in which each
+table reached the cut, and ends when the last one did, even if others have moved on.
 """
 
 from __future__ import annotations
@@ -49,11 +49,8 @@ AtVersion = tuple[int, TableState]
 @dataclass(frozen=True, slots=True)
 class JobLog:
     """Functions that store jobs and cuts, because another package stores them (TBL-17, TBL-19).
-
-    `bounds` and `paces` return the overrides of operators, in seconds by table (TBL-20, JOB-2).
-    `last_clean_up` returns when old files were last removed. Its arguments are a table and a
-    stream. Without a table name, it is about the changelog of the stream. `forget_cuts` removes the
-    cuts of a stream that name a table in a version below the given one, except one cut (TBL-23).
+    They are those of `lake.jobs.History`, and of `lake.overrides.Overrides` (TBL-20, JOB-2,
+    TBL-23).
     """
 
     add_job: Callable[[Job], None]
@@ -169,11 +166,9 @@ class Applies:
     def run(
         self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]
     ) -> None:
-        """Apply what is due until `stop` is set, then wait for the applies in flight.
-
-        `check` raises an error if the run must end sooner. `maintain` is called for a stream after
-        its rounds, in a thread of its own, while other applies run. An apply that fails ends the
-        run after those in flight.
+        """Apply what is due until `stop` is set, then wait for the applies in flight. `check`
+        raises an error if the run must end sooner. `maintain` is called for a stream after its
+        rounds, in a thread of its own. An apply that fails ends the run after those in flight.
         """
         self._begin_anew()
         with (
@@ -250,9 +245,7 @@ class Applies:
                 future.add_done_callback(lambda _: self._wake.set())
 
     def _settle_all(self, threads: ThreadPoolExecutor) -> None:
-        """Wait for all applies in flight and record the results. The error of a table is raised
-        after all others have ended.
-        """
+        """Wait for all applies in flight and record the results. Then the first error is raised."""
         failed: TableError | None = None
         while self._under_way:
             wait(self._under_way, return_when="FIRST_COMPLETED")
@@ -267,9 +260,7 @@ class Applies:
             raise failed
 
     def _cancel(self, threads: ThreadPoolExecutor) -> None:
-        """Let no apply begin any more, also none that has a thread and waits for its turn, and wait
-        for those in flight.
-        """
+        """Let no apply begin any more, also none that has a thread. Wait for those in flight."""
         self._entry.close()
         threads.shutdown(cancel_futures=True)
 
@@ -290,9 +281,7 @@ class Applies:
         return ended
 
     def _bring(self, name: str, cut: Cut, stop: threading.Event | None) -> tuple[bool, AtVersion]:
-        """Bring a table to a cut, in a thread of its own. Returns whether it changed, and its
-        newest version.
-        """
+        """Bring a table to a cut. Returns whether it changed, and its newest version."""
         with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
             follow_cores(self._spark)
             applied = (stop is None or not stop.is_set()) and self._apply(name, cut)
@@ -408,9 +397,7 @@ class _Upkeep:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Wait for the maintenance in flight. Its error is raised, unless there is another
-        error.
-        """
+        """Wait for the maintenance in flight, and raise its error unless there is another."""
         self._thread.shutdown()
         if kind is None and self._under_way is not None:
             self._under_way.result()

@@ -126,10 +126,10 @@ def stream_changes(
         The changes.
 
     Raises:
-        ConfigError: The range begins in the future, or ends before it begins.
+        ConfigError: The range begins in the future, or ends before it begins, or a time is not a
+            whole number of 64 bits.
         TableError: There is no such changelog, or it is damaged.
         InvalidChangeError: `table` cannot be the name of a source table.
-        ConfigError: A time is not a whole number of 64 bits.
         ConnectorError: The session has ended.
     """
     _check_range(start_commit, end_commit)
@@ -146,9 +146,7 @@ def _check_range(start_commit: int | None, end_commit: int | None) -> None:
 
 
 def existing_changelog(spark: SparkSession, warehouse: str, stream: str) -> ChangelogReader:
-    """The changelog of a stream. Raises `TableError` if it has no batch, and `ConnectorError` if
-    the session has ended.
-    """
+    """The changelog of a stream. Raises `TableError` without a batch, or as `check_live`."""
     check_live(spark)
     changelog = ChangelogReader(spark, paths.changelog(warehouse, stream), stream)
     if changelog.newest() is None:

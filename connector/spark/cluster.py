@@ -1,10 +1,8 @@
 """The jobs of a session: its scheduler pools, and the differences of a cluster, where executors
 come and go, and cores change (JOB-3, SCL-2, SCL-4, SCL-5).
 
-Pools of Spark's fair scheduler get free cores by weight, not by waiting time. The pool of a job is
-a property of the thread that starts it. Threads that Spark or Delta start for the job, and the
-thread of a streaming query, inherit the pool. If the scheduler of the session is not fair, pools
-have no effect.
+Pools of a fair scheduler get free cores by weight. The pool of a job is a property of the thread
+that starts it, and threads that Spark or Delta start for it inherit the pool.
 """
 
 from __future__ import annotations
@@ -156,9 +154,7 @@ def is_local(spark: SparkSession) -> bool:
 
 
 def cores(spark: SparkSession) -> int:
-    """The cores of the executors that are there now, or `spark.default.parallelism` of the
-    session. A cluster that has not started yet has 2.
-    """
+    """The cores of the executors that are there now. A cluster that has not started has 2."""
     return spark.sparkContext.defaultParallelism
 
 
@@ -178,11 +174,8 @@ _FOLLOWING: Final = threading.Lock()
 
 def follow_cores(spark: SparkSession) -> None:
     """Set the parallelism of a session with lowmark's `SETTINGS` from the cores that are there now
-    (SCL-5).
-
-    Settings that the user changed stay. Without `SETTINGS`, all stay. Two cores change nothing.
-    Several threads may call it: one that saw half of the settings of another would take the rest
-    for the user's.
+    (SCL-5). Settings that the user changed stay. Several threads may call it: one that saw half of
+    the settings of another would take the rest for the user's.
     """
     conf = spark.conf
     with _FOLLOWING:
@@ -244,10 +237,8 @@ _LIMIT: Final = "org.apache.avro.limits.bytes.maxLength"
 
 def check_executors(spark: SparkSession, limits: str, *, for_writing: bool) -> None:
     """Raise `ConnectorError` if an executor lacks jars or, with `for_writing`, the Avro `limits`
-    (SCL-2).
-
-    It runs one small job, which waits for an executor. Jars that only the driver has are found
-    here, and not by the first batch. A local master has no other executors, and is not asked.
+    (SCL-2). One small job finds it, before the first batch does. A local master has no other
+    executors.
     """
     if is_local(spark):
         return

@@ -31,11 +31,10 @@ from connector.errors.spark import (
 from connector.errors.tables import (
     concurrent_write,
     disk_full,
-    file_too_large,
     table_unreadable,
 )
 from connector.spark.jvm import GONE, is_any_live
-from connector.state.damage import FULL, TOO_LARGE, data_file_damaged
+from connector.state.damage import cause_of_full_disk, data_file_damaged
 from connector.state.store_errors import store_error
 
 _LOST = ("KAFKA_DATA_LOSS", "Some data may have been lost")
@@ -66,9 +65,7 @@ _TABLE_OF_FILE: Final = re.compile(r"(.*/(?:data|changelog|tombstones[^/]*))/")
 
 
 def situation(error: BaseException, what: str) -> ConnectorError | None:
-    """The error that names `what`, for example "stream orders", and the problem. None: `error` is
-    not a known one.
-    """
+    """The error with a remedy for `what`, for example "stream orders". None: it is not known."""
     text = str(error)
     if (master := _MASTER_GONE.search(text)) is not None:
         return session_ended(
@@ -97,10 +94,8 @@ def _store_situation(text: str, what: str) -> ConnectorError | None:
     """The error of a store, a disk or a file."""
     if (error := store_error(text, f"The object store cannot be used for {what}")) is not None:
         return error
-    if _has(text, FULL):
-        return disk_full(what)
-    if TOO_LARGE in text:
-        return file_too_large(what)
+    if (cause := cause_of_full_disk(text)) is not None:
+        return disk_full(f"No more data can be written for {what}", cause)
     if (missing := _MISSING_FILE.search(text)) is not None:
         file = re.sub("^file:/+", "/", missing[1])
         table = _TABLE_OF_FILE.match(file)
@@ -177,9 +172,7 @@ def text_of(error: BaseException) -> str:
 
 @contextmanager
 def _explained_or(what: str, failed: Callable[[str], ConnectorError]) -> Iterator[None]:
-    """Raise `failed` with the cause instead of an error of Spark or Delta that `situation` does not
-    know.
-    """
+    """Raise `failed` with the cause for an error of Spark or Delta without a `situation`."""
     try:
         with explained(what):
             yield

@@ -25,24 +25,28 @@ pyspark replaces these by None.
 """
 
 
+SILENT_LOGGERS: Final = (
+    # What stops a query or a task is raised, and said once, or the batch is read again.
+    *("org.apache.spark.sql.execution.streaming", "org.apache.spark.executor.Executor"),
+    *("org.apache.spark.scheduler.TaskSetManager", "org.apache.spark.util.Utils"),
+    "org.apache.spark.sql.delta.files.DeltaFileFormatWriter",
+    # A stage too long to be compiled runs all the same, a little slower.
+    "org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator",
+)
 LOG_LEVELS: Final = {
     **dict.fromkeys(
         ("org.apache.spark", "org.sparkproject", "io.delta", "org.apache.kafka"), "ERROR"
     ),
-    # What stops a query or a task is raised, and said once.
-    "org.apache.spark.sql.execution.streaming": "OFF",
-    "org.apache.spark.executor.Executor": "OFF",
-    "org.apache.spark.scheduler.TaskSetManager": "OFF",
+    **dict.fromkeys(SILENT_LOGGERS, "OFF"),
 }
 """The levels of the loggers of Spark and its clients in a JVM of `spark-submit`."""
 
 
 def launch(settings: Mapping[str, str]) -> None:
-    """Start the JVM of this process, unless it has one. If it has one of `spark-submit`, its
-    loggers of Spark get `LOG_LEVELS`.
+    """Start the JVM of this process, unless it has one. A JVM of `spark-submit` gets `LOG_LEVELS`.
 
-    The JVM has a process group of its own, so a signal to the group of this process does not reach
-    it. It ends when its standard input does.
+    A JVM that is started here has a process group of its own, so signals to the group of this
+    process do not reach it. It ends when its standard input does.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         SparkContext._ensure_initialized()
@@ -97,16 +101,12 @@ def check_live(spark: SparkSession) -> None:
         raise argument_invalid(
             "spark", spark, "a pyspark.sql.SparkSession, and not one of Spark Connect"
         )
-    if has_ended(spark):
+    if _is_stopped(spark.sparkContext):
         raise session_ended("The Spark session cannot be used")
 
 
-def has_ended(spark: SparkSession) -> bool:
-    """Whether the session was stopped, or its JVM does not answer."""
-    return _is_stopped(spark.sparkContext)
-
-
 def _is_stopped(context: SparkContext) -> bool:
+    """Whether the session of the context was stopped, or its JVM does not answer."""
     if context._jsc is None:
         return True
     try:

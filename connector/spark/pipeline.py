@@ -1,9 +1,5 @@
 """The pipeline of one process: ingest of every stream, and apply and maintenance of every table
-(OPS-4).
-
-Each stream is ingested by one streaming query. `connector.spark.apply_loop` decides which table is
-applied next, and in which thread. A stop waits for the batch and the applies in flight. Nothing is
-interrupted or left incomplete.
+(OPS-4). A stop waits for the batch and the applies in flight. Nothing is interrupted.
 """
 
 from __future__ import annotations
@@ -32,11 +28,9 @@ from connector.state.stream_progress import Cut
 
 
 class Pipeline:
-    """All streams and tables of a configuration. `ports` has an entry for every stream.
-    `merge_few` merges few changes without Spark (TBL-13).
-
-    `on_step` is called after each step of an ingest batch or of an apply, with "stream NAME: STEP"
-    or "table NAME: STEP". An error that it raises ends that batch or apply.
+    """All streams and tables of a configuration. `merge_few` merges few changes without Spark
+    (TBL-13). `on_step` is called after each step of an ingest batch or of an apply, with "stream
+    NAME: STEP" or "table NAME: STEP". An error that it raises ends that batch or apply.
     """
 
     def __init__(
@@ -80,9 +74,7 @@ class Pipeline:
         )
 
     def run_once(self, stop: threading.Event | None = None) -> None:
-        """Ingest every stream to its present end, then apply every table. `stop` ends it after the
-        batch or the apply in flight.
-        """
+        """Ingest every stream to its present end, then apply every table, unless `stop` is set."""
         stop, upkeep = stop or threading.Event(), self._upkeep()
         for name, ingest in self._streams.items():
             if not stop.is_set():
@@ -101,9 +93,7 @@ class Pipeline:
         ingest.refresh()
 
     def run(self, stop: threading.Event) -> None:
-        """Ingest and apply until `stop` is set. Then finish the work in flight, and apply
-        everything that was ingested.
-        """
+        """Ingest and apply until `stop` is set. Then apply everything that was ingested."""
         upkeep = self._upkeep()
         try:
             for name, ingest in self._streams.items():
@@ -137,7 +127,7 @@ class Pipeline:
         table = self._tables[name]
         maintained = Maintained(
             new_commits=table.new_commits,
-            oldest_commit_at=table.oldest_commit_at,
+            oldest_commit_at=table.log.oldest_commit_at,
             compact=lambda: table.compact(partial(self._applies.between, name)),
             clean=partial(self._clean_table, stream, name),
             clean_log=partial(self._clean_table_log, stream, name),
@@ -151,8 +141,8 @@ class Pipeline:
     def _upkeep_of_changelog(self, stream: str) -> Maintenance:
         ingest = self._streams[stream]
         maintained = Maintained(
-            new_commits=ingest.changelog.new_commits,
-            oldest_commit_at=ingest.changelog.oldest_commit_at,
+            new_commits=ingest.changelog.log.new_commits,
+            oldest_commit_at=ingest.changelog.log.oldest_commit_at,
             compact=ingest.compact,
             clean=partial(self._clean_changelog, stream),
             clean_log=partial(self._clean_changelog_log, stream),
@@ -188,9 +178,7 @@ class Pipeline:
     def _maintain(
         self, upkeep: Mapping[str, list[Maintenance]], stop: threading.Event, stream: str
     ) -> None:
-        """Run the maintenance that is due for a stream and its tables. Its commits are made between
-        two applies of a table (TBL-15).
-        """
+        """Run the maintenance that is due. Its commits are made between two applies (TBL-15)."""
         for maintenance in upkeep[stream]:
             if not stop.is_set():
                 maintenance.after_round(self._ports[stream].now())
@@ -204,7 +192,7 @@ class Pipeline:
         self._record_again(stream)
         before = now - self._config.streams[stream].retention.snapshot_s * 1_000_000
         versions = {
-            table: self._tables[table].version_at(before) for table in self._tables_of(stream)
+            table: self._tables[table].log.version_at(before) for table in self._tables_of(stream)
         }
         oldest = {table: version for table, version in versions.items() if version is not None}
         self._job_log.forget_cuts(stream, oldest, self._kept_cut(stream, now))
@@ -217,9 +205,7 @@ class Pipeline:
         self._tables[name].clean_log(now - kept_s * 1_000_000, kept)
 
     def _kept_versions(self, stream: str, name: str, now: int) -> list[int]:
-        """The version of a table that the newest cut of the stream names, if it is an older version
-        and still kept.
-        """
+        """The older version of a table that the newest cut of the stream names, if it is kept."""
         cut = self._kept_cut(stream, now)
         version = None if cut is None else cut.versions.get(name)
         if version is None or self._tables[name].superseded_at(version) is None:
@@ -227,9 +213,7 @@ class Pipeline:
         return [version]
 
     def _kept_cut(self, stream: str, now: int) -> CutRecord | None:
-        """The stream's newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or
-        still is.
-        """
+        """The newest cut, if each table was in it less than `NEWEST_CUT_KEPT_US` ago, or is."""
         cut = self._cuts[stream]
         left = (
             self._tables[name].superseded_at(version)
@@ -247,7 +231,7 @@ class Pipeline:
 
     def _clean_changelog_log(self, stream: str, now: int) -> None:
         kept_s = self._config.streams[stream].retention.file_s + LOG_BEYOND_S
-        self._streams[stream].changelog.clean_log(now - kept_s * 1_000_000)
+        self._streams[stream].changelog.log.clean(now - kept_s * 1_000_000)
 
     def _step(self, what: str, step: str) -> None:
         self._on_step(f"{what}: {step}")
@@ -258,9 +242,7 @@ class Pipeline:
         ]
 
     def _record(self, stream: str, cut: Cut, reached: Mapping[str, AtVersion]) -> None:
-        """Record the cut if all tables of the stream are at it, or were at it in the versions
-        `reached` (TBL-17).
-        """
+        """Record the cut if all tables of the stream are at it, or were in `reached` (TBL-17)."""
         newest = {
             name: reached[name] if name in reached else self._tables[name].newest()
             for name in self._tables_of(stream)
@@ -271,8 +253,7 @@ class Pipeline:
             or not all(state.is_at(cut.low_watermark, cut.batch) for _, state in newest.values())
         ):
             return
-        merged = sum(state.merged for _, state in newest.values())
-        versions = {name: version for name, (version, _) in newest.items()}
+        merged, versions = _merged_and_versions(newest)
         with self._recording:
             # The newest record is the one with the latest time.
             record = CutRecord(
@@ -294,14 +275,12 @@ class Pipeline:
         newest = {name: self._tables[name].newest() for name in self._tables_of(stream)}
         if recorded is None or recorded.versions.keys() != newest.keys():
             return
-        states = [state for _, state in newest.values()]
-        merged = sum(state.merged for state in states)
-        versions = {name: version for name, (version, _) in newest.items()}
+        merged, versions = _merged_and_versions(newest)
         if versions == recorded.versions or merged != recorded.merged:
             return
         if all(
             state.is_consistent_cut and state.apply_watermark == recorded.low_watermark
-            for state in states
+            for _, state in newest.values()
         ):
             with self._recording:
                 if self._cuts[stream] is not recorded:
@@ -309,3 +288,9 @@ class Pipeline:
                 again = replace(recorded, recorded_at=self._ports[stream].now(), versions=versions)
                 self._job_log.add_cut(again)
                 self._cuts[stream] = again
+
+
+def _merged_and_versions(newest: Mapping[str, AtVersion]) -> tuple[int, dict[str, int]]:
+    """How many changes were merged into tables, and the versions of the tables."""
+    merged = sum(state.merged for _, state in newest.values())
+    return merged, {name: version for name, (version, _) in newest.items()}

@@ -163,9 +163,7 @@ class _Read:
         )
 
     def merge_in_a_job(self, now: int, add_job: Callable[[Job], None]) -> SparkRead:
-        """The table merged with the unapplied changes. The job is added, also if the merge
-        fails.
-        """
+        """The table merged with the unapplied changes. The job is added in any case."""
         before, began = self.before, time.monotonic_ns()
         job = Job(
             *(JobKind.RUNTIME_MERGE, self._table.layout.definition.name, now, now),
@@ -210,7 +208,7 @@ class _Read:
         blocked = None
         if newest is not None and layout.definition.block_rows:
             blocked = BlockedRows(table, changelog, before, newest, batch, horizon=progress.horizon)
-        new, blocked_from = not_merged(self._unapplied(), before, table.spark), None
+        new, blocked_from = not_merged(self._unapplied(), before), None
         changes = None
         if blocked is None:
             changes = analyze(new, layout, before, checkpointed)
@@ -376,9 +374,7 @@ def _cuts(spark: SparkSession, path: str) -> DataFrame | None:
 def _check_kept(
     spark: SparkSession, warehouse: str, name: str, cut: CutRecord, now: int, *, is_newest: bool
 ) -> None:
-    """Raise `TableError` if files of the table at the cut may have been deleted, or if the table
-    was made again since.
-    """
+    """Raise `TableError` if the files at the cut may be deleted, or the table was made again."""
     path, version = paths.table(warehouse, name), cut.versions[name]
     log = DeltaLog(spark, path)
     following = log.at(version + 1)

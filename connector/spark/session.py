@@ -26,7 +26,7 @@ from connector.errors.tables import store_not_conditional
 from connector.jars import JarStore, Lock, fetch
 from connector.spark.cluster import check_executors, fair_scheduling
 from connector.spark.failures import cause_of
-from connector.spark.jvm import check_live, keeping_interrupt_handler, launch
+from connector.spark.jvm import SILENT_LOGGERS, check_live, keeping_interrupt_handler, launch
 from connector.spark.storage.changelog_columns import PARQUET_SETTINGS
 from connector.state.store_errors import store_error
 
@@ -120,27 +120,15 @@ _LOGGING: Final = """\
 status = warn
 rootLogger.level = error
 rootLogger.appenderRef.console.ref = console
-# What stops a query is raised, and said once.
-logger.query.name = org.apache.spark.sql.execution.streaming
-logger.query.level = off
-# What stops a task stops its query, or, where a batch has replays, has it read again.
-logger.task.name = org.apache.spark.executor.Executor
-logger.task.level = off
-logger.stage.name = org.apache.spark.scheduler.TaskSetManager
-logger.stage.level = off
-logger.tried.name = org.apache.spark.util.Utils
-logger.tried.level = off
-logger.writer.name = org.apache.spark.sql.delta.files.DeltaFileFormatWriter
-logger.writer.level = off
-# A stage too long to be compiled runs all the same, a little slower.
-logger.codegen.name = org.apache.spark.sql.catalyst.expressions.codegen.CodeGenerator
-logger.codegen.level = off
 appender.console.type = Console
 appender.console.name = console
 appender.console.target = SYSTEM_ERR
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%notEmpty{%ex{short}%n}
-"""
+""" + "".join(
+    f"logger.silent{number}.name = {name}\nlogger.silent{number}.level = off\n"
+    for number, name in enumerate(SILENT_LOGGERS)
+)
 
 
 def configure_session(
@@ -236,9 +224,7 @@ def check_session(
 
 
 def _check_log_store(spark: SparkSession, warehouse: str) -> None:
-    """Another class than that of lowmark is accepted: it may commit through a lock. Delta's own
-    classes without one are refused (STO-3).
-    """
+    """Refuse Delta's own classes without a lock. Another class may commit through one (STO-3)."""
     try:
         name = log_store_of(spark, warehouse)
     except Py4JJavaError as error:
@@ -257,9 +243,7 @@ def _check_log_store(spark: SparkSession, warehouse: str) -> None:
 
 
 def log_store_of(spark: SparkSession, warehouse: str) -> str:
-    """The name of the class with which Delta commits to this warehouse, whichever setting chose
-    it.
-    """
+    """The name of the class with which Delta commits to this warehouse."""
     jvm: Any = spark._jvm
     store = jvm.org.apache.spark.sql.delta.storage.LogStore.apply(spark._jsparkSession)
     if "getDelegate" in dir(store):
@@ -270,12 +254,8 @@ def log_store_of(spark: SparkSession, warehouse: str) -> str:
 
 
 def check_second_put(spark: SparkSession, warehouse: str) -> None:
-    """Prove that no commit can be replaced: the class with which Delta commits to this warehouse
-    writes one file twice, and the second time must fail (STO-4). The file is deleted again. A local
-    folder is not tried.
-
-    Raises:
-        TableError: The second time did not fail, or the store cannot be used.
+    """Prove that no commit in an object store can be replaced: Delta's class writes one file twice,
+    and the second time must fail (STO-4). The file is deleted again. Raises `TableError` otherwise.
     """
     if is_local(warehouse):
         return
@@ -329,12 +309,9 @@ def start_session(
     cores: str = "*",
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The Spark session of this process, with lowmark's jars on the class path. If there is no
-    session, it is started.
-
-    `scratch` is a local folder for Spark's temporary files, and for the files that configure its
-    logging and pools. `settings` have priority over those of lowmark, and JVM options are added to
-    those of lowmark. If `spark-submit` started the process, what it was given has priority.
+    """The Spark session of this process, with lowmark's jars. It is started if necessary. `scratch`
+    is a local folder for temporary files. `settings` have priority over those of lowmark, but JVM
+    options are added. The settings of `spark-submit` have priority over both.
 
     A JVM that is started here ends with this process. It ignores SIGTERM, which a service manager
     sends to all processes of a service: the work in flight can end. A handler of SIGINT is kept.
@@ -375,9 +352,7 @@ def _use_local_files(spark: SparkSession) -> None:
 
 
 def _beside_submit(settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that do not replace what `spark-submit` was given: its master, jars, folders,
-    memory and JVM options.
-    """
+    """The settings that do not replace what `spark-submit` was given."""
     SparkContext._ensure_initialized()
     given = {name for name, _ in SparkConf().getAll()} | _OF_SUBMIT
     ours = SETTINGS.keys() - {*JVM_OPTION_SETTINGS, "spark.ui.enabled"}

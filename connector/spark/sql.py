@@ -1,9 +1,8 @@
 """Parts of Spark SQL: typed columns and keys (TBL-7), frames of known rows (SCL-3), and constants
 that keep the generated code the same.
 
-Columns and keys are `connector.tables.values` and `Key.read_key`. An expression is null for bytes
-that do not fit. It is never null for bytes that fit. The patterns are those of
-`connector.tables.values`. A test compares both implementations.
+Columns and keys are `connector.tables.values` and `Key.read_key`. A test compares them. An
+expression is null for bytes that do not fit, and only for these.
 """
 
 from __future__ import annotations
@@ -50,9 +49,7 @@ _MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
 
 
 def typed(type_: DataType, encoding: Encoding, value: str) -> str:
-    """The typed value of the SQL expression `value`, which is the bytes of a cell. It is null if
-    they do not fit.
-    """
+    """The typed value of the bytes in the SQL expression `value`. It is null if they do not fit."""
     if type_ is DataType.BYTES:
         return value
     if encoding is Encoding.BINARY and type_ is not DataType.STRING:
@@ -132,9 +129,7 @@ def _binary(type_: DataType, value: str) -> str:
 
 
 def key_pieces(key: Key, row_key: str) -> str:
-    """The expression from which `key_columns` reads the SQL expression `row_key`. It is used
-    several times, so make it a column first.
-    """
+    """The expression from which `key_columns` reads `row_key`. Make it a column first."""
     if key.form is KeyForm.ROW_KEY:
         return row_key
     # A split of text would replace bytes that are not UTF-8. Therefore parts are cut from
@@ -147,9 +142,7 @@ def key_pieces(key: Key, row_key: str) -> str:
 
 
 def key_columns(key: Key, pieces: str) -> list[str]:
-    """The key columns of a row key, in order. `pieces` is the column with its `key_pieces`. A part
-    that does not fit is null.
-    """
+    """The key columns in order, from a column with `key_pieces`. A wrong part is null."""
     if key.form is KeyForm.ROW_KEY:
         return [typed(key.parts[0].type, Encoding.TEXT, pieces)]
     if key.form is KeyForm.ORDERED:
@@ -169,9 +162,7 @@ def key_columns(key: Key, pieces: str) -> list[str]:
 
 
 def _ordered_pieces(spaced: str, count: int) -> str:
-    """`ordered_key.split_parts`: the digits of each part, without empty parts at the end. It is
-    null if this is not a key of `count` parts.
-    """
+    """The digits of each part, as `ordered_key.split_parts`. It is null for a wrong key."""
     # A comma separates parts, ~~ is 00 in a part, - is an empty part. Errors are: any other 00, a
     # part without bytes, an empty part at the end, too many parts.
     marked = f"replace(replace({spaced}, '00 01 ', ','), '00 FF ', '~~')"
@@ -228,19 +219,14 @@ def _ordered_numeric(digits: str) -> str:
 
 
 def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
-    """The digits without the ones or zeros that fill the space before a number. The first digit
-    left loses its own filling bits.
-    """
+    """The digits without those that fill the space before a number, or its first bits."""
     rest = f"ltrim('{filled}', {digits})"
     return f"concat(translate(left({rest}, 1), '{first}', '{becomes}'), substring({rest}, 2))"
 
 
 def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: str) -> DataFrame:
-    """A frame of `rows`, with the columns that `types` declares, such as "name string".
-
-    A row is a sequence of values in the order of the columns, and so is a struct. With Arrow data,
-    the rows are part of the plan. `createDataFrame` with a list would run Python on the executors,
-    and executors need no Python.
+    """A frame of `rows`, with the columns that `types` declares, such as "name string". With Arrow
+    data, they are part of the plan. `createDataFrame` with a list would run Python on executors.
     """
     schema = StructType.fromDDL(types)
     assert isinstance(schema, StructType)
@@ -253,11 +239,9 @@ def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: s
 
 
 def constant(number: int, integer: str) -> str:
-    """A number that differs from batch to batch, in generated code that stays the same.
-
-    The JVM then reuses the compiled code. A literal would be part of the code. An array is passed
-    to it, and stays an array if the index is not a literal. `integer` is any integer column that
-    is never null.
+    """A number that differs from batch to batch, in generated code that stays the same, so that the
+    JVM reuses it: an array with an index that is not a literal is not part of the code. `integer`
+    is any integer column that is never null.
     """
     return f"get(array({number}L), {integer} * 0)"
 

@@ -25,18 +25,12 @@ from connector.state.table_state import TableState
 VIEW: Final = "lowmark_tables"
 _STORED: Final = """
     name string, stream string, watermark bigint, max_staleness interval day to second,
-    is_consistent_cut boolean,
-    pending_batches bigint, as_of bigint, age interval day to second
+    is_consistent_cut boolean, pending_batches bigint, as_of bigint, age interval day to second
 """
 _SHOWN: Final = (
-    *(
-        "name",
-        "stream",
-        "timestamp_micros(watermark) AS upsert_stream_apply_watermark",
-        "max_staleness",
-        "is_consistent_cut",
-    ),
-    *("pending_batches", "timestamp_micros(as_of) AS as_of", "age"),
+    *("name", "stream", "timestamp_micros(watermark) AS upsert_stream_apply_watermark"),
+    *("max_staleness", "is_consistent_cut", "pending_batches"),
+    *("timestamp_micros(as_of) AS as_of", "age"),
 )
 
 
@@ -107,12 +101,7 @@ def _progress(name: str, table: TableState, changelog: ChangelogReader) -> Progr
 def _row(status: TableStatus) -> tuple[object, ...]:
     bound = timedelta(seconds=status.max_staleness_s) if status.max_staleness_s else None
     age = None if status.as_of is None else timedelta(microseconds=status.now - status.as_of)
-    columns = (
-        status.upsert_stream_apply_watermark,
-        bound,
-        status.is_consistent_cut,
-        status.pending_batches,
-        status.as_of,
-        age,
+    return (
+        *(status.name, status.stream, status.upsert_stream_apply_watermark, bound),
+        *(status.is_consistent_cut, status.pending_batches, status.as_of, age),
     )
-    return (status.name, status.stream, *columns)

@@ -163,9 +163,7 @@ class StreamIngest:
                 self._on_batch_done()
 
     def check_transactions(self, *, is_last: bool = False) -> None:
-        """Look for transactions that lack records, if a check is due (ING-2). Batches may run
-        meanwhile.
-        """
+        """Look for transactions that lack records, if a check is due (ING-2)."""
         with ingesting(self._stream.name):
             check = self._ingest.check_transactions(is_last=is_last)
             if check is None:

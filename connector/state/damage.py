@@ -15,24 +15,19 @@ from connector.errors.tables import (
     columns_foreign,
     commit_foreign,
     commit_unreadable,
-    delta_log_damaged,
     delta_log_missing,
+    disk_full,
     file_damaged,
     table_access_refused,
-    table_disk_full,
-    table_file_too_large,
 )
 from connector.state.log_damage import LogDamage
 from connector.state.store_errors import store_error
 
-FULL: Final = (
+_FULL: Final = (
     *("No space left on device", "Disk quota exceeded"),
     "There is not enough space on the disk",
 )
-"""Texts of errors that say that a disk is full."""
-TOO_LARGE: Final = "File too large"
-"""The text of an error that says that a file has reached a limit."""
-
+_TOO_LARGE: Final = "File too large"
 _REFUSED: Final = ("Permission denied", "Read-only file system", "Operation not permitted")
 _MISSING_FILE: Final = re.compile(r"Object at location (\S+\.parquet) not found")
 _NO_COLUMN: Final = "No field named"
@@ -66,15 +61,22 @@ def explained(path: str, use: str, text: str) -> TableError | None:
         problem = f"The table at {path} cannot be {use}"
         if (of_store := store_error(text, problem, path=path)) is not None:
             return of_store
-    if any(sign in text for sign in FULL):
-        return table_disk_full(path, use, first_line)
-    if TOO_LARGE in text:
-        return table_file_too_large(path, use)
+    if (cause := cause_of_full_disk(text)) is not None:
+        return disk_full(f"The table at {path} cannot be {use}", cause, path=path)
     if any(sign in text for sign in _REFUSED):
         return table_access_refused(path, use, first_line)
     if (missing := _MISSING_FILE.search(text)) is not None:
         return data_file_damaged(path, missing[1])
     return foreign_table(path, first_line) if _NO_COLUMN in text else None
+
+
+def cause_of_full_disk(text: str) -> str | None:
+    """The limit that the text of an error names, in words. None: it names none."""
+    if any(sign in text for sign in _FULL):
+        return "The disk is full"
+    if _TOO_LARGE in text:
+        return "A file has reached the size limit of the process (ulimit -f) or of the file system"
+    return None
 
 
 def data_file_damaged(
@@ -84,7 +86,11 @@ def data_file_damaged(
     of_table = _OF_TABLE.search(path)
     rebuild = ". Without a backup, rebuild the table from the changelog"
     otherwise = (rebuild if of_table else _begin_again(path)) + or_move_away(path)
-    return file_damaged(path, file, what, otherwise, **({"table": of_table[2]} if of_table else {}))
+    return file_damaged(
+        f"A data file of {path} is damaged or missing",
+        *(path, file, what, f"Restore the file from a backup{otherwise}"),
+        **({"table": of_table[2]} if of_table else {}),
+    )
 
 
 def log_damaged(path: str, damage: LogDamage) -> TableError:
@@ -102,7 +108,8 @@ def log_damaged(path: str, damage: LogDamage) -> TableError:
             else _begin_again(path)
         )
         remedy = f"Restore the file from a backup{again}{or_move_away(path)}"
-    return delta_log_damaged(path, f"{folder}/{damage.file}", damage.what, remedy)
+    problem, file = f"The Delta log of {path} is damaged", f"{folder}/{damage.file}"
+    return file_damaged(problem, path, file, damage.what, remedy)
 
 
 def _begin_again(path: str) -> str:

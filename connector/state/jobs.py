@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from connector.errors import TableError
-from connector.errors.tables import cut_replaced
+from connector.errors.tables import cut_expired
 from connector.records.views import OrNull, Shown, Time, Viewed, view_of_time
 from connector.state.table_state import TableState
 
@@ -117,7 +117,11 @@ class CutRecord:
 
 def cut_of_another_table(name: str, cut: CutRecord) -> TableError:
     """The error for a cut that names a version of a table that was made again since."""
-    return cut_replaced(name, str(view_of_time(cut.low_watermark)), cut.versions[name])
+    cause = (
+        "The table was made again after this cut was recorded: its version"
+        f" {cut.versions[name]} is another state now"
+    )
+    return cut_expired(name, str(view_of_time(cut.low_watermark)), cause)
 
 
 def failed_maintenance(jobs: Sequence[Job]) -> list[str]:

@@ -90,8 +90,7 @@ def bounds_at(path: str, metadata: Mapping[str, Any] | None) -> dict[str, int]:
     commit at `path` (TBL-20). None: there is no commit. Raises `TableError` if it is not known
     which are in force.
     """
-    if metadata is not None:
-        check_requests(path, metadata, "max_staleness_s")
+    check_requests(path, metadata, "max_staleness_s")
     with reading(path):
         return bounds_in(metadata)
 
@@ -140,14 +139,14 @@ def metadata_without_overrides() -> dict[str, Any]:
     return {"max_staleness_s": {}}
 
 
-def check_requests(path: str, metadata: Mapping[str, Any], key: str) -> None:
+def check_requests(path: str, metadata: Mapping[str, Any] | None, key: str) -> None:
     """Raise `TableError` if the newest commit at `path` lacks `key`, which every commit of lowmark
-    has there.
+    has there. None: there is no table.
 
     Such a commit is damaged, or of another program. It must not count as "no overrides": the next
     one would make that permanent.
     """
-    if key not in metadata:
+    if metadata is not None and key not in metadata:
         raise commit_foreign(path, "", "lowmark", or_move_away(path))
 
 

@@ -13,11 +13,8 @@ from connector.errors import TableError
 from connector.errors.tables import (
     bucket_missing,
     store_access_denied,
-    store_busy,
     store_clock_different,
-    store_credentials_missing,
     store_credentials_refused,
-    store_is_other_server,
     store_not_conditional,
     store_unreachable,
     store_untrusted,
@@ -99,10 +96,12 @@ def _refusal(text: str, problem: str, fields: dict[str, object]) -> TableError |
     if _NO_BUCKET.search(text):
         return bucket_missing(problem, **fields)
     if _NO_CREDENTIALS.search(text):
-        return store_credentials_missing(problem, **fields)
+        cause = "No credentials of the object store were found"
+        return store_credentials_refused(problem, cause, **fields)
     if (refused := _CREDENTIALS.search(text)) is not None:
         reason = f"{refused[0]}{_MEANS.get(refused[0], '')}"
-        return store_credentials_refused(problem, reason, **fields)
+        cause = f"The object store refuses the credentials: {reason}"
+        return store_credentials_refused(problem, cause, **fields)
     return store_access_denied(problem, **fields) if _DENIED.search(text) else None
 
 
@@ -112,11 +111,15 @@ def _failure(text: str, problem: str, fields: dict[str, object]) -> TableError |
         return store_not_conditional(problem, **fields)
     reason = next((reason for reason, sign in _UNREACHABLE.items() if sign.search(text)), "")
     if (busy := _BUSY.search(text)) is not None and reason not in _CERTAIN:
-        return store_busy(problem, busy[0], **fields)
+        cause = f"The object store answers with an error, also when asked again: {busy[0]}"
+        return store_unreachable(problem, cause, **fields)
     host = f" at {asked[1] or asked[2]}" if (asked := _AT.search(text)) else ""
     if reason == _UNTRUSTED:
         return store_untrusted(problem, host, **fields)
     if reason:
-        return store_unreachable(problem, host, reason, **fields)
-    is_other_server = _OTHER_SERVER.search(text) is not None
-    return store_is_other_server(problem, host, **fields) if is_other_server else None
+        cause = f"The object store{host} cannot be reached: {reason}"
+        return store_unreachable(problem, cause, **fields)
+    if _OTHER_SERVER.search(text) is None:
+        return None
+    cause = f"The server{host} does not answer as an object store does"
+    return store_unreachable(problem, cause, **fields)

@@ -98,7 +98,7 @@ def _operate(warehouse: str, now: int, version: int) -> None:
     history.add_cut(CutRecord("s", 61, 2, 0, 12, now, {"accounts": version}))
     overrides.set(StalenessOverride("accounts", 60, now, "a person"))
     overrides.set(PaceOverride("accounts", 20, now, "a person"))
-    overrides.add_closed(ClosePartition(0, "s", "p", "the tablet is gone", now, "a person"))
+    overrides.add(ClosePartition(0, "s", "p", "the tablet is gone", now, "a person"))
 
 
 def as_json(rows: Mapping[object, Mapping[str, Any]]) -> list[dict[str, Any]]:

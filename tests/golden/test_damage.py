@@ -32,6 +32,7 @@ from connector.services import explain, rebuild, run
 from connector.services.events import log_event
 from connector.services.read import _as_applied, _snapshot
 from connector.services.validate_config import validate_config
+from connector.state.overrides import ClosePartition
 from tests.golden.make_warehouse import FOLDER, TABLE
 from tests.spark.streams import STREAM
 
@@ -55,7 +56,11 @@ def of_status(warehouse: Path) -> object:
     table = table_state_of(str(warehouse), "accounts")
     logged = logged_progress_of(str(warehouse), "s", with_frontier=True)
     waiting = waiting_changes(str(warehouse), TABLE, table)
-    settings = overrides.bounds(), overrides.paces(), overrides.ends("s", above=-1)
+    settings = (
+        overrides.bounds(),
+        overrides.paces(),
+        overrides.requests(ClosePartition, "s", above=-1),
+    )
     return logged, table, waiting, settings, history.jobs("accounts")
 
 

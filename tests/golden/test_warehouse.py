@@ -13,6 +13,7 @@ from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.lake.state_reader import progress_of, table_state_of
+from connector.state.overrides import ClosePartition
 from tests.golden.make_warehouse import EXPECTED, FOLDER, as_json
 
 WAREHOUSE = str(FOLDER)
@@ -59,4 +60,6 @@ def test_jobs_cuts_and_overrides_are_read() -> None:
     assert (cut.low_watermark, cut.versions) == (61, {"accounts": 2})
     assert overrides.bounds() == {"accounts": 60}
     assert overrides.paces() == {"accounts": 20}
-    assert [closed.stream_partition for closed in overrides.ends("s", above=0)] == ["p"]
+    assert [
+        closed.stream_partition for closed in overrides.requests(ClosePartition, "s", above=0)
+    ] == ["p"]

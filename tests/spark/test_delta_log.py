@@ -130,12 +130,10 @@ def test_properties_are_those_of_the_newest_version_with_and_without_its_checksu
     for value in ("first", "second"):
         spark.sql(f"ALTER TABLE {quoted(path)} SET TBLPROPERTIES ('lowmark.test' = '{value}')")
         assert DeltaLog(spark, path).properties()["lowmark.test"] == value
-        assert DeltaLog(spark, path).columns() == ["id"]
     checksum = tmp_path / "t" / "_delta_log" / f"{2:020}.crc"
     (checksum.parent / f".{checksum.name}.crc").unlink(missing_ok=True)
     for damaged in ("", "[]", '{"metadata": null}', '{"metad'):
         checksum.write_text(damaged)
         assert DeltaLog(spark, path).properties()["lowmark.test"] == "second"
-        assert DeltaLog(spark, path).columns() == ["id"]
     checksum.unlink()
     assert DeltaLog(spark, path).properties()["lowmark.test"] == "second"

@@ -92,7 +92,7 @@ def test_newest_wins_while_others_write_to_the_table(
         if batch:
             read.append((read_table(spark, str(tmp_path), wanted.name).rows, truth))
         others = (
-            lambda: stream.table(wanted).compact(),
+            lambda: stream.table(wanted).compact(lambda act: act()),
             lambda: stream.apply(stream.table(wanted)),
         )
         table, step = rng.choice((going_on, stream.table(wanted))), rng.choice(STEPS[:2])
@@ -104,7 +104,7 @@ def test_newest_wins_while_others_write_to_the_table(
             stream.apply(going_on)
             assert shown(going_on) == truth
         if rng.random() < 0.3:
-            stream.table(wanted).compact()
+            stream.table(wanted).compact(lambda act: act())
     for rows, truth in read:
         assert rows_by_key(rows, wanted) == truth
     if rng.random() < 0.5:

@@ -30,13 +30,14 @@ from connector.spark.storage import changelog
 from connector.spark.storage.changelog_columns import columns_of_batch
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
-from connector.state.incomplete_transactions import TransactionCheck
+from connector.state.incomplete_transactions import ReleaseTransaction, TransactionCheck
+from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import OpenTransaction, Progress
 from connector.state.table_state import TableState
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
-from connector.write_streams.releases import ReleaseProgress
+from connector.write_streams.releases import ReleaseProgress, ReleaseRows
 from tests.documents import (
     PAGES,
     ROOT,
@@ -254,9 +255,9 @@ def test_the_columns_on_disk_are_those_of_the_code() -> None:
         "jobs": jobs._JOBS,
         "cuts": jobs._CUTS,
         "overrides": overrides._SETTINGS,
-        "closed_partitions": overrides._ENDS,
-        "released_transactions": overrides._RELEASES,
-        "released_rows": overrides._ROW_RELEASES,
+        "closed_partitions": overrides._COLUMNS_OF[ClosePartition],
+        "released_transactions": overrides._COLUMNS_OF[ReleaseTransaction],
+        "released_rows": overrides._COLUMNS_OF[ReleaseRows],
     }
     for name, stored in {**beside, "audit_log": audit.RESULTS}.items():
         (row,) = re.findall(

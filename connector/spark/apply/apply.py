@@ -1,9 +1,5 @@
 """Apply: merges logged changes into a table (TBL-9 to TBL-13).
 
-One aggregation and a join merge the changes of a row, its row in the table and its tombstone
-(`flatten_entries`, `lww_merge`). An apply reads and rewrites only the buckets that a change
-touches. If the changes are few, it writes only their rows.
-
 The order of effects is: dead letters, then the tombstone table, then the table's commit, which
 names both. If an apply fails before its commit, the next one repeats all of it, with the same dead
 letters under the same ids. Tombstones of the failed apply do not count.
@@ -32,7 +28,6 @@ from connector.spark.apply.statistics import (
     FlatChanges,
     analyze,
     check_changelog,
-    statistics_of,
     unapplied,
 )
 from connector.spark.sql import constant
@@ -52,9 +47,7 @@ again.
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The result: the new table state, how many changes were merged, and how many became dead
-    letters.
-    """
+    """The new table state, how many changes were merged, and how many became dead letters."""
 
     table_state: TableState
     changes: int
@@ -72,13 +65,12 @@ def apply(
     discarded: Callable[[], frozenset[str]] = frozenset,
     merge_few: MergeFew | None = None,
 ) -> Applied | None:
-    """Bring the table to `cut`, which was chosen from the changelog's progress. None: the table is
-    already there.
+    """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is already
+    there.
 
-    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded dead
-    letters. It is only called for tables with blocked rows (DLQ-3). `merge_few` merges few changes
-    without Spark. Raises `TableError`, `WriterConflictError`, `DeliveryError`. The table is then
-    unchanged.
+    `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded ones, if
+    rows are blocked (DLQ-3). `merge_few` merges few changes without Spark. Raises `TableError`,
+    `WriterConflictError`, `DeliveryError`. The table is then unchanged.
     """
     on_step("apply begun")
     (version, before), newest = table.newest(), changelog.newest()
@@ -160,7 +152,8 @@ def _apply_few(
         return None
     on_step("letters published")
     to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
-    selection = _Selection(statistics_of(merged), to_batch)
+    statistics = BatchStatistics(merged.changes, merged.has_residual, merged.highest)
+    selection = _Selection(statistics, to_batch)
     after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
     if merged.tombstones:
         table.commit_tombstones(merged.tombstones, before)
@@ -181,9 +174,7 @@ def _write(
     cache: Cache,
     on_step: Callable[[str], None],
 ) -> TableState:
-    """Write the tombstones, then commit the table. Returns the state that was committed: `after`,
-    with the attempt if it has tombstones.
-    """
+    """Write the tombstones, then commit the table. Returns the state that was committed."""
     statistics, horizon = changes.statistics, after.horizon
     if not statistics.buckets:
         on_step("tombstones written")
@@ -234,9 +225,7 @@ def _selection(
     publish: Callable[[Iterable[DeadLetter]], int],
     cache: Cache,
 ) -> _Selection:
-    """The changes that the cut adds to the table. Changes that the table cannot hold are published
-    as dead letters.
-    """
+    """The changes that the cut adds to the table. Those that it cannot hold become dead letters."""
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
     since = recent.rows() if recent else changelog.changes(source, after=after, to=to)
@@ -256,7 +245,7 @@ def _selection(
             to_batch = cut.batch if deferred is None else deferred - 1
             return _Selection(changes.statistics, to_batch, flat=changes)
     to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
-    new, definition = not_merged(since, before, table.spark), layout.definition
+    new, definition = not_merged(since, before), layout.definition
     selected, statistics, blocked_from = select_changes(
         new.where(f"NOT {_is_deferred(cut)}"),
         layout,

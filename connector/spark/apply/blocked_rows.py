@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from connector.dead_letters.blocked_rows import (
@@ -50,9 +50,7 @@ class BlockedFrom(NamedTuple):
 
 
 class BlockedRows:
-    """The blocked rows of one table at one cut. `blocking` are the dead letters that they wait
-    for.
-    """
+    """The blocked rows of a table at a cut. `blocking` are the dead letters that they wait for."""
 
     def __init__(
         self,
@@ -66,13 +64,11 @@ class BlockedRows:
         discarded: Callable[[], frozenset[str]] = frozenset,
         horizon: int | None = None,
     ) -> None:
-        """Read the batches after `before.to_batch`, up to `to_batch`. `newest` is the newest batch.
+        """Read the batches after `before.to_batch`, up to `to_batch`. `discarded` is called once,
+        if there is a dead letter, for the ids of the discarded ones.
 
-        `discarded` is called once, if there is a dead letter, for the ids of the discarded ones.
-
-        A replay counts if this cut merges it. If `below` is given, its commit timestamp must be
-        less than `below`. Raises `TableError` if there are more dead letters than a table state can
-        store.
+        A replay counts if this cut merges it: its commit timestamp is less than `below`, if that is
+        given. Raises `TableError` for more dead letters than a table state can store.
         """
         definition = table.layout.definition
         self._spark, self._table, self._before = table.spark, definition.name, before
@@ -118,7 +114,7 @@ class BlockedRows:
         """The changes that do not wait, and where the waiting changes begin."""
         if not self.blocking:
             return changes, None
-        marked = mark_blocked(changes, self.blocking, self._spark)
+        marked = mark_blocked(changes, self.blocking)
         least = marked.where("is_blocked").agg(
             F.min("ingest_batch"), F.expr("min(unix_micros(commit_timestamp))")
         )
@@ -155,24 +151,20 @@ class BlockedRows:
         return {(row[0], row[1]): row[2] for row in newest.collect()}
 
     def _open(self, letters: DataFrame, *, table_letters: bool) -> list[BlockingLetter]:
-        """The dead letters that a row waits for: those that are not too old, and that were not
-        replayed since.
-        """
+        """The dead letters that a row waits for: neither too old nor replayed since."""
         young = letters.where(f"unix_micros(ingest_time) >= {self._horizon or 0}L")
         named = young.selectExpr("*", *_FIRST)
         rows = named.join(self._replays, _was_replayed(named, self._replays), "left_anti")
         return _letters_in(rows, self._table, table_letters=table_letters)
 
 
-def mark_blocked(
-    changes: DataFrame, blocking: Iterable[BlockingLetter], spark: SparkSession
-) -> DataFrame:
+def mark_blocked(changes: DataFrame, blocking: Iterable[BlockingLetter]) -> DataFrame:
     """The changes, with a column `is_blocked` for those that wait: `BlockingLetter.is_before`."""
     by_row: dict[bytes, list[tuple[tuple[int, int, int], int | None]]] = {}
     for letter in blocking:
         position = (letter.ingest_batch, *letter.first)
         by_row.setdefault(letter.row_key, []).append((position, letter.committed))
-    rows = literal_rows(spark, by_row.items(), _BLOCKING)
+    rows = literal_rows(changes.sparkSession, by_row.items(), _BLOCKING)
     of_change = (
         "struct(order_position.ingest_batch, order_position.kafka_partition, order_position.offset)"
     )

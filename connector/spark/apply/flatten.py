@@ -1,8 +1,5 @@
 """Turns rows of the changelog into one row per change, with a value for each register: the first
-step of a merge.
-
-The entry index of a register is that of the last entry that wrote the column. The other parts of
-the order are the same for all entries, and are stored once.
+step of a merge. The parts of the order that all entries share are stored once.
 """
 
 from __future__ import annotations
@@ -98,9 +95,8 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
 def unreadable(changes: DataFrame, layout: Layout) -> DataFrame:
     """The coordinates of the changes that the table cannot hold: `kafka_partition` and `offset`.
 
-    The result of each check is stored before it is filtered. Otherwise Spark would move the filter
-    below the projections that it uses, and repeat all of them, many times for a table with many
-    columns.
+    Checks are stored before the filter, which Spark would move below them and repeat for each
+    column.
     """
     verdict = f"{_unreadable(layout, all_plain=False)} AS _unreadable"
     validated = (
@@ -201,9 +197,7 @@ def _first_entries(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _first_cell(column: Column, layout: Layout) -> str:
-    """The index of the first entry that may set the column. If the qualifier is unique, it is the
-    first entry with this qualifier.
-    """
+    """The index of the first entry that may set the column. A unique qualifier is enough."""
     qualifier = f"X'{column.qualifier.hex()}'"
     if _has_unique_qualifier(column, layout):
         return _index("entries.qualifier", qualifier)
@@ -236,9 +230,7 @@ def _first_deletion(family: str, layout: Layout) -> str:
 
 
 def _index(array: str, element: str) -> str:
-    """The first index of the element, from 0. It is -1 if the array does not contain the
-    element.
-    """
+    """The first index of the element, from 0. It is -1 if it is missing."""
     return f"int(array_position({array}, {element})) - 1"
 
 
@@ -269,9 +261,7 @@ def _misfit(column: Column) -> str:
 
 
 def _misfits(layout: Layout) -> str:
-    """Whether entry e sets a column that cannot hold it, in a change from before the column was
-    defined.
-    """
+    """Whether entry e sets a column that was defined later and cannot hold it."""
     too_early = [
         f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late
     ]
@@ -279,9 +269,7 @@ def _misfits(layout: Layout) -> str:
 
 
 def _residual(layout: Layout) -> str:
-    """The entries without a register, as elements of `rest`. It is null if there are no such
-    entries.
-    """
+    """The entries without a register, as elements of `rest`, or null."""
     mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
     families = (
         ", ".join(

@@ -1,11 +1,7 @@
 """Frames that are computed once and used several times, and joins of rows with few other rows.
 
-Spark releases the stored rows of a frame only when Python and the JVM have both released the frame.
-That may take many rounds. So `caching` releases them.
-
-`broadcast_join` uses a number instead of the key, which is faster, and most rows have no match. A
-file of a table has rows of one bucket, and the numbers of a bucket are neighbours. Therefore the
-data that a task reads stays in the processor's cache.
+`broadcast_join` uses a number instead of the key, which is faster, as most rows have no match. The
+numbers of a bucket are neighbours, so the data that a task reads stays in the processor's cache.
 """
 
 from __future__ import annotations
@@ -28,9 +24,7 @@ _FEWEST: Final = 64
 
 
 class Cache(Protocol):
-    """Makes a frame that stores its rows when they are first computed. `eager`: it stores them at
-    once.
-    """
+    """Makes a frame that stores its rows when they are first computed, or (`eager`) at once."""
 
     def __call__(self, frame: DataFrame, *, eager: bool = False) -> DataFrame: ...
 
@@ -47,9 +41,7 @@ def uncached(frame: DataFrame, *, eager: bool = False) -> DataFrame:  # noqa: AR
 
 @contextmanager
 def caching() -> Iterator[Cache]:
-    """Yield a `Cache` that stores rows until the end of the block. Frames made from them cannot be
-    used after it.
-    """
+    """Yield a `Cache` that stores rows until the end of the block."""
     frames: list[DataFrame] = []
 
     def cache(frame: DataFrame, *, eager: bool = False) -> DataFrame:
@@ -67,11 +59,8 @@ def caching() -> Iterator[Cache]:
 def broadcast_join(
     rows: DataFrame, few: DataFrame, layout: Layout, how: str, count: int, *, also: str = ""
 ) -> DataFrame:
-    """Join `rows` with `few` on equal keys and `also`. Both have `_bucket`, and the result has that
-    of `rows`.
-
-    `few` has about `count` rows, and is sent to every task. Except the keys, it has no column that
-    `rows` has.
+    """Join `rows` with about `count` rows in `few` on equal keys and `also`. Both have `_bucket`,
+    and the result has that of `rows`. Except the keys, `few` has no column that `rows` has.
     """
     there = [f"_there{n}" for n in range(len(layout.keys))]
     keys = [f"{name} AS {other}" for name, other in zip(layout.keys, there, strict=True)]

@@ -1,9 +1,5 @@
-"""The merge rule of `connector.tables.merge` as Spark SQL, with one register per column if
-`versions = latest`.
-
-`connector/tables/merge.py` is the definition. Here the state of a row has a form in which a merge
-is one comparison per column in generated code. A test compares both on generated histories. The
-state has:
+"""The merge rule of `connector.tables.merge`, which is the definition, as Spark SQL. A test
+compares both on generated histories. The state of a row has:
 
 * a *register* for each typed column: the order, cell timestamp and value of its newest write. A
   deletion of the whole column is a write without a value.
@@ -14,9 +10,8 @@ state has:
 If `versions = all`, a column can have many cells. Then there are no registers. Everything is stored
 in `rest`, and the typed columns are computed from it.
 
-A merge keeps the greatest register. Therefore the changes of a row are one aggregation. Its result
-is compared with the table's row and with its tombstones. Orders are wide. A change stores one order
-for all its entries if possible. A stored row does so too if its columns were written together.
+A merge keeps the greatest register. So the changes of a row are one aggregation, and its result is
+compared with the table's row and its tombstones. Orders are wide, so equal ones are stored once.
 """
 
 from __future__ import annotations
@@ -123,9 +118,7 @@ def registers_of_tombstones(
 
 
 def combine(changes: RowRegisters, stored: RowRegisters, layout: Layout, how: str) -> RowRegisters:
-    """Both states of a row merged: the greater of each register and of each deletion, and both
-    residuals.
-    """
+    """Both states of a row merged: the greater registers and deletions, and both residuals."""
 
     def greater(left: list[str], right: list[str]) -> list[str]:
         return [f"greatest({first}, {second})" for first, second in zip(left, right, strict=True)]
@@ -146,8 +139,7 @@ def rows_of(
     of this row).
 
     `has_residual` false promises that `rest` is always null. Elements of `rest` below `horizon`
-    that show nothing are removed, because `rest` would grow without limit (MRG-10). Registers and
-    deletions are limited by the number of columns, and stay.
+    that show nothing are removed, because `rest` would grow without limit (MRG-10).
     """
     deletions = [f"_deleted{n}" for n in layout.deletions]
     named = state.frame.selectExpr(
@@ -192,9 +184,7 @@ def _merged_registers(
     *,
     prefix: str,
 ) -> RowRegisters:
-    """The registers of all rows with the same key, merged. An empty `rest`: no row has a
-    residual.
-    """
+    """The registers of all rows with the same key, merged. An empty `rest`: no residual."""
     kinds = {"register": registers, "deletion": deletions}
     aggregates = {
         f"{prefix}_{kind}{n}": f"max({text})"
@@ -261,9 +251,7 @@ def _order_or_null(index: str, change: str) -> str:
 
 
 def _uncovered(layout: Layout) -> list[str]:
-    """Registers without those that a newer deletion of their family covers. The deletion replaces
-    them (MRG-9).
-    """
+    """Registers without those that a newer deletion of their family covers and replaces (MRG-9)."""
     return [
         f"CASE WHEN coalesce(_deleted{layout.families.index(column.family)} > _register{n}.order,"
         f" false) THEN NULL ELSE _register{n} END AS _register{n}"
@@ -272,11 +260,8 @@ def _uncovered(layout: Layout) -> list[str]:
 
 
 def _residual_state(grouped: DataFrame, layout: Layout, horizon: int | None) -> DataFrame:
-    """Normalise `rest`: remove values that a deleted range covers (MRG-9), and what is too old
-    (MRG-10).
-
-    The range also removes the values of registers. If all versions are kept, a covered cell is
-    removed completely, because the range covers everything that its name can mean.
+    """Normalise `rest`: remove values that a deleted range covers (MRG-9), also those of registers,
+    and what is too old (MRG-10). If all versions are kept, a covered cell is removed completely.
     """
     name = f"({', '.join(f'x.{field}' for field in layout.rest_name)})"
     # The elements are sorted by name and order, so the newest one of each name is the last.
@@ -428,10 +413,7 @@ def _rows(normal: DataFrame, layout: Layout, *, has_residual: bool) -> DataFrame
 
 def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
     """The table's columns if every cell is in `rest`: a column shows the visible cell with the
-    greatest cell timestamp (MRG-7).
-
-    A cell that its column cannot hold stays in `_unmapped` (TBL-8). The elements of `rest` are
-    sorted by their names.
+    greatest cell timestamp (MRG-7), or the cell stays in `_unmapped` if it cannot hold it (TBL-8).
     """
     next_cell = "get(_cells, i + 1)"
     has_newer = (
@@ -482,9 +464,7 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _state(changes: list[str], layout: Layout) -> str:
-    """The stored state of a row. `changes` are the orders of the changes that wrote each register
-    and each deletion.
-    """
+    """The stored state of a row. `changes` are the orders of its registers and deletions."""
 
     def index(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"

@@ -1,9 +1,8 @@
 """Merges changes with the stored state of their rows: whole buckets, or row by row (TBL-13,
 TBL-16).
 
-If all changes of a read are newer and have no residual, only the visible values of a row matter, so
-its hidden state is not read (`merged_on_read`). Nearly every changed row has one change, and its
-registers are known at once. Only rows with several changes are sorted and merged.
+Nearly every changed row has one change, whose registers are known at once. Only rows with several
+changes are sorted. The hidden state of rows is not read if it cannot matter.
 """
 
 from __future__ import annotations
@@ -45,9 +44,7 @@ data.
 
 
 def is_sparse(table: Table, statistics: BatchStatistics, files: Files | None) -> bool:
-    """Whether the apply is row-level (TBL-13). `files` are those of the table, if they are
-    known.
-    """
+    """Whether the apply is row-level (TBL-13). `files` are those of the table, if known."""
     if not table.has_vectors or not statistics.buckets:
         return False
     buckets, touched = {str(bucket) for bucket in statistics.buckets}, None
@@ -95,10 +92,8 @@ def merged_rows(
     horizon: int | None = None,
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that a change touches, merged with the changes (`rows_of`), and the locations of the
-    old rows.
-
-    `files` are the files of the version, if they are known. They are read once. If the changes
-    alone decide the new rows, only the key columns are read.
+    old rows. `files` are those of the version, if known. They are read once, and only their key
+    columns if the changes alone decide the new rows.
     """
     layout, statistics = table.layout, changes.statistics
     overwrites = statistics.overwrites_rows(before)
@@ -157,9 +152,7 @@ def merged_view(
 def merged_on_read(
     rows: DataFrame, changes: FlatChanges, layout: Layout, partitions: int
 ) -> DataFrame:
-    """The rows that readers see: the table's `rows` merged with changes that are all newer and have
-    no residual.
-    """
+    """The rows that readers see, if all changes are newer and have no residual."""
     keys, count = [BUCKET, *layout.keys], changes.statistics.changes
     visible = rows.selectExpr(*layout.shown, BUCKET)
     coordinates = changes.rows.selectExpr(
@@ -208,9 +201,7 @@ def _new_rows(written: DataFrame, layout: Layout) -> DataFrame:
 def _written_by_changes(
     changes: FlatChanges, coordinates: DataFrame, layout: Layout, partitions: int
 ) -> DataFrame:
-    """The values that the changes write: `written_columns`. `coordinates` are those of the same
-    changes.
-    """
+    """The values that the changes write, as `written_columns`. `coordinates` are theirs."""
     # Copies of one replay have the same order, but each one has its own offset in the topic.
     is_another = "(_partition <> _other_partition OR _offset <> _other_offset)"
     count = changes.statistics.changes
@@ -240,9 +231,7 @@ def _written_by_single(changes: DataFrame, layout: Layout) -> DataFrame:
 
 
 def _tasks(table: Table, statistics: BatchStatistics) -> int:
-    """The number of tasks for few changes. Starting one more task would take longer than its
-    work.
-    """
+    """The number of tasks for few changes. Starting one more would take longer than its work."""
     most = (
         len(statistics.buckets)
         if table.layout.buckets > 1

@@ -1,16 +1,12 @@
 """Rebuild: builds a table again from the changelog and replaces the old table in one commit
 (TBL-21, TBL-8).
 
-A rebuild is an apply of all changes to an empty table, with the same merge and the same steps.
-Before the commit, no version of the table names the new files, and no commit names the new
-tombstone table. The commit names both, and replaces rows, columns and properties. If the rebuild
-fails before, the old table is unchanged, and the next rebuild starts from the beginning. Readers
-see the old table up to the commit. Older versions stay as they are, each with its own tombstone
-table.
+A rebuild is an apply of all changes to an empty table. Only its commit names the new files and the
+new tombstone table, and it replaces rows, columns and properties. Until then, the old table is
+unchanged. Older versions stay as they are, each with its own tombstone table.
 
 The commit has the number of the old table's next apply. If another process applies to the old table
-meanwhile, it takes that number, and the rebuild is refused. A process that opened the old table
-before detects the new one, and stops (TBL-14).
+meanwhile, the rebuild is refused. A process that opened the old table before stops (TBL-14).
 """
 
 from __future__ import annotations
@@ -77,15 +73,14 @@ def rebuild(
     discarded: Callable[[], frozenset[str]] = frozenset,
 ) -> Rebuilt:
     """Build the table at `path` again under `definition`, at `cut`, or later if the old table
-    contains more.
+    contains more. Columns may differ, and another program may have written to the table.
 
-    Columns may have been added or removed, and another program may have written to the table or its
-    tombstone table. `publish` gets the dead letters that no apply of the old table published.
-    `on_step` is called with the steps of `apply`, and `discarded` is that of `apply`.
+    `publish` gets the dead letters that no apply of the old table published. `on_step` and
+    `discarded` are those of `apply`.
 
-    Raises `TableError` if there is no table of lowmark, if the definitions are not compatible, or
-    if the changelog is not complete. Raises `WriterConflictError` if another process applies to the
-    table meanwhile. Raises `DeliveryError`. The table is then unchanged.
+    Raises `TableError` without a table of lowmark, a compatible definition or a complete changelog,
+    `WriterConflictError` if another process applies meanwhile, and `DeliveryError`. The table is
+    then unchanged.
     """
     successor = _open_successor(spark, path, definition, cut.batch)
     before = successor.before
@@ -193,9 +188,7 @@ class Successor(Table):
                 yield letter
 
     def check_alone(self) -> None:
-        """Raise `WriterConflictError` if another process has committed to the old table
-        meanwhile.
-        """
+        """Raise `WriterConflictError` if another process has committed to the old table."""
         if self._committed is None and self._log_of_old().version != self._old.version:
             raise table_changed_during_rebuild(self._definition.name)
 
@@ -236,10 +229,8 @@ class Successor(Table):
         self._committed = table_state
 
     def _going_on(self, made: TableState) -> TableState:
-        """The new table state, with what stays from the old one.
-
-        Published dead letters stay counted, whether or not their changes can be read today. If no
-        more changes wait than before, the rows are not older than before.
+        """The new table state, with what stays from the old one: published dead letters stay
+        counted, and the rows are not older, if no more changes wait than before.
         """
         before = self.before
         as_of = (

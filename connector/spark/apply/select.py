@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from connector.spark.apply.blocked_rows import BlockedFrom, BlockedRows, mark_blocked
 from connector.spark.apply.flatten import RECORD_COORDINATES, unreadable
@@ -17,7 +17,7 @@ from connector.spark.storage.layout import Layout
 from connector.state.table_state import TableState
 
 
-def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> DataFrame:
+def not_merged(since: DataFrame, before: TableState) -> DataFrame:
     """The changes in `since` that are not merged yet, including those that waited.
 
     `since` begins after the last batch of which every change is merged.
@@ -30,7 +30,7 @@ def not_merged(since: DataFrame, before: TableState, spark: SparkSession) -> Dat
         f" {constant(before.target_watermark or 0, 'kafka_partition')}"
     )
     return (
-        mark_blocked(since, before.blocked_rows, spark)
+        mark_blocked(since, before.blocked_rows)
         .where(f"is_blocked OR {is_new} OR {above}")
         .select(*since.columns)
     )
@@ -46,8 +46,7 @@ def select_changes(
     """The changes that can be merged, their statistics, and where the changes that wait begin.
 
     `publish` gets the changes that the table cannot hold. The statistics count them. The later
-    changes of a blocked row wait, also those that the table cannot hold. Each change is validated
-    once, when it no longer waits.
+    changes of a blocked row wait, and are validated when they no longer wait.
     """
     first = None
     if blocked is not None:

@@ -15,29 +15,26 @@ from connector.spark.sql import constant
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
-from connector.state.apply_level import Merged
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 
 
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
-    """Statistics of the changes before they are merged.
-
-    `may_remove` counts the changes that may remove a row. `all_newer`: every change is newer than
-    all that were merged before. A merge skips the steps that no change needs, which saves half of
-    its time.
+    """Statistics of the changes before they are merged. `may_remove` counts those that may remove a
+    row. `all_newer`: each is newer than all that were merged before. A merge skips the steps that
+    no change needs, which saves half of its time.
     """
 
     changes: int
-    unreadable: int
-    may_remove: int
     has_residual: bool
-    all_plain: bool
-    all_whole: bool
-    buckets: tuple[int, ...]
-    all_newer: bool
     highest: int
+    unreadable: int = 0
+    may_remove: int = 0
+    all_plain: bool = False
+    all_whole: bool = False
+    buckets: tuple[int, ...] = ()
+    all_newer: bool = False
 
     def overwrites_rows(self, before: TableState) -> bool:
         """Whether the stored state of the rows no longer matters."""
@@ -46,21 +43,6 @@ class BatchStatistics:
     def is_all_newer(self, before: TableState) -> bool:
         """Whether only the visible values of the stored rows matter."""
         return self.all_newer and not self.has_residual and not before.has_residual
-
-
-def statistics_of(merged: Merged) -> BatchStatistics:
-    """The statistics of changes that were merged without Spark, as the table state needs them."""
-    return BatchStatistics(
-        changes=merged.changes,
-        unreadable=0,
-        may_remove=0,
-        has_residual=merged.has_residual,
-        all_plain=False,
-        all_whole=False,
-        buckets=(),
-        all_newer=False,
-        highest=merged.highest,
-    )
 
 
 def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None) -> None:
@@ -115,29 +97,25 @@ def analyze(
     is_deferred: str = "false",
 ) -> FlatChanges:
     """Read the changes once, or twice if not all are plain. `cache` may store them meanwhile.
+    `is_new` and `is_deferred` are conditions on `_committed` and `_batch`. New changes that are not
+    deferred are merged.
 
-    `is_new` and `is_deferred` are conditions on `_committed` and `_batch` of `flatten_entries`.
-    Changes that are new and not deferred are merged.
-
-    A change may remove its row in two cases: it leaves no cell, or it is not newer than everything
-    that was merged before. If the newest change of a row leaves a cell and the stored state has
-    nothing newer, the row exists. Only a table ordered by commit knows what is newer.
+    A change may remove its row if it leaves no cell, or if it may not be newer than everything that
+    was merged before, which only a table ordered by commit knows.
     """
     is_merged = f"({is_new}) AND NOT ({is_deferred})"
     if layout.registered:
         rows = cache(flatten_entries(changes, layout, all_plain=True))
-        statistics, deferred_from = _analyzed(rows, layout, before, is_merged, is_deferred)
-        if statistics.all_plain:
-            return FlatChanges(rows.where(is_merged), statistics, deferred_from)
+        flat = _analyzed(rows, layout, before, is_merged, is_deferred)
+        if flat.statistics.all_plain:
+            return flat
     rows = cache(flatten_entries(changes, layout))
-    statistics, deferred_from = _analyzed(rows, layout, before, is_merged, is_deferred)
-    return FlatChanges(rows.where(is_merged), statistics, deferred_from)
+    return _analyzed(rows, layout, before, is_merged, is_deferred)
 
 
 def _analyzed(
     rows: DataFrame, layout: Layout, before: TableState, is_merged: str, is_deferred: str
-) -> tuple[BatchStatistics, int | None]:
-    """The statistics of the changes that are merged, and the oldest batch with a deferred one."""
+) -> FlatChanges:
     good = f"({is_merged}) AND NOT _unreadable"
     highest = constant(before.highest_applied, "_partition")
     may_be_older = (
@@ -159,4 +137,5 @@ def _analyzed(
     assert row is not None
     values = row.asDict()
     deferred_from = values.pop("deferred_from")
-    return BatchStatistics(**{**values, "buckets": tuple(values["buckets"])}), deferred_from
+    statistics = BatchStatistics(**{**values, "buckets": tuple(values["buckets"])})
+    return FlatChanges(rows.where(is_merged), statistics, deferred_from)

@@ -31,12 +31,11 @@ _DECLARED: Final = "transaction.number_of_records_in_transaction"
 def incomplete_transactions(
     changelog: ChangelogReader, before: TransactionCheck, low_watermark: int
 ) -> tuple[list[TransactionGap], int]:
-    """The transactions with fewer records than they declare, the oldest first, at most
-    `MAX_GAPS`, and the commit timestamp below which these are all.
+    """The transactions with fewer records than they declare, the oldest first, at most `MAX_GAPS`,
+    and the commit timestamp below which these are all.
 
-    Looked at are the commit timestamps from `before.checked_to` up to, and without, the low
-    watermark, and those that were incomplete before. Only columns of the transaction are read, and
-    only files with such commit timestamps.
+    Looked at are the commit timestamps from `before.checked_to` up to, without, the low watermark,
+    and those that were incomplete before. Only files with them are read.
     """
     is_looked_at = F.expr(
         f"commit_timestamp >= timestamp_micros({before.checked_to}L)"
@@ -79,11 +78,9 @@ def _lacking(changes: DataFrame) -> list[TransactionGap]:
 
 
 def count_rows_of(releases: ReleaseProgress, changelog: ChangelogReader, to: int) -> dict[int, int]:
-    """How many different offsets of each open release are in the changelog up to the batch `to`,
-    by the number of the release in `releases.open`. Offsets that were released before are left out.
-    So are rows of a write stream from before its first batch: ingest had forgotten it (WRS-21).
-
-    It is one query over the staged rows since the first one of these write streams.
+    """How many different offsets of each open release are in the changelog up to the batch `to`, by
+    the number of the release, without offsets that were released before, and without rows from
+    before the first batch of a write stream: ingest had forgotten it (WRS-21).
     """
     first = releases.first_batch()
     ranges = [

@@ -1,10 +1,9 @@
 """Ingest: from Kafka into the changelog (TBL-1 to TBL-5). `Ingest.batch` shows all steps of a
 micro-batch.
 
-The changelog's commit comes first. It contains the progress that is computed from its rows. If rows
-were rejected, the progress is a second commit, after their dead letters. Spark's acknowledgement
-comes last. After a crash between two steps, the batch runs again. It finds its commit, publishes
-the same dead letters with the same ids, and computes the same progress.
+The changelog's commit comes first, with the progress from its rows. If rows were rejected, the
+progress is a second commit, after their dead letters. After a crash between two steps, the batch
+runs again, finds its commit, publishes the same dead letters, and computes the same progress.
 """
 
 from __future__ import annotations
@@ -70,22 +69,18 @@ class IngestPorts:
     """Functions that ingest needs from Kafka, the clock and the files of a changelog, because other
     packages know these.
 
-    - `topic` reads the topic's id and number of Kafka partitions from Kafka.
     - `publish` delivers dead letters, or raises. It returns how many there were.
     - `now` is the time in microseconds.
     - `high_watermarks` returns the end of every Kafka partition, including open transactions.
-    - `count_rows` counts the rows of a batch in the files of the changelog.
-    - `earliest` returns the first offset of every Kafka partition.
     - `schema_by_id` reads a schema from the registry, as JSON. It returns None if there is no such
       id, and raises if the registry does not answer. None: no registry is configured.
-    - `closed_partitions` returns the stream partitions that operators want closed, with numbers
-      greater than the given one (WMK-8). `releases` does the same for transactions that they
-      released (ING-2), and `row_releases` for releases of rows that are withheld (WRS-18).
+    - `closed_partitions` (WMK-8), `releases` (ING-2) and `row_releases` (WRS-18) return the
+      requests of operators with numbers greater than the given one.
     - `discarded` returns the ids of discarded dead letters (DLQ-3).
-    - `external_dead_letters` continues their count, as far as Kafka shows them. The second argument
-      is how many ingest has published since (DLQ-7).
-    - `partition_of` returns the Kafka partition of a key among so many Kafka partitions. None: the
-      Kafka partitions of keys are not checked (ING-1).
+    - `external_dead_letters` continues their count. The second argument is how many ingest has
+      published since (DLQ-7).
+    - `partition_of` returns the Kafka partition of a key among so many. None: it is not checked
+      (ING-1).
     - `open_transactions` returns the oldest open transaction of each Kafka partition that has one.
     - `read` returns the committed records of a range, where Spark cannot read it (REC-25).
     """
@@ -136,13 +131,11 @@ class Ingest:
         self._on_step = on_step
 
     def batch(self, rows: DataFrame, offsets: BatchRange) -> Progress:
-        """Complete one micro-batch and return the progress. After a crash, the same call continues
-        where the batch was.
+        """Complete one micro-batch, whose rows Spark's Kafka source has at `offsets`, and return
+        the progress. After a crash, the same call continues where the batch was.
 
-        `rows` are those of Spark's Kafka source at `offsets`. Nothing is logged for an empty range.
-        Raises the error that stops the stream: `WriterConflictError`, `TopicError`,
-        `BrokerError`, `DeliveryError`, `TableError`, and `ConnectorError` with the code
-        `REJECTED_RATIO_EXCEEDED`. After all but the last, the batch must be run again.
+        Raises the error that stops the stream. After all errors but `REJECTED_RATIO_EXCEEDED`, the
+        batch must be run again.
         """
         if same(offsets.start, offsets.end):
             return self._changelog.progress()
@@ -176,9 +169,7 @@ class Ingest:
         return progress
 
     def recover(self) -> None:
-        """Publish the dead letters and commit the progress of the newest batch, if a crash
-        prevented it. Call it before reading.
-        """
+        """Complete the newest batch, if a crash prevented it. Call it before reading."""
         newest = self._changelog.newest()
         if (
             newest is not None
@@ -187,16 +178,12 @@ class Ingest:
             self._follow_up(newest)
 
     def check_topic(self) -> None:
-        """Raise `TopicError` if the topic cannot be read on from where the changelog ends. Call it
-        before reading.
-        """
+        """Raise `TopicError` if the topic cannot be read on. Call it before reading."""
         topic = self._ports.topic()
         self._changelog.check_topic(topic.topic_id, topic.kafka_partitions)
 
     def is_at_end(self) -> bool:
-        """Whether the changelog ends where Kafka does, including open transactions. It is false for
-        another topic.
-        """
+        """Whether the changelog ends where its topic does, including open transactions."""
         newest = self._changelog.newest()
         if newest is None or self._ports.topic().topic_id != newest.topic_id:
             return False
@@ -204,10 +191,9 @@ class Ingest:
 
     def refresh(self) -> None:
         """Read the end offsets from Kafka again. If every record was read, the states of the stream
-        are as fresh as now (TBL-16).
-
-        The time is stored in a file (TBL-24). External dead letters, and open transactions that
-        hide records, are looked for once in `COUNT_EVERY_US`. A change is a commit.
+        are as fresh as now (TBL-16), which is stored in a file (TBL-24). External dead letters, and
+        open transactions that hide records, are looked for once in `COUNT_EVERY_US`. A change is a
+        commit.
         """
         newest, progress, asked = (
             self._changelog.newest(),
@@ -232,11 +218,9 @@ class Ingest:
                 self._changelog.update_progress(counted)
 
     def take_requests(self) -> bool:
-        """Close the stream partitions that operators want closed, and release the rows that they
-        want released, with a batch without records.
-
-        The next batch with records may come much later (WMK-8, WRS-18). Returns whether there is
-        such a batch. Raises as `batch`.
+        """Close the stream partitions, and release the rows, that operators asked for, with a batch
+        without records: the next one with records may come much later (WMK-8, WRS-18). Returns
+        whether there is such a batch. Raises as `batch`.
         """
         newest, progress = self._changelog.newest(), self._changelog.progress(with_frontier=False)
         if newest is None or progress.ingest_batch < newest.ingest_batch:
@@ -362,11 +346,8 @@ class Ingest:
         self, files: tuple[str, ...], batch: LoggedBatch, before: Progress
     ) -> Progress | None:
         """The progress after `before` with the written files of a batch, before their commit. None:
-        some rows were rejected, or a release may be complete.
-
-        Dead letters are published after the commit. Before it, another attempt may still validate
-        the records differently. The rows of a release are counted in the changelog, so they are
-        committed, too.
+        some rows were rejected, whose dead letters need the commit, or a release may be complete,
+        whose rows are counted in the changelog.
         """
         self._on_step("rows written")
         asks = self._unknown_fields if unknown_fields(self._schemas) else None
@@ -380,9 +361,7 @@ class Ingest:
     def _releases_after(
         self, before: Progress, batch: LoggedBatch, counts: BatchCounts
     ) -> tuple[ReleaseProgress, Sequence[ReleasedRange]]:
-        """The releases after a committed batch, and the ranges of rows that it makes visible
-        (WRS-18).
-        """
+        """The releases after a committed batch, and the ranges that it makes visible (WRS-18)."""
         logged = _logged(before, batch, counts)
         rows = None
         if _may_complete(before, batch, counts):
@@ -396,12 +375,11 @@ class Ingest:
         before: Progress,
         fields_of: Callable[[Collection[int]], Mapping[int, tuple[str, ...]]] | None,
     ) -> tuple[BatchCounts, KeyPlacement | None]:
-        """The counts of a batch, and the placement of keys with a sample of it. None: no sample is
-        due (ING-1).
+        """The counts of a batch, and the placement of keys with a sample of it, if one is due
+        (ING-1), as of the time of the batch.
 
         `fields_of` returns the unknown fields of the schemas with these ids (ING-3). None: no valid
-        record of the batch has a schema with unknown fields. The time of the sample is that of the
-        batch, so that a batch that runs again takes the same one.
+        record of the batch has a schema with unknown fields.
         """
         placement, partition_of = before.checks.placement, self._ports.partition_of
         is_due = batch.kafka_partitions > 1 and placement.is_due(batch.asked.at)

@@ -1,14 +1,12 @@
 """Finds the replays of dead letters in a batch, and the order position of each one (DLQ-10).
 
-A record with the header `REPLAY_HEADER` claims to be a replay of a dead letter. The claim is
-accepted if the changelog has the row of that dead letter: the rejected record, or for a table
-letter the change or staged row. The replay takes the order position of that row, with its attempt.
-So a record that was repaired later does not win a tie. If the claim is not accepted, the record
-keeps its own position. Neither kind moves a watermark.
+A record with the header `REPLAY_HEADER` claims to be a replay. The claim is accepted if the
+changelog has the row of that dead letter: the rejected record, or for a table letter the change or
+staged row. The replay takes its order position, so that it wins no tie. Any other keeps its own.
+Neither kind moves a watermark.
 
-Replays are rare, and finding their positions means reading the batch and the changelog again.
-Therefore a batch is first read as if it had no replay. If it has one, the query fails with
-`UNSEEN_REPLAY`.
+Replays are rare, and finding their positions means reading the batch and the changelog again. So a
+batch is first read as if it had none. If it has one, the query fails with `UNSEEN_REPLAY`.
 """
 
 from __future__ import annotations
@@ -42,9 +40,7 @@ _CLAIM: Final = r"r'(?s)\A(.+)/([0-9]{1,9})\z'"
 
 
 def without_replays(rows: DataFrame) -> DataFrame:
-    """`rows` of Spark's Kafka source with `FIRST` and `ATTEMPT`. If one of them is a replay, the
-    query fails with `UNSEEN_REPLAY`.
-    """
+    """`rows` of the source with `FIRST` and `ATTEMPT`. A replay fails with `UNSEEN_REPLAY`."""
     is_replay = f"array_contains(headers.key, '{REPLAY_HEADER}')"
     return rows.selectExpr(
         "*",
@@ -85,9 +81,7 @@ def with_replays(rows: DataFrame, logged: DataFrame | None, topic_id: str) -> Da
 
 
 def _claims(rows: DataFrame, topic_id: str) -> DataFrame:
-    """`rows` with `ATTEMPT`, and the coordinates of the changelog row that a replay names, if it is
-    one of this topic.
-    """
+    """`rows` with `ATTEMPT`, and the coordinates of the changelog row that a replay names."""
     letter = f"r'(?s)\\A{re.escape(topic_id)}-([0-9]{{1,9}})-([0-9]{{1,18}})(-.+)?\\z'"
     return (
         rows.selectExpr("*", f"{_CLAIM_HEADER} AS claim")

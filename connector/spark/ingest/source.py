@@ -1,11 +1,10 @@
 """Kafka as a Spark source, and the offsets of a micro-batch.
 
-The checkpoint has the offset range of a batch before the batch runs. The rows alone do not show it,
-because transaction markers and aborted records use offsets too. Therefore the range is read from
-the checkpoint (TBL-5).
+The checkpoint has the offset range of a batch before it runs. The rows alone do not show it,
+because transaction markers and aborted records use offsets too (TBL-5).
 
-Spark's source fails for a record timestamp that does not fit into its type, and nothing can be put
-before that. Such a batch is read again by this process, in pieces (REC-25).
+Spark's source fails for a record timestamp that does not fit into its type. Such a batch is read
+again by this process, in pieces (REC-25).
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ _TIME_OVERFLOW: Final = "java.lang.ArithmeticException: long overflow"
 
 
 class Topic(Protocol):
-    """The facts about the change topic that ingest reads from Kafka for every batch (REC-4,
-    REC-14).
-    """
+    """The facts about the change topic that ingest reads for every batch (REC-4, REC-14)."""
 
     @property
     def topic_id(self) -> str: ...
@@ -67,9 +64,7 @@ def read_stream(
 
 
 def with_arrivals(rows: DataFrame, read_at: int) -> DataFrame:
-    """`rows` of the source with the times of arrival that are believed. The same rule as
-    `validation.arrival`, with `read_at` in place of the others.
-    """
+    """`rows` of the source with the times of arrival that are believed, as `validation.arrival`."""
     asked = constant(read_at, "partition")
     latest = f"CASE WHEN timestampType = {_BY_BROKER} THEN {MAX_TIMESTAMP}L ELSE"
     believed = (
@@ -127,12 +122,10 @@ def batch_range(spark: SparkSession, checkpoint: str, batch_id: int, topic: str)
 
 
 def forget_checkpoint(spark: SparkSession, checkpoint: str, *, even_finished: bool = False) -> None:
-    """Remove a checkpoint that has no acknowledged batch, whose last batch was not acknowledged, or
-    whose logs two processes have damaged. Spark refuses one that was killed while it wrote the
-    first batch: it has a temporary file, and no batch.
-
-    With `even_finished`, any checkpoint is removed. The changelog says whether the last batch was
-    logged. A one-shot query of Spark 4.1 that repeats a batch fails after it has done so.
+    """Remove a checkpoint that has no acknowledged batch, which Spark refuses, or whose last batch
+    was not acknowledged. With `even_finished`, any checkpoint is removed. The changelog says
+    whether the last batch was logged. A one-shot query of Spark 4.1 that repeats a batch fails
+    afterwards.
     """
 
     def newest(name: str) -> int:

@@ -1,9 +1,5 @@
-"""Decodes and validates records in Spark: `connector.validation.validate_record` as one expression
-(TBL-3).
-
-`connector.validation.validate_record` is the definition. This module repeats it in a form that
-Spark compiles. A test compares both on generated valid and invalid records. Two methods make one
-pass enough:
+"""Decodes and validates records in Spark: `connector.validation.validate_record`, which is the
+definition, as one expression (TBL-3). A test compares both. Two methods make one pass enough:
 
 * A tail is appended to the body and to the writer schema. If decoding returns the tail, exactly the
   body was decoded. If not, the body was truncated, too long, or not a record (REC-13). The tail is
@@ -68,11 +64,9 @@ _TAIL: Final = secrets.token_bytes(8)
 
 @dataclass(frozen=True, slots=True)
 class RecordRules:
-    """The settings and facts by which a record is validated, apart from the schemas.
-
-    `kafka_partitions` is how many the topic has now. `tables` are the allowed source tables; None:
-    any. Names in `known_tables` and `known_families` match the patterns of the model and are not
-    checked again. `horizon` is the one that the batch before committed (MRG-11).
+    """The rules by which a record is validated, apart from the schemas. `tables` are the allowed
+    source tables; None: any. `known_tables` and `known_families` match the patterns of the model
+    and are not checked again. `horizon` is the one that the batch before committed (MRG-11).
     """
 
     limits: Limits
@@ -125,10 +119,7 @@ CONFLUENT_ID: Final = "cast(conv(hex(substring(value, 2, 4)), 16, 10) AS bigint)
 
 def _readable(schemas: codec.Schemas) -> Mapping[bytes, str]:
     """The writer schemas that `validate_record` can read, by the first bytes of the values that
-    name them.
-
-    A schema of the registry that is not one of lowmark counts as unknown. It never reaches Spark,
-    because it would fail the query.
+    name them. A schema that is not one of lowmark counts as unknown: it would fail the query.
     """
     shipped = {
         codec.SINGLE_OBJECT + fingerprint: writer for fingerprint, writer in codec.SHIPPED.items()
@@ -162,9 +153,7 @@ def _is_of(ids: Iterable[int]) -> str:
 
 
 def _in_microseconds(decoded: DataFrame, schemas: codec.Schemas) -> DataFrame:
-    """`decoded` with the times of schemas that have another unit multiplied, as
-    `records.avro_decoder.scaled_reader` does (REC-26).
-    """
+    """`decoded` with all times in microseconds, as `avro_decoder.scaled_reader` (REC-26)."""
     ids: dict[tuple[str, int], list[int]] = {}
     for id_, plan in _plans(schemas).items():
         for time in plan.factors.items():
@@ -305,12 +294,11 @@ _FAMILIES: Final = "array_join(data_change.entries.family, '\\n')"
 
 
 def _families_match(known_families: frozenset[str]) -> str:
-    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one family, and it
-    is usually a known one.
+    """Whether every family of a change matches FAMILY_PATTERN. Most changes have one known family.
 
-    Otherwise it is one search over all families. The repetition is possessive, because Java uses a
-    stack frame for each step of any other repetition. The number of line breaks is compared,
-    because a family could contain one.
+    Otherwise it is one search over all families, with a possessive repetition, because any other
+    uses a stack frame of Java for each step. A family could contain a line break, so these are
+    counted.
     """
     return f"""CASE WHEN {_FAMILY} = array_max(data_change.entries.family)
         THEN {_in(_FAMILY, known_families)} OR {_FAMILY} {_matches(FAMILY_PATTERN)}
@@ -324,14 +312,19 @@ _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 _COMMITTED: Final = "coalesce(nullif(data_change.commit_timestamp, 0), release.commit_timestamp)"
 
 
+_SETS_CELLS: Final = "array_contains(data_change.entries.kind, 'SET_CELL')"
+# As `records.model.ModType.contradicts`.
+_ROW_IMAGE_CONTRADICTS: Final = (
+    f"CASE data_change.row_image.mod_type WHEN 'DELETE' THEN {_SETS_CELLS}"
+    f" WHEN 'INSERT' THEN NOT {_SETS_CELLS} ELSE false END"
+)
+
 _Fault = tuple[str, str]
 """A verdict, and when it is true."""
 
 
 def _verdict(schemas: codec.Schemas, rules: RecordRules) -> str:
-    """`REASON`, `INVALID/RULE`, or null: the first error, in the order of
-    `validation.validate_record`.
-    """
+    """`REASON`, `INVALID/RULE`, or null: the first error, as `validation.validate_record`."""
     faults = [
         *_faults_of_bytes(schemas, rules.limits),
         *_faults_of_fields(rules),
@@ -390,8 +383,7 @@ def _faults_of_settings(schemas: codec.Schemas, rules: RecordRules) -> list[_Fau
     if limits.unknown_fields is UnknownFields.REJECT:
         faults.append((_invalid(Rule.UNKNOWN_FIELDS), _is_of(unknown_fields(schemas))))
     if limits.row_images is RowImages.REJECT:
-        contradicts = row_image_contradicts("data_change.row_image", "data_change.entries")
-        faults.append((_invalid(Rule.ROW_IMAGE), contradicts))
+        faults.append((_invalid(Rule.ROW_IMAGE), _ROW_IMAGE_CONTRADICTS))
     if tables is not None:
         is_unknown = f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"
         faults.append((_reason(Reason.UNKNOWN_TABLE), is_unknown))
@@ -409,19 +401,8 @@ def _invalid(rule: Rule) -> str:
     return f"'{Reason.INVALID}/{rule}'"
 
 
-def row_image_contradicts(row_image: str, entries: str) -> str:
-    """The same rule as `records.model.RowImage.contradicts`, for these columns."""
-    sets_cells = f"array_contains({entries}.kind, 'SET_CELL')"
-    return (
-        f"CASE {row_image}.mod_type WHEN 'DELETE' THEN {sets_cells}"
-        f" WHEN 'INSERT' THEN NOT {sets_cells} ELSE false END"
-    )
-
-
 def _in(field: str, names: frozenset[str]) -> str:
-    """Whether a field is one of the names. The definitions were checked, so the names contain no
-    quotes.
-    """
+    """Whether a field is one of the names. They were checked, so they contain no quotes."""
     listed = ", ".join(f"'{name}'" for name in sorted(names))
     return f"{field} IN ({listed})" if names else "false"
 

@@ -1,12 +1,9 @@
-"""The changelog: one row for every Kafka record that was read. Rows are appended batch by batch and
-never changed (TBL-4, TBL-5).
+"""The changelog: one row for every Kafka record that was read. Rows are appended batch by batch
+(TBL-4, TBL-5).
 
-One Delta commit per batch has the batch's rows. Its metadata has the offset range and the progress
-that was computed from the rows. So rows, position and progress are stored together or not at all.
-If rows were rejected, the progress is a second commit, after their dead letters. The newest commit
-always has the position of the stream. The Spark checkpoint may be lost.
-
-`ChangelogReader` reads it, also for readers that never write.
+One Delta commit per batch has its rows and, as metadata, its offset range and the progress from its
+rows: they are stored together or not at all. If rows were rejected, the progress is a second
+commit, after their dead letters. The Spark checkpoint may be lost.
 """
 
 from __future__ import annotations
@@ -44,7 +41,6 @@ from connector.spark.storage.maintenance import (
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table
 from connector.state.commits import user_metadata
 from connector.state.damage import reading
-from connector.state.maintenance_schedule import CommitCount
 from connector.state.stream_progress import FreshnessFile, Progress
 from connector.stored import to_stored
 from connector.warehouse import (
@@ -68,16 +64,12 @@ _RENEWALS: Final = 2**32
 
 
 class Changelog(ChangelogReader):
-    """The changelog of one stream at `path`. One process writes it. Another writer is detected, and
-    commits are not mixed.
-    """
+    """The changelog of one stream at `path`. One process writes it. Another writer is detected."""
 
     def __init__(
         self, spark: SparkSession, path: str, stream: str, retention: VersionRetention | None = None
     ) -> None:
-        """`retention` is that of the configuration, for `declare` and for a new changelog. None:
-        the stored one stays.
-        """
+        """`retention` is that of the configuration. None: the stored one stays."""
         super().__init__(spark, path, stream)
         self._retention_s = (retention or VersionRetention()).file_s
         self._declares_retention = retention is not None
@@ -85,9 +77,9 @@ class Changelog(ChangelogReader):
     def find(self, offsets: BatchRange, topic_id: str) -> LoggedBatch | None:
         """The newest batch, if its range is `offsets`. None: `offsets` continue after it.
 
-        Raises `WriterConflictError` for any other range: an old checkpoint was restored, or a
-        second driver is running. Delta would skip such a batch without an error. Raises
-        `TopicError` if the topic is not the stored one (REC-4).
+        Raises `WriterConflictError` for any other range, as of an old checkpoint or a second
+        driver. Delta would skip such a batch without an error. Raises `TopicError` for another
+        topic (REC-4).
         """
         newest = self.newest()
         if newest is None:
@@ -133,29 +125,24 @@ class Changelog(ChangelogReader):
         ingest_time: int,
         settle: Callable[[tuple[str, ...]], Progress | None] = lambda files: None,
     ) -> None:
-        """Commit a batch of rows, validated (`connector.spark.ingest.validate`) and placed
-        (`connector.spark.ingest.replays`), and check the commit.
+        """Commit a batch of validated rows with their positions as replays, and check the commit.
 
         `ingest_time` is in microseconds. `settle` gets the written files, as actions of Delta,
         before any reader sees them. The progress that it returns is part of the commit. None:
-        `append_progress` stores it later.
-
-        Raises `WriterConflictError` if another writer took the batch's number. Then no row of this
-        batch is visible.
+        `append_progress` stores it later. Raises `WriterConflictError` if another writer took the
+        batch's number. Then no row of this batch is visible.
         """
         columns = columns_of_batch(batch.ingest_batch, batch.topic_id, ingest_time)
         selected = rows.selectExpr(*columns)
         before = self._stored_in() or self._create(selected, batch)
-        with reading(self._path):
+        with reading(self.path):
             newest = LoggedBatch.from_json(before)
         if newest is not None and not same(newest.offsets.end, batch.offsets.start):
             raise self._does_not_continue(batch.offsets, newest)
         self._append(selected, "batch", before, batch, settle)
 
     def append_nothing(self, batch: LoggedBatch) -> None:
-        """Commit a batch without records, after the newest one, and check the commit. Raises as
-        `append`.
-        """
+        """Commit a batch without records after the newest one. Raises as `append`."""
         before = self._stored_in()
         assert before is not None
         self._append(None, "closed_partitions", before, batch)
@@ -192,16 +179,14 @@ class Changelog(ChangelogReader):
             transaction.commit(batch.ingest_batch * _RENEWALS, metadata)
         newest = self.newest()
         if newest is None:
-            raise changelog_removed(self._path, batch.ingest_batch)
+            raise changelog_removed(self.path, batch.ingest_batch)
         if (newest.ingest_batch, newest.writer) != (batch.ingest_batch, batch.writer):
             raise self._written_by_another(batch.ingest_batch)
         if settled is not None:
             self._frontier = (batch.ingest_batch, settled.frontier)
 
     def progress_before(self, batch: LoggedBatch) -> Progress:
-        """The newest stored progress: that of `batch`, which must be the newest batch, or that of
-        the batch before.
-
+        """The newest stored progress: that of `batch`, the newest one, or of the batch before.
         Raises `WriterConflictError` if another process has logged a later batch. Then `batch` is
         complete.
         """
@@ -209,11 +194,9 @@ class Changelog(ChangelogReader):
         return self.progress()
 
     def append_progress(self, progress: Progress, released: Sequence[ReleasedRange] = ()) -> None:
-        """Commit the progress of the newest batch, whose rejected rows were published as dead
-        letters, and the ranges of staged rows that the batch makes visible (WRS-18).
-
-        Raises `WriterConflictError` if another process has logged a later batch. That process has
-        stored this progress before.
+        """Commit the progress of the newest batch, after its dead letters, and the ranges of staged
+        rows that it makes visible (WRS-18). Raises `WriterConflictError` if another process has
+        logged a later batch. That process has stored this progress before.
         """
         stored = self._stored_in()
         assert stored is not None
@@ -227,14 +210,12 @@ class Changelog(ChangelogReader):
         self._frontier = (progress.ingest_batch, progress.frontier)
 
     def _metadata_of(self, progress: Progress, transaction: Transaction) -> dict[str, Any]:
-        """The commit metadata of a progress. A frontier that is too large for metadata becomes a
-        row of the commit.
-        """
+        """The commit metadata of a progress. A large frontier becomes a row of the commit."""
         frontier = progress.frontier.to_json()
         text = json.dumps(frontier, separators=(",", ":"))
         if len(text) <= _FRONTIER_IN_METADATA:
             return {"progress": progress.to_json(), "frontier": frontier}
-        row = self._spark.range(1).select(
+        row = self.spark.range(1).select(
             F.lit("frontier").alias("kind"),
             F.expr(f"{constant(progress.ingest_batch, 'int(id)')}").alias("ingest_batch"),
             F.lit(text).alias("frontier"),
@@ -249,7 +230,7 @@ class Changelog(ChangelogReader):
             " stream_partition string"
         )
         ranges = "array(named_struct('stream', stream, 'first', first, 'upto', upto))"
-        return literal_rows(self._spark, released, schema).selectExpr(
+        return literal_rows(self.spark, released, schema).selectExpr(
             "'released' AS kind",
             f"{batch}L AS ingest_batch",
             "timestamp_micros(committed) AS commit_timestamp",
@@ -263,7 +244,7 @@ class Changelog(ChangelogReader):
         return explained(f"stream {self._stream}")
 
     def _begin(self, kind: str) -> Transaction:
-        return Transaction(self._spark, self._path, self._app_id(kind))
+        return Transaction(self.spark, self.path, self._app_id(kind))
 
     def _app_id(self, kind: str) -> str:
         return f"lowmark/{self._stream}/{kind}"
@@ -276,15 +257,12 @@ class Changelog(ChangelogReader):
         assert stored is not None
         text = FreshnessFile(str(stored["topic_id"]), asked.at, asked.ends).to_text()
         with self._explained():
-            write_text(self._spark, self._freshness_path, text)
+            write_text(self.spark, self._freshness_path, text)
         self._freshness_file = text
 
     def update_progress(self, progress: Progress) -> None:
-        """Commit the progress of the newest batch again, for example with a check of its
-        transactions, and no rows.
-
-        Its number is between those of the batch and of the next one. If another process has logged
-        the next batch, nothing is committed.
+        """Commit the progress of the newest batch again, and no rows. Its number is before that of
+        the next batch. If another process has logged the next one, nothing is committed.
         """
         stored = self._stored_in()
         assert stored is not None
@@ -299,9 +277,7 @@ class Changelog(ChangelogReader):
             self._begin("batches").commit(progress.ingest_batch * _RENEWALS + number, renewed)
 
     def declare(self) -> None:
-        """Store the retention of the configuration in the properties of the changelog (TBL-23).
-        Call it while there is no ingest.
-        """
+        """Store the retention of the configuration (TBL-23). Call it while there is no ingest."""
         stored = self._stored_in()
         if (
             stored is None
@@ -313,62 +289,41 @@ class Changelog(ChangelogReader):
             {**stored, "commit": "declared", "file_retention_s": self._retention_s}
         )
         with self._explained():
-            set_properties(
-                self._spark, self._path, retention_properties(self._retention_s), metadata
-            )
-
-    def new_commits(self) -> list[CommitCount]:
-        """The number of files that commits added to and removed from the changelog since the last
-        call.
-        """
-        return self._log.new_commits()
-
-    def oldest_commit_at(self) -> int:
-        """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_commit_at()
+            set_properties(self.spark, self.path, retention_properties(self._retention_s), metadata)
 
     def rewrite(self) -> Rewritten | None:
-        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth
-        it. No row changes (TBL-15). Ingest may run meanwhile.
+        """Write the rows of small files into larger ones, for `commit_rewritten`, if it is worth it
+        (TBL-15). Ingest may run meanwhile.
         """
         if self._stored_in() is None:
             return None
         with self._explained():
-            return rewrite(self._spark, self._path, is_log=True)
+            return rewrite(self.spark, self.path, is_log=True)
 
     def commit_rewritten(self, rewritten: Rewritten) -> None:
-        """Replace old files by new ones, in one commit with the metadata of the newest one. Call it
-        while there is no ingest.
-        """
+        """Replace old files by new ones, in one commit. Call it while there is no ingest."""
         with self._explained():
             app_ids = [self._app_id(kind) for kind in ("batches", "progress")]
-            rewritten.commit(self._log, app_ids, lambda stored: {**stored, "commit": "compacted"})
+            rewritten.commit(self.log, app_ids, lambda stored: {**stored, "commit": "compacted"})
 
     def clean(self) -> Work:
-        """Remove files that are only needed for versions older than the retention (TBL-23). Ingest
-        may run meanwhile.
-        """
+        """Remove files that only versions older than the retention need (TBL-23)."""
         if self._stored_in() is None:
             return Work()
-        before = bytes_on_disk(self._spark, self._path)
+        before = bytes_on_disk(self.spark, self.path)
         with self._explained():
-            removed = clean(self._spark, self._path)
-        after = bytes_on_disk(self._spark, self._path)
-        return Work(removed, max(0, before - after), size_in_bytes(self._spark, self._path), after)
-
-    def clean_log(self, before: int) -> None:
-        """Remove log files that are only needed for versions before `before` (microseconds)."""
-        self._log.clean(before)
+            removed = clean(self.spark, self.path)
+        after = bytes_on_disk(self.spark, self.path)
+        return Work(removed, max(0, before - after), size_in_bytes(self.spark, self.path), after)
 
     def trim(self, covered: int, *, before: int) -> int:
-        """Delete changes and control records of old batches, up to the batch `covered`.
+        """Delete changes and control records of batches up to `covered` that were ingested before
+        `before` (microseconds). Returns the last such batch. Call it while there is no ingest.
 
-        A batch is old if it was ingested before `before` (microseconds). The newest batch stays,
-        and so do batches whose transactions are to be checked (ING-2). Rejected rows stay too,
-        because their dead letters may be open (TBL-15). So do the rows of write streams that did
-        not expire, and of those that a later batch released: a table may lack that batch (WRS-21).
-        For an audit, the changelog then begins after the last deleted row.
-        Call it while there is no ingest. Returns the last batch whose rows are deleted.
+        The newest batch stays, and so do batches whose transactions are to be checked (ING-2),
+        rejected rows, because their dead letters may be open (TBL-15), and the rows of write
+        streams that did not expire, or that a later batch released: a table may lack that batch
+        (WRS-21).
         """
         newest, stored = self.newest(), self._stored_in()
         if newest is None or stored is None:
@@ -407,10 +362,8 @@ class Changelog(ChangelogReader):
             },
         }
         with self._explained():
-            session = metadata_session(self._spark, user_metadata(metadata))
-            DeltaTable.forPath(session, self._path).delete(
-                f"ingest_batch <= {to}L AND {is_removed}"
-            )
+            session = metadata_session(self.spark, user_metadata(metadata))
+            DeltaTable.forPath(session, self.path).delete(f"ingest_batch <= {to}L AND {is_removed}")
         return int(to)
 
     def expire(self, *, before: int) -> int:
@@ -432,17 +385,15 @@ class Changelog(ChangelogReader):
             return 0
         stored = {**(self._stored_in() or {}), "commit": "expired", "progress": after.to_json()}
         with self._explained():
-            session = metadata_session(self._spark, user_metadata(stored))
+            session = metadata_session(self.spark, user_metadata(stored))
             payload = dict.fromkeys(PAYLOAD, F.lit(None))
-            DeltaTable.forPath(session, self._path).update(
+            DeltaTable.forPath(session, self.path).update(
                 is_expired, {**payload, "kind": F.lit("expired")}
             )
         return count
 
     def _released_after(self, batch: int) -> set[str]:
-        """The write streams with rows that batches after this one released. Ingest may have
-        forgotten them.
-        """
+        """The write streams with rows that later batches released. Ingest may forget them."""
         if not self._has_released(batch):
             return set()
         ranges = self._rows_and_frontiers().where(
@@ -478,8 +429,8 @@ class Changelog(ChangelogReader):
         }
         with self._explained():
             create_table(
-                self._spark,
-                self._path,
+                self.spark,
+                self.path,
                 rows._jdf.schema().asNullable(),
                 properties,
                 begun,

@@ -10,50 +10,50 @@ from connector.warehouse import CONTROL_SLOT, REJECTED_SLOT, STAGED_SLOT, TABLE_
 
 STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
-_COLUMNS: Final = """
-    CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change.commit_timestamp = 0
-        THEN 'staged' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind,
-    {ingest_batch} AS ingest_batch,
-    partition AS kafka_partition,
-    offset,
-    data_change.table AS table,
-    timestamp_micros(nullif(data_change.commit_timestamp, 0)) AS commit_timestamp,
-    data_change.row_key AS row_key,
-    named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
+_COLUMNS: Final = (
+    """CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change.commit_timestamp = 0
+        THEN 'staged' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind""",
+    "{ingest_batch} AS ingest_batch",
+    "partition AS kafka_partition",
+    "offset",
+    "data_change.table AS table",
+    "timestamp_micros(nullif(data_change.commit_timestamp, 0)) AS commit_timestamp",
+    "data_change.row_key AS row_key",
+    """named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
         coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset),
-        'attempt', attempt) AS order_position,
-    topic,
-    '{topic_id}' AS topic_id,
-    timestamp AS record_timestamp,
-    timestamp_micros({ingest_time}) AS ingest_time,
-    headers,
-    stream_partition,
-    kafka_partitions,
-    data_change.change_type AS change_type,
-    data_change.source_cluster_id AS source_cluster_id,
-    data_change.tie_breaker AS tie_breaker,
-    data_change.resume_token AS resume_token,
-    data_change.estimated_low_watermark AS estimated_low_watermark,
-    data_change.entries AS entries,
-    data_change.transaction AS transaction,
-    data_change.change_sequence_number AS change_sequence_number,
-    data_change.row_image AS row_image,
-    heartbeat,
-    child_partitions,
-    reason,
-    rule,
-    CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-',
-    offset) END AS letter_id,
-    CASE WHEN reason IS NOT NULL THEN key END AS key,
-    CASE WHEN reason IS NOT NULL OR keeps_value THEN value END AS value,
-    cast(null AS string) AS frontier,
-    data_change.write_stream AS write_stream,
-    release,
-    cast(null AS bigint) AS released_from,
-    CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
+        'attempt', attempt) AS order_position""",
+    "topic",
+    "'{topic_id}' AS topic_id",
+    "timestamp AS record_timestamp",
+    "timestamp_micros({ingest_time}) AS ingest_time",
+    "headers",
+    "stream_partition",
+    "kafka_partitions",
+    "data_change.change_type AS change_type",
+    "data_change.source_cluster_id AS source_cluster_id",
+    "data_change.tie_breaker AS tie_breaker",
+    "data_change.resume_token AS resume_token",
+    "data_change.estimated_low_watermark AS estimated_low_watermark",
+    "data_change.entries AS entries",
+    "data_change.transaction AS transaction",
+    "data_change.change_sequence_number AS change_sequence_number",
+    "data_change.row_image AS row_image",
+    "heartbeat",
+    "child_partitions",
+    "reason",
+    "rule",
+    """CASE WHEN reason IS NOT NULL THEN concat('{topic_id}-', partition, '-',
+    offset) END AS letter_id""",
+    "CASE WHEN reason IS NOT NULL THEN key END AS key",
+    "CASE WHEN reason IS NOT NULL OR keeps_value THEN value END AS value",
+    "cast(null AS string) AS frontier",
+    "data_change.write_stream AS write_stream",
+    "release",
+    "cast(null AS bigint) AS released_from",
+    """CASE WHEN reason IS NOT NULL THEN {rejected} WHEN data_change IS NULL THEN {control}
          WHEN data_change.commit_timestamp = 0 THEN {staged}
-         ELSE int(pmod(crc32(cast(data_change.table AS binary)), {slots})) END AS slot
-"""
+         ELSE int(pmod(crc32(cast(data_change.table AS binary)), {slots})) END AS slot""",
+)
 
 _ALL_DIFFERENT: Final = (
     "row_key",
@@ -102,37 +102,23 @@ PAYLOAD: Final = ("row_key", "headers", "entries", "change_sequence_number", "ro
 
 def columns_of_batch(ingest_batch: int, topic_id: str, ingest_time: int) -> list[str]:
     """The columns of a batch, as SQL expressions over validated rows."""
-    return _split(
-        _COLUMNS.format(
-            ingest_batch=constant(ingest_batch, "partition"),
-            topic_id=topic_id,
-            ingest_time=constant(ingest_time, "partition"),
-            rejected=REJECTED_SLOT,
-            control=CONTROL_SLOT,
-            staged=STAGED_SLOT,
-            slots=TABLE_SLOTS,
-        )
-    )
+    values: dict[str, object] = {
+        "ingest_batch": constant(ingest_batch, "partition"),
+        "topic_id": topic_id,
+        "ingest_time": constant(ingest_time, "partition"),
+        "rejected": REJECTED_SLOT,
+        "control": CONTROL_SLOT,
+        "staged": STAGED_SLOT,
+        "slots": TABLE_SLOTS,
+    }
+    return [column.format(**values) for column in _COLUMNS]
 
 
-def _split(columns: str) -> list[str]:
-    """The expressions of a select list, split at the commas outside brackets."""
-    parts, depth, start = [], 0, 0
-    for index, letter in enumerate(columns):
-        depth += (letter in "([") - (letter in ")]")
-        if letter == "," and depth == 0:
-            parts.append(columns[start:index].strip())
-            start = index + 1
-    return [*parts, columns[start:].strip()]
-
-
-ENTRIES: Final = _split(
-    """
-    row_key, entry.kind AS mod_type, entry.family AS column_family, entry.qualifier AS column,
-    entry.cell_timestamp,
-    entry.range_start, entry.range_end, entry.value, commit_timestamp, tie_breaker,
-    change_type = 'GARBAGE_COLLECTION' AS is_gc,
-    source_cluster_id, table, ingest_batch, kafka_partition, offset, entry_index
-"""
+ENTRIES: Final = (
+    *("row_key", "entry.kind AS mod_type", "entry.family AS column_family"),
+    *("entry.qualifier AS column", "entry.cell_timestamp", "entry.range_start"),
+    *("entry.range_end", "entry.value", "commit_timestamp", "tie_breaker"),
+    *("change_type = 'GARBAGE_COLLECTION' AS is_gc", "source_cluster_id", "table"),
+    *("ingest_batch", "kafka_partition", "offset", "entry_index"),
 )
 """The columns of Bigtable's change log, over rows with `entry` and `entry_index`."""

@@ -77,31 +77,19 @@ class ChangelogReader:
     """The changelog of one stream at `path`."""
 
     def __init__(self, spark: SparkSession, path: str, stream: str) -> None:
-        self._spark, self._path, self._stream = spark, path, stream
-        self._log = DeltaLog(spark, path)
+        self.spark, self.path, self._stream = spark, path, stream
+        self.log = DeltaLog(spark, path)
         self._frontier = (0, UNKNOWN)
         self._freshness_file: str | None = None
 
     @property
-    def path(self) -> str:
-        """The folder of the changelog."""
-        return self._path
-
-    @property
-    def spark(self) -> SparkSession:
-        """The session that reads and writes it."""
-        return self._spark
-
-    @property
     def _freshness_path(self) -> str:
-        return paths.freshness_beside(self._path)
+        return paths.freshness_beside(self.path)
 
     def newest(self) -> LoggedBatch | None:
-        """The newest batch. None: the changelog has no batch. Raises `TableError` if it is not a
-        changelog of this stream.
-        """
+        """The newest batch, if there is one. Raises `TableError` for another changelog."""
         stored = self._stored_in()
-        with reading(self._path):
+        with reading(self.path):
             return None if stored is None else LoggedBatch.from_json(stored)
 
     def trimmed_below(self) -> int:
@@ -119,17 +107,17 @@ class ChangelogReader:
         if stored is None:
             return Progress()
         frontier = self._frontier_of(stored) if with_frontier else None
-        with reading(self._path):
+        with reading(self.path):
             progress = stored["progress"]
             if frontier is None:
                 frontier = Frontier(low_watermark=progress["low_watermark"])
             # The process that writes the file knows it. Every other process reads it.
-            file = self._freshness_file or read_text(self._spark, self._freshness_path)
+            file = self._freshness_file or read_text(self.spark, self._freshness_path)
             return with_freshness_file(Progress.from_json(progress, frontier), stored, file)
 
-    def rows(self, *, pinned: bool = False) -> DataFrame:
-        """One row for each Kafka record that was read. `pinned` is as in `changes`."""
-        return self._rows_and_frontiers(pinned=pinned).where(F.col("slot") > FRONTIER_SLOT)
+    def rows(self) -> DataFrame:
+        """One row for each Kafka record that was read."""
+        return self._rows_and_frontiers().where(F.col("slot") > FRONTIER_SLOT)
 
     def visible_rows(self) -> DataFrame:
         """`rows` of the present version, and the released rows as changes (WRS-22)."""
@@ -145,8 +133,8 @@ class ChangelogReader:
 
         Compaction and trimming add no rows, and remove none that the stream has not read yet.
         """
-        reader = self._spark.readStream.format("delta").option("skipChangeCommits", "true")
-        return reader.load(self._path).where(F.col("slot") > FRONTIER_SLOT)
+        reader = self.spark.readStream.format("delta").option("skipChangeCommits", "true")
+        return reader.load(self.path).where(F.col("slot") > FRONTIER_SLOT)
 
     def of_source(self, source: str) -> Column:
         """Whether a row is a change of a source table. Only the files of its slot are read."""
@@ -168,11 +156,8 @@ class ChangelogReader:
         self, source: str | None, *, after: int, to: int, pinned: bool = False
     ) -> DataFrame:
         """The changes of one source table, or of all, in the ingest batches `(after, to]`, with the
-        staged rows that these batches released. No other function decides which rows are visible
-        (WRS-19).
-
-        `pinned`: the rows are those of the present version, even if some are deleted before they
-        are read.
+        staged rows that these released. No other function decides which rows are visible (WRS-19).
+        With `pinned`, deleted rows of the present version can still be read.
         """
         rows = self._rows_and_frontiers(pinned=pinned)
         which = F.col("slot") > FRONTIER_SLOT if source is None else self.of_source(source)
@@ -182,19 +167,15 @@ class ChangelogReader:
         return changes.unionByName(_released_rows(rows, source, after=after, to=to))
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
-        """`changes`, read from the files that the commits of these batches name. None: this is not
-        possible.
-
-        It is for a few batches whose files were not merged or deleted since, and that released no
-        rows. It does not read Delta's state of the log. The rows stay readable, as with `pinned`.
+        """`changes`, read from the files that the commits of a few batches name, as with `pinned`,
+        without Delta's state of the log. None: this is not possible, because files were merged or
+        deleted since, or rows were released.
         """
         if self._has_released(after):
             return None
-        newest, slot = self._log.newest(), str(table_slot(source))
+        newest, slot = self.log.newest(), str(table_slot(source))
         named, count = list[str](), 0
-        for commit in islice(
-            self._log.back_from(newest.version if newest else -1), _RECENT_COMMITS
-        ):
+        for commit in islice(self.log.back_from(newest.version if newest else -1), _RECENT_COMMITS):
             metadata = commit.stored
             if metadata is not None and metadata["ingest_batch"] <= after:
                 break
@@ -211,9 +192,9 @@ class ChangelogReader:
             return None
 
         def rows() -> DataFrame:
-            log = log_of(self._spark, self._path)
-            added = scala_list(self._spark, map(delta(self._spark).actions.Action.fromJson, named))
-            rows = Files(self._spark, log, log.unsafeVolatileSnapshot(), added).rows()
+            log = log_of(self.spark, self.path)
+            added = scala_list(self.spark, map(delta(self.spark).actions.Action.fromJson, named))
+            rows = Files(self.spark, log, log.unsafeVolatileSnapshot(), added).rows()
             return rows.where((F.col("table") == source) & (F.col("kind") == "change"))
 
         return Recent(tuple(named), count, rows)
@@ -222,15 +203,15 @@ class ChangelogReader:
         """The files with the rows of the newest batch, as actions of Delta. They may have rows of
         other batches, too. No row of the newest batch is marked as deleted.
         """
-        newest = self._log.newest()
-        commits = self._log.back_from(newest.version if newest else -1)
+        newest = self.log.newest()
+        commits = self.log.back_from(newest.version if newest else -1)
         for commit in islice(commits, _RECENT_COMMITS):
             stored = commit.stored
             if stored is None or commit.removed or stored["ingest_batch"] != ingest_batch:
                 break
             if stored["commit"] in ("batch", "closed_partitions"):
                 return commit.added
-        actions = all_files(self._spark, self._path).actions()
+        actions = all_files(self.spark, self.path).actions()
         return tuple(action for action in actions if _may_have(action, ingest_batch))
 
     def _has_released(self, after: int) -> bool:
@@ -238,25 +219,25 @@ class ChangelogReader:
         stored = self._stored_in()
         if stored is None:
             return False
-        with reading(self._path):
+        with reading(self.path):
             releases = stored["progress"].get("releases", {})
             return from_stored(int, releases.get("released_to", 0)) > after
 
     def _rows_and_frontiers(self, *, pinned: bool = False) -> DataFrame:
-        reader = self._spark.read.format("delta")
-        if pinned and (newest := self._log.newest()) is not None:
+        reader = self.spark.read.format("delta")
+        if pinned and (newest := self.log.newest()) is not None:
             reader = reader.option("versionAsOf", newest.version)
-        return reader.load(self._path)
+        return reader.load(self.path)
 
     def _frontier_of(self, stored: Mapping[str, Any]) -> Frontier:
-        with reading(self._path):
+        with reading(self.path):
             ingest_batch = int(stored["progress"]["ingest_batch"])
         # `_frontier` is read once, because another thread may change it.
         cached = self._frontier
         if cached[0] != ingest_batch:
             frontier = stored.get("frontier")
             row = self._frontier_row(ingest_batch) if frontier is None else ""
-            with reading(self._path):
+            with reading(self.path):
                 frontier = json.loads(row) if frontier is None else frontier
                 self._frontier = cached = (ingest_batch, Frontier.from_json(frontier))
         return cached[1]
@@ -265,24 +246,22 @@ class ChangelogReader:
         of_batch = (F.col("slot") == FRONTIER_SLOT) & (F.col("ingest_batch") == ingest_batch)
         row = self._rows_and_frontiers().where(of_batch).select("frontier").first()
         if row is None:
-            raise frontier_missing(self._path, self._stream, ingest_batch)
+            raise frontier_missing(self.path, self._stream, ingest_batch)
         return str(row["frontier"])
 
     def _stored_in(self) -> Mapping[str, Any] | None:
-        commit = self._log.newest()
+        commit = self.log.newest()
         if commit is None:
-            self._log.check_missing()
+            self.log.check_missing()
             return None
-        check_owner(self._path, "stream", self._stream, commit.stored, commit.description)
+        check_owner(self.path, "stream", self._stream, commit.stored, commit.description)
         return commit.stored
 
 
 def _released_rows(rows: DataFrame, source: str | None, *, after: int, to: int) -> DataFrame:
     """The staged rows of one source table, or of all, that the batches `(after, to]` released, as
-    changes with the columns of `rows`.
-
-    A row is a change of the batch that completed its release, and of the stream partition of the
-    release. Its record sequence is its offset. `lake.changelog_changes` does the same.
+    changes of the batch that completed the release, with the offset as the record sequence.
+    `lake.changelog_changes` does the same.
     """
     ranges = rows.where(
         f"slot = {RELEASED_SLOT} AND kind = 'released'"
@@ -313,11 +292,8 @@ def entries_of(changes: DataFrame) -> DataFrame:
 
 
 def _batches(after: int, to: int) -> str:
-    """Whether a row belongs to the ingest batches `(after, to]`, as code that is the same for all
-    batches.
-
-    The code of a set does not contain its numbers. The code of bounds, or of a single number, does.
-    Delta skips the files of older batches in both cases.
+    """Whether a row belongs to the ingest batches `(after, to]`. The code of a set does not contain
+    its numbers, so it is the same for all batches. Delta skips the files of older ones.
     """
     if to - after > _LONG_LIST:
         return f"ingest_batch > {after}L AND ingest_batch <= {to}L"

@@ -1,8 +1,7 @@
 """Dead letters, made of the rows of the changelog (TBL-2, TBL-9, DLQ-4).
 
-The rows of rejected records have the reason of each rejection. `validation.validate_record` runs
-again for these records, and gives the explanation for users. The result does not depend on time. So
-after a crash, the same dead letter has the same id and the same content.
+`validation.validate_record` runs again for rejected records, and gives the explanation for users.
+After a crash, the same dead letter has the same id and the same content.
 """
 
 from __future__ import annotations
@@ -68,10 +67,8 @@ def _rejected_letter(row: Row, explain: Explain) -> DeadLetter:
 def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[DeadLetter]:
     """A dead letter for each change that the table cannot hold, with the table in its id (TBL-9).
 
-    `changes` are rows of the changelog. The value is the record, encoded again from the changelog
-    with single-object framing. The changelog has all fields of the record, and Avro encodes them in
-    one way only. The first failure has the ingest time of the change, so a repeated apply makes the
-    same dead letter.
+    The value is the record, encoded again with single-object framing. The changelog has all its
+    fields, and Avro encodes them in one way only. A repeated apply makes the same dead letter.
     """
     body = to_avro(F.expr(_RECORD), codec.SCHEMA).alias("body")
     ordered = _ordered(changes, F.col("row_key"), body)

@@ -1,10 +1,9 @@
 """Replaces single rows of a Delta table in one commit: deletion vectors for the old rows, new files
 for the new ones (TBL-13).
 
-Delta's MERGE reads a table to find the rows, again to rewrite them, and once more for their
-vectors. An apply has already read them for the merge, and knows the location of each one. Delta has
-no public API that accepts locations. This module calls, through the JVM, the steps of Delta's
-DELETE and of its writer (docs/decisions/0014-sparse-applies.md).
+An apply knows the location of each old row, which Delta's MERGE would search again. So this module
+calls the steps of Delta's DELETE and of its writer through the JVM
+(docs/decisions/0014-sparse-applies.md).
 """
 
 from __future__ import annotations
@@ -41,12 +40,10 @@ def replace_rows(
     number: int,
     stored: Mapping[str, Any],
 ) -> None:
-    """Remove the rows at `locations` (columns `FILE` and `ROW`) and add `rows`, in one commit with
-    this number and `stored`.
-
-    The locations belong to `version`, and `files` are all its files (None: not known). The table
-    must have deletion vectors `ENABLED`. Raises `WriterConflictError` if another process has
-    committed since, and Delta's conflict if one commits meanwhile.
+    """Remove the rows at `locations` (columns `FILE` and `ROW`) of `version` and add `rows`, in one
+    commit with this number and `stored`. `files` are all files of the version, if known. Raises
+    `WriterConflictError` if another process has committed since, and Delta's conflict if one
+    commits meanwhile.
     """
     spark = transaction.spark
     check_version(transaction, version)
@@ -63,9 +60,7 @@ def replace_rows(
 
 
 def check_version(transaction: Transaction, version: int) -> None:
-    """Raise `WriterConflictError` unless the newest version is this one. From now on, any commit by
-    another writer is a conflict.
-    """
+    """Raise `WriterConflictError` unless this version is the newest. Later, it is a conflict."""
     if transaction.delta.snapshot().version() != version:
         raise concurrent_write(transaction.path)
     transaction.delta.readWholeTable()
@@ -74,9 +69,7 @@ def check_version(transaction: Transaction, version: int) -> None:
 def marked_files(
     spark: SparkSession, transaction: Transaction, files: Files, locations: DataFrame
 ) -> Any:
-    """Delta's actions that mark the rows at `locations` in `files` as deleted. One job writes the
-    vectors.
-    """
+    """Delta's actions that mark the rows at `locations` in `files` as deleted."""
     commands, folder = delta(spark).commands, transaction.log.dataPath()
     vectors = {
         file_url(spark, folder, file): file.deletionVector().serializeToBase64()
@@ -120,10 +113,9 @@ def file_url(spark: SparkSession, folder: Any, file: Any) -> str:
 
 
 def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: DataFrame) -> Any:
-    """The same for files from the log, without their statistics. Delta finds these and their
-    vectors.
-    """
+    """The same for files from the log, without statistics. Delta finds them and their vectors."""
     commands, log, files = delta(spark).commands, transaction.log, transaction.delta.filterFiles()
+    jvm: Any = spark._jvm
     vectors = scala_object(
         commands, "DeletionVectorBitmapGenerator"
     ).buildRowIndexSetsForFilesMatchingCondition(
@@ -132,9 +124,9 @@ def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: Dat
         True,
         locations._jdf,
         files,
-        _every_row(spark),
-        _some(spark, FILE),
-        _some(spark, ROW),
+        jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral(),  # every row
+        jvm.scala.Some(F.col(FILE)._jc),
+        jvm.scala.Some(F.col(ROW)._jc),
     )
     helper = scala_object(commands, "DMLWithDeletionVectorsHelper")
     touched = helper.findFilesWithMatchingRows(
@@ -143,13 +135,3 @@ def _marked_in_log(spark: SparkSession, transaction: Transaction, locations: Dat
     return helper.processUnmodifiedData(
         spark._jsparkSession, touched, transaction.delta.snapshot(), _STATISTICS_PREFIX
     )._1()
-
-
-def _some(spark: SparkSession, column: str) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.scala.Some(F.col(column)._jc)
-
-
-def _every_row(spark: SparkSession) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()

@@ -75,9 +75,7 @@ class DeltaLog(Commits):
         return commit
 
     def _newest_listed(self) -> Commit | None:
-        """As `newest`, in an object store: each look at a file is one or two requests there, and so
-        is a look at all of them (STO-5).
-        """
+        """As `newest`, in an object store: one list costs as much as one look at a file (STO-5)."""
         listed = self._listed()
         files = {version: listed[commit_file(version)] for version in _versions_in(listed)}
         last = self._read_last
@@ -109,36 +107,22 @@ class DeltaLog(Commits):
         return commit.stored or {}
 
     def newest_of_lowmark(self) -> Commit | None:
-        """The newest commit of lowmark, except restores, even if other programs have committed
-        since. None: there is no such commit.
-        """
+        """The newest commit of lowmark, except restores, also behind foreign ones, if any."""
         return next(self.of_lowmark(max(self._versions(), default=-1)), None)
 
     def properties(self) -> Mapping[str, str]:
-        """The properties of the table's newest version, as Delta stores them. There must be a
-        table.
-        """
-        return self._metadata()[0]
-
-    def columns(self) -> list[str]:
-        """The names of the columns of the table's newest version. There must be a table."""
-        return self._metadata()[1]
-
-    def _metadata(self) -> tuple[dict[str, str], list[str]]:
-        """The properties and columns of the newest version. They are in the checksum beside a
-        commit. If there is no checksum, or a damaged one, they come from Delta's own state of the
-        log. No SQL is run, because the first query of a process takes seconds.
+        """The properties of the newest version. There must be a table. They are in the checksum
+        beside a commit, or else in Delta's state of the log. No SQL is run: the first query takes
+        seconds.
         """
         checksum = self._text_of(f"{max(self._versions()):020}.crc")
         with suppress(ValueError, LookupError, TypeError, AttributeError):
-            return _metadata_in(json.loads(checksum)["metadata"])  # type: ignore[arg-type]
+            return dict(json.loads(checksum)["metadata"]["configuration"])  # type: ignore[arg-type]
         action = str(newest_snapshot(self._spark, self._located).metadata().json())
-        return _metadata_in(json.loads(action)["metaData"])
+        return dict(json.loads(action)["metaData"].get("configuration", {}))
 
     def new_commits(self) -> list[CommitCount]:
-        """The file counts of the commits that `newest` has read since the last call. The first call
-        returns none.
-        """
+        """The file counts of the commits that `newest` has read since the last call."""
         new_commits, self._new_commits = self._new_commits or {}, {}
         return [new_commits[version] for version in sorted(new_commits)]
 
@@ -148,9 +132,7 @@ class DeltaLog(Commits):
         return self.existing(versions[0]).committed_at if versions else 0
 
     def version_at(self, at: int) -> int | None:
-        """The newest version that was committed at `at` (microseconds) or before. None: no such
-        version is known.
-        """
+        """The newest version that was committed at `at` (microseconds) or before. None: unknown."""
         versions = self._versions()
         count = bisect_right(versions, at, key=lambda number: self.existing(number).committed_at)
         return versions[count - 1] if count else None
@@ -171,20 +153,15 @@ class DeltaLog(Commits):
         return len(removable[:_DELETED_AT_ONCE])
 
     def check_missing(self) -> None:
-        """Raise `TableError` if there are files at the table's path but no Delta log. A log without
-        a commit does not count.
-        """
+        """Raise `TableError` if the table's folder has other files than its Delta log."""
         parent = self._folder.getParent()
         statuses = self._files.listStatus(parent) if self._files.exists(parent) else []
         if any(status.getPath().getName() != "_delta_log" for status in statuses):
             raise log_missing(self.path)
 
     def forget_beginning(self) -> None:
-        """Remove a log without a commit. A process that failed while it created the table left it,
-        and Delta would take it for a table.
-
-        If another process commits to this log meanwhile, only unfinished files and empty folders
-        are removed. The rest is an error.
+        """Remove a log without a commit, of a process that failed while it created the table. If
+        another process commits meanwhile, only unfinished files and empty folders are removed.
         """
         if self._files.exists(self._folder):
             for status in self._files.listStatus(self._folder):
@@ -238,12 +215,6 @@ def _is_missing(error: Py4JJavaError) -> bool:
     return "FileNotFoundException" in str(error.java_exception.getClass().getName())
 
 
-def _metadata_in(action: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """The properties and the names of the columns in Delta's action."""
-    columns = json.loads(action["schemaString"])["fields"]
-    return dict(action.get("configuration", {})), [column["name"] for column in columns]
-
-
 def _versions_in(names: Iterable[str]) -> list[int]:
     """The versions whose commits are among the files of a log, in rising order."""
     return sorted(int(match[1]) for name in names if (match := _COMMIT.fullmatch(name)))
@@ -257,16 +228,12 @@ def _classes(jvm: Any) -> tuple[Any, ...]:
 
 
 def quoted(path: str) -> str:
-    """The SQL name of the Delta table at `path`. For a relative path, SQL would search a table of
-    that name.
-    """
+    """The SQL name of the Delta table at `path`. A relative path would be the name of a table."""
     return f"delta.`{path.replace('`', '``')}`"
 
 
 def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSession:
-    """A copy of the session with additional settings. Other threads do not see them, and they need
-    not be removed.
-    """
+    """A copy of the session with more settings, which other threads do not see."""
     session = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())
     for name, value in settings.items():
         session.conf.set(name, value)
@@ -275,9 +242,7 @@ def session_with(spark: SparkSession, settings: Mapping[str, str]) -> SparkSessi
 
 @contextmanager
 def active(session: SparkSession) -> Iterator[None]:
-    """Delta's transactions use the settings of this session inside the block. It is the active one
-    of the thread.
-    """
+    """Delta's transactions use the settings of this session inside the block."""
     sessions: Any = getattr(session._jvm, "org.apache.spark.sql.classic.SparkSession")
     before = sessions.getActiveSession()
     sessions.setActiveSession(session._jsparkSession)
@@ -294,9 +259,7 @@ def active(session: SparkSession) -> Iterator[None]:
 def metadata_session(
     spark: SparkSession, metadata: str, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """A session in which every commit has `metadata` as its `userMetadata`. Delta's builders and
-    commands read it only from there.
-    """
+    """A session in which every commit has `metadata`. Delta's commands read it only from there."""
     return session_with(spark, {**(settings or {}), _METADATA_CONF: metadata})
 
 

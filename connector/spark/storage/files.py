@@ -1,10 +1,8 @@
-"""Reads known files of a Delta table without reading the table's log, for which Delta runs Spark
-jobs.
+"""Reads known files of a Delta table without reading its log, for which Delta runs Spark jobs.
 
-Delta writes the list of a table's files beside each commit, if they are few (`SETTINGS` of
-`connector.spark.session`). A process also knows the files that it has written. Delta has no public
-API to read just these files. This module calls, through the JVM, the methods with which Delta's own
-commands read files.
+Delta writes the list of a table's files beside each commit, if they are few. A process also knows
+the files that it has written. This module calls, through the JVM, the methods with which Delta's
+own commands read files.
 """
 
 from __future__ import annotations
@@ -19,9 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """Files of a table, and a snapshot of the table with its columns. `added` is a Scala sequence
-    of Delta's `AddFile`.
-    """
+    """Files of a table with its snapshot. `added` is a Scala sequence of Delta's `AddFile`."""
 
     spark: SparkSession
     log: Any
@@ -52,17 +48,13 @@ class Files:
 
 
 def files_of(spark: SparkSession, path: str, version: int) -> Files | None:
-    """All files of the table, if `version` is the newest one and its commit lists them. Otherwise
-    None.
-    """
+    """All files of the table, if `version` is the newest one and its commit lists them."""
     snapshot = newest_snapshot(spark, path)
     return _listed(spark, snapshot) if snapshot.version() == version else None
 
 
 def all_files(spark: SparkSession, path: str) -> Files:
-    """All files of the newest version of the table. If its commit does not list them, Spark jobs
-    find them.
-    """
+    """All files of the newest version. Spark jobs find them if its commit does not list them."""
     snapshot = newest_snapshot(spark, path)
     listed = _listed(spark, snapshot)
     return listed or Files(
@@ -74,9 +66,7 @@ def all_files(spark: SparkSession, path: str) -> Files:
 
 
 def size_in_bytes(spark: SparkSession, path: str) -> int:
-    """The size of the files of the table's newest version. It needs no Spark job if the version has
-    a checksum, as those of lowmark have.
-    """
+    """The size of the files of the table's newest version, mostly without a Spark job."""
     snapshot = newest_snapshot(spark, path)
     checksum = snapshot.checksumOpt()
     return int(checksum.get().tableSizeBytes() if checksum.isDefined() else snapshot.sizeInBytes())

@@ -32,9 +32,7 @@ def content_of(spark: SparkSession, path: str) -> str:
 
 
 def read_text(spark: SparkSession, path: str) -> str | None:
-    """The text of a small file that is overwritten: the old or the new one. None: there is no file,
-    or it cannot be read.
-    """
+    """The text of a small file that is overwritten. None: there is no file, or it is unreadable."""
     if is_local(path):
         with suppress(OSError, UnicodeDecodeError):
             return _local(opened(spark, path)[0]).read_text("utf-8")
@@ -45,9 +43,7 @@ def read_text(spark: SparkSession, path: str) -> str | None:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file, in place of an older one. Its folder exists. Raises `TableError` if a local
-    folder is full or cannot be written.
-    """
+    """Write a file, in place of an older one. Raises `TableError` if a local folder refuses it."""
     file, files = opened(spark, path)
     if is_local(path):
         # Hadoop would write a checksum file beside it, and a reader could see only one of the two.
@@ -79,9 +75,7 @@ def remove_folder(spark: SparkSession, path: str) -> None:
 
 
 def names_in(spark: SparkSession, path: str, *, folders: bool = False) -> list[str]:
-    """The sorted names of the files and folders at `path`, or of the `folders` alone. Empty if the
-    path does not exist.
-    """
+    """The sorted names of the files and folders at `path`, or of the `folders` alone, if any."""
     folder, files = opened(spark, path)
     statuses = files.listStatus(folder) if files.exists(folder) else []
     return sorted(
@@ -92,9 +86,7 @@ def names_in(spark: SparkSession, path: str, *, folders: bool = False) -> list[s
 
 
 def bytes_on_disk(spark: SparkSession, path: str) -> int:
-    """The size of all files below a folder. 0: not known, for example because others remove files
-    at the same time.
-    """
+    """The size of all files below a folder. 0: unknown, as others remove files meanwhile."""
     folder, files = opened(spark, path)
     for _ in range(3):
         with suppress(Py4JError):

@@ -21,12 +21,9 @@ sections of eight bytes, so that bytes sort as sections do.
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The registers of a table: columns in their order, and families in the order in which columns
-    first name them.
-
-    `since` has for each column the last ingest batch before it was defined. 0: the column was there
-    from the start. A change up to that batch may set a value that the column cannot hold. That is
-    not an error of the change: the value stays in `_unmapped` (TBL-8).
+    """The registers of a table: columns in their order, and families as columns first name them.
+    `since` has for each column the last ingest batch before it was defined (0: from the start). A
+    value of a change up to that batch may not fit: it stays in `_unmapped` (TBL-8).
     """
 
     definition: TableDefinition
@@ -44,9 +41,7 @@ class Layout:
 
     @property
     def spread(self) -> list[str]:
-        """The columns by which rows are distributed to tasks, so that rows with one key meet. It is
-        the bucket, if there are several.
-        """
+        """The columns by which rows are distributed to tasks: the bucket, if there are several."""
         return [BUCKET] if self.buckets > 1 else self.keys
 
     @property
@@ -60,9 +55,7 @@ class Layout:
 
     @property
     def registered(self) -> tuple[Column, ...]:
-        """The columns that have registers. A table that keeps all versions has none, because every
-        cell is in `rest`.
-        """
+        """The columns that have registers: none if all versions are kept, in `rest`."""
         return self.columns if self.definition.versions is Versions.LATEST else ()
 
     @property
@@ -76,9 +69,7 @@ class Layout:
 
     @property
     def late(self) -> list[tuple[int, Column, int]]:
-        """The columns that were added when there were changes already: register, column, and the
-        last batch before.
-        """
+        """The columns that were added later: register, column, and the last batch before."""
         return [(n, self.columns[n], batch) for n, batch in enumerate(self.since) if batch]
 
     @property
@@ -102,17 +93,13 @@ class Layout:
 
     @property
     def rest_name(self) -> list[str]:
-        """The fields that identify an element of `rest`. If all versions are kept, they include the
-        cell timestamp (MRG-7).
-        """
+        """The fields that identify an element of `rest`, with the time for `ALL` (MRG-7)."""
         version = ["cell_timestamp"] if self.definition.versions is Versions.ALL else []
         return ["family", "qualifier", "range_start", "range_end", *version]
 
     @property
     def rest_fields(self) -> list[str]:
-        """The fields of an element of `rest`: its name, then its order. If elements are sorted, the
-        newest one of a name is the last.
-        """
+        """The fields of an element of `rest`: its name, then its order, to sort the newest last."""
         return [
             *self.rest_name,
             "order",
@@ -133,10 +120,8 @@ class Layout:
 
     @property
     def state_type(self) -> str:
-        """The type of the stored state of a row.
-
-        `orders` are those of the changes that wrote the row. If all columns were written together,
-        there is one. For each column, `column_orders` has the index of the order, and
+        """The type of the stored state of a row. `orders` are those of the changes that wrote the
+        row, or one for all. For each column, `column_orders` has the index of the order, and
         `column_entries` the entry index. `family_orders` and `family_entries` are the same for
         families.
         """

@@ -19,9 +19,7 @@ offset 0.
 
 @dataclass(frozen=True, slots=True)
 class BatchRange:
-    """The offsets of one micro-batch. For each Kafka partition, `start` is included and `end` is
-    not.
-    """
+    """The offsets of one micro-batch. In each Kafka partition, `end` is the next offset."""
 
     start: Offsets
     end: Offsets
@@ -45,17 +43,15 @@ def same(left: Offsets, right: Offsets) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoggedBatch:
-    """A committed batch: its number in the changelog, its offsets, and the state of the topic at
-    that time.
+    """A committed batch: its number in the changelog, which is not Spark's (MRG-3), its offsets,
+    and the state of the topic at that time.
 
-    The number is not Spark's batch id (MRG-3). A batch without records keeps the offsets of the
-    batch before. So Spark's next batch continues there, and Spark's last batch is detected if it
-    runs again. `asked` has the end offsets of the topic. `closed_partitions` are those that
-    operators close with this batch (WMK-8), and `row_releases` their requests to release rows
-    (WRS-18). `changelog_id` identifies the changelog. If a new changelog replaces it, batch numbers
-    have another meaning. The batches up to `trimmed_to` have only their rejected rows left, and the
-    rows of write streams that are still open (TBL-15, WRS-21). Changes with a commit timestamp (µs)
-    below `trimmed_below` may be deleted.
+    A batch without records keeps the offsets of the batch before, so that Spark continues there.
+    `closed_partitions` are those that operators close with this batch (WMK-8), and `row_releases`
+    their requests to release rows (WRS-18). In another changelog (`changelog_id`), batch numbers
+    have another meaning. The batches up to `trimmed_to` have only their rejected rows left, and
+    those of open write streams (TBL-15, WRS-21). Changes with a commit timestamp (µs) below
+    `trimmed_below` may be deleted.
     """
 
     ingest_batch: int
@@ -96,9 +92,7 @@ class LoggedBatch:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to metadata of the commit of the batch, which does not change `trimmed_to` and
-        `trimmed_below`.
-        """
+        """Convert to metadata of the commit of the batch, which trims nothing."""
         return {
             "ingest_batch": self.ingest_batch,
             "start_offsets": to_stored(self.offsets.start),

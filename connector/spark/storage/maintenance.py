@@ -1,9 +1,8 @@
 """Maintenance of Delta tables: merges small files, and removes files that no version needs (TBL-15,
 TBL-23).
 
-Small files are merged in two steps. New files are written first. No reader sees them, and they
-delay no writer. Then a commit replaces the old files. Delta's OPTIMIZE does the same. But it takes
-its commit metadata from the session, which others share, and before it has written.
+New files are written first, which delays no writer. Then a commit replaces the old files. Delta's
+OPTIMIZE takes its commit metadata from the session, and before it has written.
 """
 
 from __future__ import annotations
@@ -53,11 +52,8 @@ OWN_LOG_CLEANING: Final = "delta.enableExpiredLogCleanup"
 
 
 def retention_properties(file_s: int) -> dict[str, str]:
-    """The properties of a Delta table that keeps files of old versions for `file_s` seconds, and
-    its log for `LOG_BEYOND_S` longer.
-
-    VACUUM only uses the table property. lowmark cleans the log itself (`DeltaLog.clean`). Delta
-    would keep the log of the current day, and would not keep what a recorded cut needs.
+    """The properties of a Delta table that keeps files of old versions for `file_s` seconds, for
+    VACUUM. lowmark cleans the log itself: Delta would not keep what a recorded cut needs.
     """
     return {
         FILE_RETENTION: f"interval {file_s} seconds",
@@ -68,9 +64,7 @@ def retention_properties(file_s: int) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The result of maintenance: how many files fewer, and how many bytes rewritten or freed. See
-    `Job`.
-    """
+    """The result of maintenance: files fewer, and bytes rewritten or freed, as in `Job`."""
 
     files: int = 0
     bytes: int = 0
@@ -88,11 +82,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """A table or a changelog, as functions for its maintenance.
-
-    `new_commits` returns the file counts of commits since its last call. `oldest_commit_at` returns
-    when the oldest known commit was made. `compact` merges small files if it is worth it. `clean`
-    and `clean_log` remove old files, and get the time in microseconds.
+    """A table or a changelog, as functions for its maintenance. `clean` and `clean_log` get the
+    time in microseconds.
 
     `is_wanted` returns whether there is other work for `compact` than small files. `live_bytes`
     returns the size of the newest version of a table. None: it is a changelog.
@@ -108,12 +99,11 @@ class Maintained:
 
 
 class Maintenance:
-    """The maintenance of `what`, a table or a changelog, by the process that writes it.
+    """The maintenance of `what`, a table or a changelog. A failure is printed, and the work is
+    tried again.
 
-    A failure is printed, and the work is tried again later. `job` has the fields of a job except
-    kind, times and outcome. `last_clean` returns when old files were last removed. `is_late`
-    returns whether applies are late, at a time in microseconds. Then `compact` and `clean` wait for
-    a while.
+    `job` has the fields of a job except kind, times and outcome. While applies are late (`is_late`,
+    at a time in microseconds), `compact` and `clean` wait for a while.
     """
 
     def __init__(
@@ -141,9 +131,7 @@ class Maintenance:
         maintained.new_commits()
 
     def after_round(self, now: int) -> None:
-        """Do the maintenance that is due. Call it between applies. It only raises errors that an
-        apply would also raise.
-        """
+        """Do the maintenance that is due, between applies. Its failure is printed."""
         try:
             self._look(now)
         except (ConnectorError, PySparkException, Py4JError) as error:
@@ -219,9 +207,7 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Files of one partition, by path, and the files with the same rows that will replace them. All
-    are `AddFile`s of Delta.
-    """
+    """Files of one partition, by path, and those that will replace them, as Delta's `AddFile`."""
 
     old: Mapping[str, Any]
     new: tuple[Any, ...]
@@ -260,9 +246,7 @@ class Rewritten:
         self.work = sum((group.work for group in self._groups), Work())
 
     def _parsed(self, actions: Iterable[str]) -> tuple[Any, ...]:
-        """The `AddFile`s of actions. If the rows are the same as before, a reader of the table's
-        change feed must not see them.
-        """
+        """The `AddFile`s of actions. A change feed must show changed rows alone."""
         from_json = delta(self._spark).actions.Action.fromJson
         is_new = '"dataChange":true' if self._changes_rows else '"dataChange":false'
         return tuple(from_json(text.replace('"dataChange":true', is_new)) for text in actions)
@@ -274,16 +258,16 @@ class Rewritten:
         metadata_of: Callable[[Mapping[str, Any]], Mapping[str, Any]],
         keys: Sequence[str] = (),
     ) -> Work:
-        """Replace the old files by the new ones, and return what was done. `metadata_of` makes the
-        metadata of the commit from that of the newest one.
+        """Replace the old files by the new ones. `metadata_of` makes the metadata of the commit
+        from that of the newest one.
 
         If an old file has changed meanwhile, its group stays as it is. With `keys`, the columns
-        that identify a row, the rows that were removed from it are marked in the new files instead.
-        If rows were left out, all groups are replaced, or none.
+        that identify a row, rows that were removed from it are marked in the new files instead. If
+        rows were left out, all groups are replaced, or none.
 
-        `app_ids` are those of the table's writers. If one of them commits at the same time, nothing
-        is changed. Raises `WriterConflictError`, or Delta's conflict, if another process commits at
-        the same time, or if all old files have changed.
+        Raises `WriterConflictError`, or Delta's conflict, if one of the writers `app_ids`, or
+        another process, commits at the same time, or if all old files have changed. Nothing is
+        changed then.
         """
         transaction = Transaction(self._spark, self._path, None)
         for app_id in app_ids:
@@ -317,9 +301,7 @@ class Rewritten:
         transaction: Transaction,
         keys: Sequence[str],
     ) -> _Group | None:
-        """The group, without the rows that were removed since it was written. None: its old files
-        stay.
-        """
+        """The group, without the rows that were removed meanwhile. None: its old files stay."""
         was = {path: file for path, file in group.old.items() if path in changed}
         if not was:
             return group
@@ -339,9 +321,7 @@ class Rewritten:
 
     @staticmethod
     def _marked(files: Iterable[Any], actions: Any) -> Iterator[str]:
-        """The actions that add `files`, with the rows marked that `actions` of Delta mark. A file
-        without another row is left out.
-        """
+        """The actions that add `files`, with rows marked as in `actions`, without empty files."""
         removed, added = set[str](), dict[str, str]()
         for text in (action.json() for action in each(actions)):
             ((kind, action),) = json.loads(text).items()

@@ -1,8 +1,5 @@
-"""A table on disk: created, opened, checked and committed, with the table state in every commit
-(TBL-10, TBL-12).
-
-The table state is in the `userMetadata` of the newest commit. `Tombstones` are a Delta table beside
-the table. The table's commit names the attempt that added them.
+"""A table on disk: created, opened, checked and committed, with the table state in the metadata of
+every commit (TBL-10, TBL-12). The tombstone table is beside it.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ from connector.spark.storage.maintenance import (
 )
 from connector.spark.storage.tombstones import Tombstones, tombstones_state
 from connector.spark.storage.transaction import CHECKPOINTS, Transaction, create_table, row_type
-from connector.state.commits import Commit, user_metadata
+from connector.state.commits import user_metadata
 from connector.state.damage import check_owner, reading
 from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
 from connector.state.table_state import TableState
@@ -72,14 +69,8 @@ Between = Callable[[Callable[[], Work]], Work]
 """Calls a function between two applies of a table."""
 
 
-def _at_once(act: Callable[[], Work]) -> Work:
-    return act()
-
-
 class Table:
-    """One table at `path`, written by one process. Another writer is detected, and commits are not
-    mixed (TBL-14).
-    """
+    """One table at `path`, written by one process. Another writer is detected (TBL-14)."""
 
     def __init__(
         self,
@@ -98,7 +89,7 @@ class Table:
         self._folder = path
         self.path = paths.data(path)
         self._definition = definition
-        self._log = DeltaLog(spark, self.path)
+        self.log = DeltaLog(spark, self.path)
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
@@ -108,9 +99,7 @@ class Table:
 
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:
-        """The table at `path` with its stored definition, for reading. Raises `TableError` if there
-        is no table.
-        """
+        """The table at `path` with its stored definition, for reading. Raises `TableError`."""
         log = DeltaLog(spark, paths.data(path))
         if log.newest() is None:
             raise table_missing(path, paths.table_of(path))
@@ -123,11 +112,7 @@ class Table:
         Raises `TableError` if it is not a commit of lowmark. Raises `WriterConflictError` if the
         table was rebuilt since it was opened, because its columns may differ.
         """
-        commit, table_state = self._newest()
-        return commit.version, table_state
-
-    def _newest(self) -> tuple[Commit, TableState]:
-        commit = self._log.newest()
+        commit = self.log.newest()
         stored, description = (commit.stored, commit.description) if commit else (None, "")
         check_owner(self.path, "table", self._definition.name, stored, description)
         assert commit is not None
@@ -136,7 +121,7 @@ class Table:
             table_state = TableState.from_json(stored)
         if table_state.rebuild != self._rebuild:
             raise table_rebuilt(self._definition.name)
-        return commit, table_state
+        return commit.version, table_state
 
     def table_state(self) -> TableState:
         """The table state of the newest commit. Raises as `newest`."""
@@ -150,9 +135,7 @@ class Table:
         )
 
     def files(self, version: int) -> Files | None:
-        """The files of `version`, if it is the newest one and its commit lists them. Otherwise
-        None.
-        """
+        """The files of `version`, if it is the newest one and its commit lists them."""
         return files_of(self._spark, self.path, version)
 
     def add_tombstones(self, rows: DataFrame, before: TableState, *, attempt: str) -> bool:
@@ -192,10 +175,8 @@ class Table:
         self, rows: DataFrame | None, buckets: Iterable[int], table_state: TableState
     ) -> None:
         """Replace the rows of `buckets` by `rows` and store `table_state`, in one commit, and check
-        that it was this one.
-
-        Without buckets, only the table state is committed. Raises `WriterConflictError` if another
-        writer was faster.
+        that it was this one. Without buckets, only the table state is committed. Raises
+        `WriterConflictError` if another writer was faster.
         """
         touched = ", ".join(str(bucket) for bucket in sorted(buckets))
         with self._explained():
@@ -227,11 +208,9 @@ class Table:
         files: Files | None,
         table_state: TableState,
     ) -> None:
-        """Replace the rows at `locations` by `rows` and store `table_state`, in one commit as
-        `commit` does.
-
-        The locations belong to `version`, which must be the newest one. `files` are its files, if
-        they are known.
+        """Replace the rows at `locations` by `rows` and store `table_state`, as `commit`. The
+        locations belong to `version`, which must be the newest one. `files` are its files, if
+        known.
         """
         with self._explained():
             replace_rows(
@@ -246,8 +225,8 @@ class Table:
         self._check_committed(table_state)
 
     def commit_actions(self, actions: Sequence[str], version: int, table_state: TableState) -> None:
-        """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit` does. They
-        were made for `version`, which must be the newest one.
+        """Commit actions of Delta's log, as JSON, and store `table_state`, as `commit`. They were
+        made for `version`, which must be the newest one.
         """
         with self._explained():
             transaction = Transaction(self._spark, self.path, self._app_id)
@@ -306,19 +285,16 @@ class Table:
             len(state.attempt_ids), state.apply_number - state.vacuumed_to
         )
 
-    def vacuum_tombstones(self, between: Between = _at_once) -> Work | None:
+    def vacuum_tombstones(self, between: Between) -> Work | None:
         """Remove tombstones that no commit names or that are older than the horizon (TBL-12). After
         that, the commits need not name the attempts of the others. None: no apply came since the
         last time.
 
-        Applies may run meanwhile. `between` calls the commits between two of them. Until then,
-        tombstones of an attempt that failed do not count, and need not be removed.
-
-        Of the tombstones that no commit names, it removes only those with a number that a commit
-        has taken. Another apply may be about to commit under the next number. A writer may add
-        tombstones later under a number taken before. They are true for the changes of the
-        changelog, and change nothing once these are applied. The horizon is that of a batch which
-        the table covers (MRG-11).
+        Applies may run meanwhile: `between` calls the commits between two of them. A tombstone that
+        no commit names is only removed if a commit has taken its number. Another apply may be about
+        to commit under the next one. Tombstones that a writer adds later under a taken number are
+        true for the changes of the changelog, and change nothing once these are applied. The
+        horizon is that of a batch which the table covers (MRG-11).
         """
         state = self.table_state()
         expired_below = self.tombstones.expired_below(state)
@@ -330,9 +306,7 @@ class Table:
             return between(partial(self._vacuumed, rewritten, state, horizon))
 
     def _vacuumed(self, rewritten: Rewritten | None, state: TableState, horizon: int) -> Work:
-        """Commit the tombstones that are left, and then that all of them up to the apply of `state`
-        count.
-        """
+        """Commit the tombstones that are left, and then that all up to `state` count."""
         version, newest = self.newest()
         later = {
             apply: attempt
@@ -354,37 +328,24 @@ class Table:
         return done
 
     def new_commits(self) -> list[CommitCount]:
-        """The number of files that commits added to and removed from the table and its tombstone
-        table since the last call.
-        """
-        return [*self._log.new_commits(), *self.tombstones.log.new_commits()]
-
-    def oldest_commit_at(self) -> int:
-        """When the oldest known commit was made, in microseconds."""
-        return self._log.oldest_commit_at()
-
-    def version_at(self, at: int) -> int | None:
-        """The version that was the newest one at a time (microseconds). None: not known."""
-        return self._log.version_at(at)
+        """The file counts of commits to the table and its tombstones since the last call."""
+        return [*self.log.new_commits(), *self.tombstones.log.new_commits()]
 
     def superseded_at(self, version: int) -> int | None:
-        """When the version after this one was committed. None: there is no such version. 0: no
-        longer known.
-        """
-        commit = self._log.at(version + 1)
+        """When the next version was committed. None: it was not yet. 0: no longer known."""
+        commit = self.log.at(version + 1)
         return (
             commit.committed_at
             if commit is not None
             else None
-            if version >= self._newest()[0].version
+            if version >= self.newest()[0]
             else 0
         )
 
-    def compact(self, between: Between = _at_once) -> Work | None:
-        """Merge small files of the table and of its tombstone table, and remove tombstones that
-        count no more, if it is due. No row changes (TBL-15). None: there was nothing to do.
-
-        Applies may run meanwhile. `between` calls each commit between two applies of this process.
+    def compact(self, between: Between) -> Work | None:
+        """Merge small files of the table and its tombstones, and vacuum tombstones, if it is due.
+        No row changes (TBL-15). `between` calls each commit between two applies. None: there was
+        nothing to do.
         """
         done = None
         with self._explained():
@@ -400,18 +361,15 @@ class Table:
     def _replace_files(self, rewritten: Rewritten) -> Work:
         # The newest commit must be one of lowmark, and may differ only in its files.
         return rewritten.commit(
-            self._log,
+            self.log,
             [self._app_id],
             lambda _: self.table_state().to_json(self._definition.name),
             self.layout.keys,
         )
 
     def clean(self, now: int, kept_versions: Collection[int] = ()) -> Work:
-        """Remove files that are only needed for versions older than the table's retention (TBL-23).
-
-        The files of `kept_versions` stay.
-
-        It also removes the tombstone tables of tables that were replaced long ago.
+        """Remove files that only versions older than the table's retention need (TBL-23), except
+        those of `kept_versions`, and the tombstone tables of tables that were replaced long ago.
         """
         before = bytes_on_disk(self._spark, self._folder)
         with self._explained():
@@ -431,10 +389,8 @@ class Table:
         return Work(removed, max(0, before - after), live, after)
 
     def clean_log(self, before: int, kept_versions: Collection[int] = ()) -> None:
-        """Remove log files that are only needed for versions before `before` (microseconds), except
-        `kept_versions`.
-        """
-        self._log.clean(before, kept_versions)
+        """Remove log files that only versions before `before` (µs) need, except `kept_versions`."""
+        self.log.clean(before, kept_versions)
         if self.tombstones.exist(self.table_state()):
             self.tombstones.log.clean(before)
 
@@ -448,11 +404,11 @@ class Table:
         )
 
     def _open(self, properties: Mapping[str, str] | None) -> Layout:
-        if self._log.newest() is None:
-            self._log.check_missing()
+        if self.log.newest() is None:
+            self.log.check_missing()
             if (layout := self._create()) is not None:
                 return layout
-        properties = properties or self._log.properties()
+        properties = properties or self.log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
         before = self.table_state()
         existing, ids = from_properties(properties)
@@ -478,9 +434,7 @@ class Table:
         return layout_of(self._definition, ids, int(properties[BUCKETS_PROPERTY]))
 
     def _declare(self, properties: Mapping[str, str], before: TableState) -> None:
-        """Store the settings of the configuration in the table's properties, where readers find
-        them (TBL-16, DLQ-3).
-        """
+        """Store the settings of the configuration where readers find them (TBL-16, DLQ-3)."""
         with self._explained():
             set_properties(self._spark, self.path, properties, self._metadata_of(before))
 
@@ -489,7 +443,7 @@ class Table:
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
         with self._explained():
-            self._log.forget_beginning()
+            self.log.forget_beginning()
             is_new = create_table(
                 self._spark,
                 self.path,

@@ -1,8 +1,7 @@
 """The tombstone table of a table. It remembers deleted rows (TBL-12, MRG-10).
 
-Tombstones are added before the table's commit, with the number of their apply and the id of their
-attempt. The table's commit names its attempt. Tombstones of attempts that no commit names do not
-count. A later apply removes them.
+Tombstones are added before the table's commit, which names their attempt. Those of attempts that no
+commit names do not count, and are removed later.
 """
 
 from __future__ import annotations
@@ -34,11 +33,9 @@ _COLUMNS: Final = (
 
 
 class Tombstones:
-    """The tombstone table at `path`, of the table `name`. It may not exist yet.
-
-    Most methods get the table state of a commit of the table. They raise `TableError` if another
-    program removed or changed the tombstone table, or if the table was restored to a version before
-    the last vacuum of tombstones.
+    """The tombstone table at `path`, of the table `name`. It may not exist yet. Most methods get
+    the table state of a commit. They raise `TableError` if another program changed the tombstone
+    table, or if the table was restored to a version before the last vacuum of tombstones.
     """
 
     def __init__(self, spark: SparkSession, path: str, name: str) -> None:
@@ -50,9 +47,7 @@ class Tombstones:
         return self.expired_below(table_state) is not None
 
     def expired_below(self, table_state: TableState) -> int | None:
-        """The horizon below which tombstones were removed. 0: none were. None: there is no
-        tombstone table.
-        """
+        """The horizon below which tombstones were removed (0: none). None: there is no table."""
         commit = self._newest(table_state)
         return None if commit is None else int((commit.stored or {})["expired_below"])
 
@@ -102,9 +97,7 @@ class Tombstones:
     def begin(
         self, expired_below: int | None, layout: Layout, properties: Mapping[str, str]
     ) -> Transaction:
-        """A commit to the tombstone table. Without `expired_below`, there is no such table yet, and
-        it is created with these properties.
-        """
+        """A commit to the tombstone table. A missing table is created with the properties."""
         if expired_below is None:
             types = dict(layout.column_types)
             of_row = [(name, types[name]) for name in (*layout.key_names, STATE, BUCKET)]
@@ -149,7 +142,5 @@ class Tombstones:
 
 
 def tombstones_state(expired_below: int) -> dict[str, object]:
-    """The metadata of a commit of the tombstone table: tombstones with only orders below
-    `expired_below` were removed (MRG-10).
-    """
+    """The metadata of a tombstone commit: those below `expired_below` were removed (MRG-10)."""
     return {"tombstones": True, "expired_below": expired_below}

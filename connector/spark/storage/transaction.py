@@ -1,10 +1,7 @@
 """One commit of a Delta table through Delta's own transaction: files are written first, then
-committed together.
-
-Delta's writer commits as it writes. Here the rows are written first, and the metadata of the commit
-may be computed from them. So rows, position and progress are stored together (TBL-5). The metadata
-is part of the commit and never a setting of the session, which others share. Delta has no public
-API for this in Python. This module calls, through the JVM, the steps of Delta's own writer.
+committed together with metadata that may be computed from them (TBL-5). Delta's writer commits as
+it writes, with metadata of the session, which others share. So this module calls its steps through
+the JVM.
 """
 
 from __future__ import annotations
@@ -27,12 +24,9 @@ _FILES_BESIDE_COMMITS: Final = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
 class Transaction:
-    """A commit in preparation, on the newest version of the table at `path`. Use it from one thread
-    only.
-
-    `app_id` names the writer. Its commits have rising numbers, of which `newest` is the last (-1:
-    no commit yet). If another process commits under this name meanwhile, `commit` raises Delta's
-    conflict. Without `app_id`, commits have no numbers.
+    """A commit in preparation, on the newest version of the table at `path`, of one thread. Commits
+    of the writer `app_id` have rising numbers, of which `newest` is the last (-1: no commit yet).
+    If another process commits under this name meanwhile, `commit` raises Delta's conflict.
     """
 
     def __init__(self, spark: SparkSession, path: str, app_id: str | None) -> None:
@@ -75,11 +69,8 @@ class Transaction:
         return Files(self.spark, self.log, self.delta.snapshot(), self._written)
 
     def commit(self, number: int, stored: Mapping[str, Any], *, actions: Any = None) -> None:
-        """Commit the written files, and further `actions` of Delta, under `number`, with
-        `stored` as metadata.
-
-        If the number or a greater one was committed before, nothing is committed. A caller that
-        must know reads the newest commit.
+        """Commit the written files, and further `actions` of Delta, under `number`, with `stored`
+        as metadata, unless the number or a greater one was committed before.
         """
         if self._app_id is not None:
             if self.newest >= number:
@@ -89,9 +80,7 @@ class Transaction:
         self.delta.commit(files, self._operation(user_metadata(stored)))
 
     def _operation(self, metadata: str) -> Any:
-        """The operation has Delta's name for an append. The actions of the commit show all that it
-        does.
-        """
+        """An operation with Delta's name for an append."""
         jvm: Any = self.spark._jvm
         append = jvm.org.apache.spark.sql.SaveMode.Append
         return delta(self.spark).DeltaOperations.Write(
@@ -113,8 +102,7 @@ def create_table(
     Returns whether there was none before. Raises Delta's conflict if another process creates it
     meanwhile.
 
-    `columns` is Spark's type of a row in the JVM. Delta adds the properties that the session has as
-    defaults, and chooses the protocol. No query is run, because the first one of a process takes
+    `columns` is Spark's type of a row in the JVM. No query is run, because the first one takes
     seconds.
     """
     # The operation has no metadata of its own. Delta would run a query to list the files before the

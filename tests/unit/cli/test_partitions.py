@@ -13,6 +13,7 @@ from connector import cli
 from connector.lake.overrides import Overrides
 from connector.lake.state_reader import progress_of
 from connector.records.model import ChildPartition, ChildPartitions
+from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
@@ -95,7 +96,7 @@ def test_a_request_to_close_is_stored_with_its_author_time_and_reason(
     for name in (HOSTILE, "mistyped", HOSTILE):
         assert cli.invoke(["partitions", "close", "s", name, "--why", "gone"]) == 0
     assert "\x1b" not in capsys.readouterr().err
-    overrides = Overrides(str(folder)).ends("s", above=0)
+    overrides = Overrides(str(folder)).requests(ClosePartition, "s", above=0)
     assert [
         (override.number, override.stream_partition, override.reason) for override in overrides
     ] == [
@@ -103,8 +104,8 @@ def test_a_request_to_close_is_stored_with_its_author_time_and_reason(
         (2, "mistyped", "gone"),
     ]
     assert all("@" in override.made_by and override.made_at for override in overrides)
-    assert Overrides(str(folder)).ends("s", above=1) == overrides[1:]
-    assert Overrides(str(folder)).ends("other", above=0) == []
+    assert Overrides(str(folder)).requests(ClosePartition, "s", above=1) == overrides[1:]
+    assert Overrides(str(folder)).requests(ClosePartition, "other", above=0) == []
 
 
 def test_a_misspelt_stream_partition_is_not_closed(
@@ -115,14 +116,14 @@ def test_a_misspelt_stream_partition_is_not_closed(
     assert "did you mean right?" in capsys.readouterr().err
     assert cli.invoke(["partitions", "close", "s", "right"]) == 2
     assert cli.invoke(["partitions", "close", "s", "right", "--why", " "]) == 2
-    assert Overrides(str(folder)).ends("s", above=0) == []
+    assert Overrides(str(folder)).requests(ClosePartition, "s", above=0) == []
 
 
 def test_a_stream_partition_that_has_ended_is_not_closed_again(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.invoke(["partitions", "close", "s", "right", "--why", "gone"]) == 0
-    overrides = Overrides(str(folder)).ends("s", above=0)
+    overrides = Overrides(str(folder)).requests(ClosePartition, "s", above=0)
     before = progress_of(str(folder), "s", with_frontier=True)
     log_progress(
         folder,

@@ -9,7 +9,11 @@ import pytest
 
 from connector import cli
 from connector.lake.overrides import Overrides
-from connector.state.incomplete_transactions import TransactionCheck, TransactionGap
+from connector.state.incomplete_transactions import (
+    ReleaseTransaction,
+    TransactionCheck,
+    TransactionGap,
+)
 from connector.state.stream_progress import Progress
 from connector.watermarks.frontier import Frontier
 from tests.unit.warehouses import log_progress
@@ -64,14 +68,14 @@ def test_a_release_is_stored_with_its_author_time_and_reason(
         assert cli.invoke(["transactions", "release", "s", id_, "--why", "lost"]) == 0
     assert "\x1b" not in capsys.readouterr().err
     overrides = Overrides(str(folder))
-    requests = overrides.releases("s", above=0)
+    requests = overrides.requests(ReleaseTransaction, "s", above=0)
     assert [(one.number, one.server_transaction_id, one.reason) for one in requests] == [
         (1, "tx-7", "lost"),
         (2, HOSTILE, "lost"),
     ]
     assert all("@" in one.made_by and one.made_at for one in requests)
-    assert overrides.releases("s", above=1) == requests[1:]
-    assert overrides.releases("other", above=0) == []
+    assert overrides.requests(ReleaseTransaction, "s", above=1) == requests[1:]
+    assert overrides.requests(ReleaseTransaction, "other", above=0) == []
 
 
 def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +93,7 @@ def test_a_request_names_one_transaction(folder: Path, capsys: pytest.CaptureFix
     assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000021Z"]) == 1
     assert "TRANSACTION_UNKNOWN" in capsys.readouterr().err
     assert cli.invoke([*call, "--commit-timestamp", "1970-01-01T00:00:00.000030Z"]) == 0
-    (request,) = Overrides(str(folder)).releases("s", above=0)
+    (request,) = Overrides(str(folder)).requests(ReleaseTransaction, "s", above=0)
     assert [one.is_released for one in check.released([request]).incomplete] == [False, True]
 
 
@@ -101,4 +105,4 @@ def test_nothing_else_is_released(folder: Path, capsys: pytest.CaptureFixture[st
     assert "transactions list s" in said
     assert cli.invoke(["transactions", "release", "s", "tx-7"]) == 2
     assert cli.invoke(["transactions", "release", "s", "tx-7", "--why", " "]) == 2
-    assert Overrides(str(folder)).releases("s", above=0) == []
+    assert Overrides(str(folder)).requests(ReleaseTransaction, "s", above=0) == []

@@ -69,17 +69,17 @@ def test_a_request_is_stored_with_its_author_time_and_reason(
     log(folder, releases(9))
     why = ["--why", "row 3 has no key"]
     assert cli.invoke(["write-streams", "release", "s", "w/a", "--without-rejected", *why]) == 0
-    (request,) = Overrides(str(folder)).row_releases("s", above=0)
+    (request,) = Overrides(str(folder)).requests(ReleaseRows, "s", above=0)
     assert (request.number, request.stream) == (1, "s")
     assert (request.write_stream, request.commit_timestamp) == ("w/a", C)
     assert (request.reason, bool(request.made_by), request.made_at > C) == (why[1], True, True)
     assert MOMENT.convert(TIME, None, None) == C
     again = release_rows(load_config(), "s", "w/a", commit_timestamp=C, why="again", by="ann")
     assert again.made_by == "ann"
-    numbers = [one.number for one in Overrides(str(folder)).row_releases("s", above=0)]
+    numbers = [one.number for one in Overrides(str(folder)).requests(ReleaseRows, "s", above=0)]
     assert numbers == [1, 2]
-    assert Overrides(str(folder)).row_releases("s", above=2) == []
-    assert Overrides(str(folder)).row_releases("other", above=0) == []
+    assert Overrides(str(folder)).requests(ReleaseRows, "s", above=2) == []
+    assert Overrides(str(folder)).requests(ReleaseRows, "other", above=0) == []
     assert "connector write-streams list s" in capsys.readouterr().err
 
 
@@ -94,7 +94,7 @@ def test_only_a_release_that_lacks_rejected_rows_is_released_without_them(
     said = capsys.readouterr().err
     assert "RELEASE_UNKNOWN" in said
     assert "connector write-streams list s" in said
-    assert Overrides(str(folder)).row_releases("s", above=0) == []
+    assert Overrides(str(folder)).requests(ReleaseRows, "s", above=0) == []
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_a_request_names_one_release(folder: Path, capsys: pytest.CaptureFixture
     said = capsys.readouterr().err
     assert "RELEASE_UNKNOWN" in said
     assert TIME in said
-    assert Overrides(str(folder)).row_releases("s", above=0) == []
+    assert Overrides(str(folder)).requests(ReleaseRows, "s", above=0) == []
     other = TIME.replace(".000000Z", ".000001Z")
     assert cli.invoke([*call, "--commit-timestamp", TIME.replace("18:00", "18:01")]) == 1
     assert "RELEASE_UNKNOWN" in capsys.readouterr().err
     assert cli.invoke([*call, "--commit-timestamp", other]) == 0
-    (request,) = Overrides(str(folder)).row_releases("s", above=0)
+    (request,) = Overrides(str(folder)).requests(ReleaseRows, "s", above=0)
     assert (request.write_stream, request.commit_timestamp) == ("w/a", C + 1)
 
 

@@ -29,6 +29,7 @@ from connector.services import (
 )
 from connector.spark.changes import read_changes, stream_changes
 from connector.spark.reader import read_snapshot
+from connector.state.overrides import ClosePartition
 
 NO_NOTES = [None, "", " ", 5, b"gone", "a\0b", "a\ud800"]
 
@@ -55,9 +56,11 @@ def test_a_partition_is_not_closed_without_a_reason_that_can_be_stored(
     if note is not None:  # the user of this process
         with pytest.raises(ConfigError, match="The argument by is"):
             close_partition(config, "s", "p", why="gone", by=note)
-    assert Overrides(config.warehouse).ends("s", above=0) == []
+    assert Overrides(config.warehouse).requests(ClosePartition, "s", above=0) == []
     close_partition(config, "s", "p", why="gone")
-    assert [one.reason for one in Overrides(config.warehouse).ends("s", above=0)] == ["gone"]
+    assert [
+        one.reason for one in Overrides(config.warehouse).requests(ClosePartition, "s", above=0)
+    ] == ["gone"]
 
 
 @pytest.mark.parametrize("note", NO_NOTES)

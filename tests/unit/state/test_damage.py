@@ -45,9 +45,9 @@ def readers(warehouse: str) -> dict[str, Callable[[], object]]:
     overrides, history = Overrides(warehouse), History(warehouse)
     return {
         "overrides": overrides.bounds,
-        "closed_partitions": lambda: overrides.ends("s", above=0),
-        "released_transactions": lambda: overrides.releases("s", above=0),
-        "released_rows": lambda: overrides.row_releases("s", above=0),
+        "closed_partitions": lambda: overrides.requests(ClosePartition, "s", above=0),
+        "released_transactions": lambda: overrides.requests(ReleaseTransaction, "s", above=0),
+        "released_rows": lambda: overrides.requests(ReleaseRows, "s", above=0),
         "jobs": lambda: history.jobs("t"),
         "cuts": lambda: history.newest_cut("s"),
         "audit_log": audit_log(warehouse).letters,
@@ -58,15 +58,11 @@ def writers(warehouse: str) -> dict[str, Callable[[], object]]:
     overrides, history = Overrides(warehouse), History(warehouse)
     return {
         "overrides": lambda: overrides.set(StalenessOverride("t", 600, 1, "ann")),
-        "closed_partitions": lambda: overrides.add_closed(
-            ClosePartition(1, "s", "p", "gone", 1, "ann")
-        ),
-        "released_transactions": lambda: overrides.add_release(
+        "closed_partitions": lambda: overrides.add(ClosePartition(1, "s", "p", "gone", 1, "ann")),
+        "released_transactions": lambda: overrides.add(
             ReleaseTransaction(1, "s", "tx", "gone", 1, "ann", 5)
         ),
-        "released_rows": lambda: overrides.add_row_release(
-            ReleaseRows(1, "s", 5, "gone", 1, "ann", "w/a")
-        ),
+        "released_rows": lambda: overrides.add(ReleaseRows(1, "s", 5, "gone", 1, "ann", "w/a")),
         "jobs": lambda: history.add_job(Job(JobKind.APPLY, "t", 1, 2)),
         "cuts": lambda: history.add_cut(CutRecord("s", 50, 1, 0, 5, 1, {"t": 0})),
         "audit_log": lambda: audit_log(warehouse).add_letters(1, (), 1),

@@ -162,15 +162,15 @@ def test_a_newest_commit_of_another_program_is_not_no_closed_partitions(
     """WMK-8, TBL-14: the numbers would begin again, and ingest would take no request any more."""
     overrides, path = Overrides(str(tmp_path)), places.closed_partitions(str(tmp_path))
     request = ClosePartition(1, "s", "p", "gone", 1, "ann")
-    overrides.add_closed(request)
+    overrides.add(request)
     foreign_commit(path, metadata)
     with pytest.raises(TableError, match="Restore"):
-        overrides.ends("s", above=0)
+        overrides.requests(ClosePartition, "s", above=0)
     with pytest.raises(TableError, match="Restore"):
-        overrides.add_closed(replace(request, stream_partition="q"))
+        overrides.add(replace(request, stream_partition="q"))
     DeltaTable(path).restore(1)
-    overrides.add_closed(replace(request, stream_partition="q"))
-    assert [one.number for one in overrides.ends("s", above=0)] == [1, 2]
+    overrides.add(replace(request, stream_partition="q"))
+    assert [one.number for one in overrides.requests(ClosePartition, "s", above=0)] == [1, 2]
 
 
 @pytest.mark.parametrize("stored", [{"one": "x"}, {"one": 1.5}, {"one": None}, [], "x", 5])
@@ -198,9 +198,9 @@ def test_a_number_of_closed_partitions_that_is_no_number_is_an_error(tmp_path: P
     commit(Path(path), [{"stream": "s"}], {"stream": "string"}, {"number": "x"})
     overrides = Overrides(str(tmp_path))
     with pytest.raises(TableError, match="cannot be read"):
-        overrides.ends("s", above=0)
+        overrides.requests(ClosePartition, "s", above=0)
     with pytest.raises(TableError, match="cannot be read"):
-        overrides.add_closed(ClosePartition(1, "s", "p", "gone", 1, "ann"))
+        overrides.add(ClosePartition(1, "s", "p", "gone", 1, "ann"))
 
 
 ROW = {
@@ -223,7 +223,7 @@ def test_a_request_that_names_no_partition_is_an_error_with_a_remedy(tmp_path: P
     """WMK-8, TBL-14."""
     with_row(tmp_path, {**ROW, "stream_partition": None})
     with pytest.raises(TableError, match=r"A row of .* cannot be read.*stream_partition.*restore"):
-        Overrides(str(tmp_path)).ends("s", above=0)
+        Overrides(str(tmp_path)).requests(ClosePartition, "s", above=0)
 
 
 @pytest.mark.parametrize("note", [None, "", " ", 5, "a\0b", "a\ud800"])
@@ -232,7 +232,7 @@ def test_an_unreadable_request_is_not_stored(tmp_path: Path, field: str, note: A
     """WMK-8: every later run would have failed."""
     request = replace(ClosePartition(1, "s", "p", "gone", 1, "ann"), **{field: note})
     with pytest.raises(ConfigError, match="It must be a text"):
-        Overrides(str(tmp_path)).add_closed(request)
+        Overrides(str(tmp_path)).add(request)
     assert newest_stored(places.closed_partitions(str(tmp_path))) is None
 
 
