@@ -40,15 +40,7 @@ from types import NoneType
 from typing import Any, Final, NoReturn, get_args, get_origin
 
 from connector.errors import InvalidChangeError
-from connector.errors.records import (
-    change_invalid,
-    field_invalid,
-    field_missing,
-    field_repeated,
-    field_unknown,
-    json_invalid,
-    record_kind_invalid,
-)
+from connector.errors.records import field_invalid, json_invalid
 from connector.records.model import (
     MAX_INT,
     ChangeType,
@@ -185,7 +177,7 @@ def from_json(line: str) -> JsonRecord:
     if len(branches) != 1:
         given = f"This one has {' and '.join(branches) or 'none of them'}"
         field = branches[1] if branches else "data_change"
-        raise record_kind_invalid(f"{', '.join(_BRANCHES)}. {given}", field)
+        raise field_invalid(field, f"A record has exactly one of {', '.join(_BRANCHES)}. {given}")
     stream_partition = _field(document, "", "stream_partition", _read_text)
     kafka_partitions = _field(document, "", "kafka_partitions", _read_positive_int, None)
     (branch,) = branches
@@ -260,7 +252,7 @@ def _field(values: Json, path: str, name: str, read: _Read, default: object = MI
     if values.get(name) is not None:
         return read(values[name], at)
     if default is MISSING:
-        raise field_missing(at)
+        raise field_invalid(at, f"{at} is missing")
     return default
 
 
@@ -270,8 +262,8 @@ def _build(class_: type, path: str, arguments: Mapping[str, object]) -> Any:
     except InvalidChangeError as error:
         name = error.field.partition(",")[0]
         if name == "stream_partition":  # the only argument outside of the branch
-            raise change_invalid(name, str(error)) from error
-        raise change_invalid(_path(path, name), f"In {path}: {error}") from error
+            raise field_invalid(name, str(error)) from error
+        raise field_invalid(_path(path, name), f"In {path}: {error}") from error
 
 
 def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> None:
@@ -283,7 +275,8 @@ def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> No
         if name not in fields:
             near = get_close_matches(name, fields, n=1)
             remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(fields)}"
-            raise field_unknown(_path(path, name), owner, remedy)
+            at = _path(path, name)
+            raise field_invalid(at, f"{at} is not a field of {owner}", remedy)
 
 
 def _path(path: str, name: str) -> str:
@@ -298,14 +291,16 @@ def _refuse(path: str, value: object, wanted: str) -> NoReturn:
         shown += piece
         if len(shown) > 80:
             break
-    raise field_invalid(path, shown if len(shown) <= 80 else f"{shown[:77]}...", wanted)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    raise field_invalid(path, f"{path or 'The line'} is {shown}, but must be {wanted}")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        raise field_repeated(next(name for name in names if names.count(name) > 1))
+        name = next(name for name in names if names.count(name) > 1)
+        raise field_invalid(name, f'"{name}" occurs twice in one object')
     return fields
 
 

@@ -17,7 +17,6 @@ from typing import IO, Any, Final, NamedTuple
 from connector.errors.records import (
     file_changed,
     file_columns_unsuitable,
-    file_format_unknown,
     file_malformed,
     file_unreadable,
 )
@@ -76,7 +75,8 @@ def describe_file(path: Path, file_format: FileFormat | None) -> RowFile:
     """
     file_format = file_format or _FORMATS.get(path.suffix.lower())
     if file_format is None:
-        raise file_format_unknown(str(path), one_of(_FORMATS), one_of(FileFormat))
+        cause = f"Its format is not known: its name does not end with one of {one_of(_FORMATS)}"
+        raise file_unreadable(str(path), cause, f"Name the format: one of {one_of(FileFormat)}")
     digest = hashlib.blake2b(digest_size=16)
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
