@@ -17,10 +17,9 @@ from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, spelled, warehouse_fault
 from connector.errors import argument_invalid, shown_value
 from connector.errors.settings import (
-    stream_not_named,
     stream_unknown,
     table_unknown,
-    warehouse_invalid,
+    warehouse_unusable,
 )
 from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
@@ -211,7 +210,8 @@ class ConnectorConfig:
 
     def __post_init__(self) -> None:
         if allowed := warehouse_fault(self.warehouse):
-            raise warehouse_invalid(shown_value(without_credentials(self.warehouse)), allowed)
+            shown = shown_value(without_credentials(self.warehouse))
+            raise warehouse_unusable(shown, f"allowed: {allowed}")
         # With another spelling, Spark would use other settings and other checks.
         object.__setattr__(self, "warehouse", spelled(self.warehouse))
 
@@ -227,7 +227,7 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
-        raise stream_not_named(len(config.streams), one_of(config.streams))
+        raise stream_unknown(None, one_of(config.streams), "Name one of them")
     if not isinstance(name, str):
         raise argument_invalid("stream", name, "the name or topic of a stream")
     by_topic = {stream.topic: stream for stream in config.streams.values()}

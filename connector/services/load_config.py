@@ -17,7 +17,6 @@ from connector.config.settings_reader import ENVIRONMENT_PREFIX
 from connector.errors import check_note
 from connector.errors.settings import (
     config_missing,
-    config_not_toml,
     config_unreadable,
     secret_unreadable,
     warehouse_unusable,
@@ -67,7 +66,7 @@ def load_config(
     try:
         config = parse(document, given)
     except RecursionError:
-        raise config_not_toml(str(file), _TOO_DEEP) from None
+        raise config_unreadable(str(file), _TOO_DEEP) from None
     return replace(config, warehouse=_absolute(config.warehouse, file.parent))
 
 
@@ -92,17 +91,14 @@ def author(by: str | None, why: str) -> str:
 
 def _document(file: Path) -> dict[str, object]:
     try:
-        text = file.read_text(encoding="utf-8")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise config_missing(str(file)) from None
-    except (OSError, ValueError) as error:  # also a path that no file can have
-        raise config_unreadable(str(file), str(error)) from None
-    try:
-        return tomllib.loads(text)
-    except ValueError as error:  # also a number with thousands of digits
-        raise config_not_toml(str(file), str(error)) from None
     except RecursionError:
-        raise config_not_toml(str(file), _TOO_DEEP) from None
+        raise config_unreadable(str(file), _TOO_DEEP) from None
+    # Also a path that no file can have, and a number with thousands of digits.
+    except (OSError, ValueError) as error:
+        raise config_unreadable(str(file), str(error)) from None
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from connector.config.spark_settings import check_shared, is_local_master
 from connector.config.storage import SPARK_DEFAULTS, is_s3
 from connector.errors import argument_invalid
-from connector.errors.settings import extra_jar_missing
+from connector.errors.settings import setting_invalid
 from connector.errors.spark import spark_master_unreachable, spark_session_exists
 from connector.services.events import OnEvent, info
 from connector.text import duration
@@ -145,7 +145,10 @@ def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
     extra = [Path(jar) for jar in config.spark.extra_jars]
     for jar in extra:
         if not jar.is_file():
-            raise extra_jar_missing(str(jar))
+            remedy = "Correct the path, or remove it"
+            raise setting_invalid(
+                "spark.extra_jars", f"{jar}, which is no file", "paths of files", remedy
+            )
     return [*locked, *extra]
 
 

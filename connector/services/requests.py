@@ -12,7 +12,6 @@ from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.errors.settings import (
     stream_partition_unknown,
-    transaction_ambiguous,
     transaction_unknown,
 )
 from connector.records.views import view_of_time
@@ -186,17 +185,23 @@ def _incomplete(
     server_transaction_id: str,
     commit_timestamp: int | None,
 ) -> IncompleteTransaction:
-    selected = [
+    of_id = [
         transaction
         for transaction in transactions
         if transaction.server_transaction_id == server_transaction_id
-        and commit_timestamp in (None, transaction.commit_timestamp)
     ]
-    if len(selected) > 1:
-        times = {str(view_of_time(transaction.commit_timestamp)) for transaction in selected}
-        raise transaction_ambiguous(stream, server_transaction_id, one_of(times))
-    if not selected:
+    selected = [
+        transaction
+        for transaction in of_id
+        if commit_timestamp in (None, transaction.commit_timestamp)
+    ]
+    if len(selected) == 1:
+        return selected[0]
+    if of_id:
+        times = one_of({str(view_of_time(transaction.commit_timestamp)) for transaction in of_id})
+        cause, remedy = f"Those of this id are of these times: {times}", "Name one of these times"
+    else:
         ids = {transaction.server_transaction_id for transaction in transactions}
+        cause = "It is complete, or its id is another one"
         remedy = nearest(server_transaction_id, ids) or "List the incomplete transactions"
-        raise transaction_unknown(stream, server_transaction_id, remedy)
-    return selected[0]
+    raise transaction_unknown(stream, server_transaction_id, cause, remedy)

@@ -18,7 +18,7 @@ from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
-from connector.errors.settings import no_streams
+from connector.errors.settings import setting_missing
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
@@ -129,7 +129,8 @@ def run(
             remedy. Nothing is lost.
     """
     if not config.streams:
-        raise no_streams()
+        remedy = 'Add a section such as [streams.orders] with topic = "orders"'
+        raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)
     pipeline_run = _Run(config, once, stop or threading.Event(), on_event, Trace(trace))
     check_logs(config, config.streams, config.tables)
     with (

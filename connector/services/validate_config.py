@@ -19,7 +19,7 @@ from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.errors.kafka import topic_foreign
-from connector.errors.settings import record_limit_above_topic, warehouse_unusable
+from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.tables.definition import TableDefinition, check_columns, check_compatible
@@ -276,10 +276,11 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         f" records kept {kept}",
     )
     yield from (_warning(warning) for warning in warnings)
-    if stream.limits.max_record_bytes > facts.max_message_bytes:
-        setting, limit = f"streams.{stream.name}.max_record_bytes", stream.limits.max_record_bytes
-        allowed = facts.max_message_bytes
-        yield _fault(record_limit_above_topic(setting, limit, facts.topic, allowed))
+    if (limit := stream.limits.max_record_bytes) > (most := facts.max_message_bytes):
+        allowed = f"at most {most}, the max.message.bytes of {facts.topic}"
+        remedy = f"Write max_record_bytes = {most}, or raise max.message.bytes of the topic"
+        setting = f"streams.{stream.name}.max_record_bytes"
+        yield _fault(setting_invalid(setting, str(limit), allowed, remedy))
     try:
         yield from _letters(kafka, stream, facts)
     except TopicError as error:
