@@ -36,13 +36,7 @@ from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
 from connector.dead_letters.ledger import ALLOWED, Action, LetterState
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
-from connector.dead_letters.replay import (
-    ALREADY_REPLAYED,
-    MAX_ATTEMPTS,
-    Decision,
-    Tally,
-    Verdict,
-)
+from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
 from connector.errors.dead_letters import dead_letter_missing, repair_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line, view_of_datum

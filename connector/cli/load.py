@@ -15,13 +15,7 @@ from connector.cli.terminal import Progress, err, escaped, has_terminal, show_ev
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
-from connector.services.rows.load import (
-    LoadOptions,
-    LoadProgress,
-    LoadReport,
-    RejectedRow,
-    load,
-)
+from connector.services.rows.load import LoadOptions, LoadProgress, LoadReport, RejectedRow, load
 from connector.text import counted
 
 REPORT_EVERY_S: Final = 15.0

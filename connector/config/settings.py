@@ -16,11 +16,7 @@ from connector.config.settings_reader import Form
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, spelled, warehouse_fault
 from connector.errors import argument_invalid, shown_value
-from connector.errors.settings import (
-    stream_unknown,
-    table_unknown,
-    warehouse_unusable,
-)
+from connector.errors.settings import stream_unknown, table_unknown, warehouse_unusable
 from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition

@@ -27,13 +27,7 @@ from connector.dead_letters.ledger import RepairNote
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
-from connector.records.json_view import (
-    entry_fields,
-    from_json,
-    read_value,
-    to_line,
-    view_of_datum,
-)
+from connector.records.json_view import entry_fields, from_json, read_value, to_line, view_of_datum
 from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import Json, view_of_bytes

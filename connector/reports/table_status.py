@@ -8,13 +8,7 @@ from typing import Final
 
 from connector.records.views import Flat, Hidden, Shown, Time, Viewed
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
-from connector.state.jobs import (
-    Job,
-    failed_maintenance,
-    keeps_bound,
-    p95_s,
-    recommended_bound_s,
-)
+from connector.state.jobs import Job, failed_maintenance, keeps_bound, p95_s, recommended_bound_s
 from connector.state.pace import APPLY_EVERY_S
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState

@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.effect import Effect
-from connector.dead_letters.envelope import (
-    DeadLetter,
-    check_group,
-    dead_letter_topic,
-    replay_claim,
-)
+from connector.dead_letters.envelope import DeadLetter, check_group, dead_letter_topic, replay_claim
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import (
     ALLOWED,

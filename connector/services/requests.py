@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors.settings import (
-    stream_partition_unknown,
-    transaction_unknown,
-)
+from connector.errors.settings import stream_partition_unknown, transaction_unknown
 from connector.records.views import view_of_time
 from connector.reports.stream_status import PartitionStatus, partition_statuses
 from connector.services.load_config import author

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from connector import warehouse as paths
 from connector.config.storage import LAKE_DEFAULTS, is_local
-from connector.errors import (
-    BrokerError,
-    ConfigError,
-    TableError,
-    TopicError,
-)
+from connector.errors import BrokerError, ConfigError, TableError, TopicError
 from connector.errors.changelog import already_running
 from connector.lake.stores import remember
 

@@ -28,12 +28,7 @@ from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
 from connector.text import nearest, one_of
 from connector.write_streams.model import StreamState, check_stream_names
-from connector.write_streams.releases import (
-    OpenRelease,
-    ReleaseProgress,
-    ReleaseRows,
-    Withheld,
-)
+from connector.write_streams.releases import OpenRelease, ReleaseProgress, ReleaseRows, Withheld
 from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:

@@ -31,11 +31,7 @@ from connector.tables.retention import NONE_READ, BatchHorizons, Retention
 from connector.text import counted, duration
 from connector.watermarks.advance import advance
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
-from connector.watermarks.frontier import (
-    UNKNOWN,
-    BatchClaims,
-    Frontier,
-)
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 NORMAL_US: Final = 60_000_000

@@ -18,13 +18,7 @@ from connector.records.views import Json, view_of_bytes
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.merge import EMPTY, Cell, RowState, join, lift
-from connector.tables.values import (
-    VERBATIM,
-    Unreadable,
-    read_value,
-    view_of_value,
-    write_value,
-)
+from connector.tables.values import VERBATIM, Unreadable, read_value, view_of_value, write_value
 
 
 class RowReader:

@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import (
-    InvalidChangeError,
-    OffsetError,
-    RowErrors,
-    argument_invalid,
-)
+from connector.errors import InvalidChangeError, OffsetError, RowErrors, argument_invalid
 from connector.errors.records import load_ended, rows_rejected, table_not_loadable
 from connector.records.ordering import OrderBy
 from connector.records.views import Hidden
