@@ -212,14 +212,7 @@ def _table(
     by_hand = {"name": name, "stream": stream, "source": source, "key": (), "columns": ()}
     settings = section.values(TableDefinition, by_hand)
     section.finish()
-    section.faults += setting_faults(
-        name,
-        stream or None,
-        source,
-        settings["max_staleness_s"],
-        settings["apply_every_s"],
-        settings["buckets"],
-    )
+    section.faults += setting_faults(name, stream or None, source, settings["buckets"])
     section.faults += columns_faults(
         name,
         [part or None for part, _ in key.columns],
