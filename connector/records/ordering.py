@@ -20,12 +20,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from connector.errors import InvalidChangeError
-from connector.records.model import SEQUENCE_NUMBER_PATTERN, DataChange
+from connector.records.model import DataChange
 
 SECTIONS: Final = 4
 SECTION_MAX: Final = 2**64 - 1
 
-_is_sequence_number = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
 _is_position = re.compile(
     r"(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)"
 ).fullmatch
@@ -64,32 +63,6 @@ class OrderPosition(NamedTuple):
         if match is None:
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
         return cls(*(int(part) for part in match.groups()))
-
-
-class SequenceNumber(NamedTuple):
-    """A change sequence number: four unsigned 64-bit sections, compared from left to right
-    (REC-10).
-
-    Missing sections are 0.
-    """
-
-    first: int
-    second: int = 0
-    third: int = 0
-    fourth: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> SequenceNumber:
-        """Parse 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
-
-        Raises `InvalidChangeError` for any other text.
-        """
-        if not _is_sequence_number(text):
-            limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
-            raise InvalidChangeError(
-                "INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, text
-            )
-        return cls(*(int(section, 16) for section in text.split("/")))
 
 
 class ChangeOrder(NamedTuple):
@@ -133,7 +106,15 @@ def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
     assert change.change_sequence_number is not None, (
         "a change without a sequence number is a dead letter, not an entry"
     )
-    return tuple(SequenceNumber.parse(change.change_sequence_number))
+    return sections_of(change.change_sequence_number)
+
+
+def sections_of(number: str) -> tuple[int, ...]:
+    """Return the four unsigned sections of a valid change sequence number. Missing ones are 0
+    (REC-10).
+    """
+    sections = [int(section, 16) for section in number.split("/")]
+    return (*sections, *[0] * (SECTIONS - len(sections)))
 
 
 def sequence_number(*parts: int | datetime) -> str:
