@@ -174,11 +174,6 @@ class Outgoing(NamedTuple):
     headers: Headers
     kafka_partition: int | None = None
 
-    @property
-    def size(self) -> int:
-        """The number of bytes of its contents."""
-        return size_of(self.key, self.value, self.headers)
-
 
 class LedgerWrite(NamedTuple):
     """An action on one dead letter: the entry for its history, and for a replay, the record."""
@@ -190,7 +185,7 @@ class LedgerWrite(NamedTuple):
     @property
     def size(self) -> int:
         """The number of bytes of the record's contents."""
-        return 0 if self.record is None else self.record.size
+        return 0 if self.record is None else size_of(*self.record[:3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +231,6 @@ class Ledger:
         self._closed: Counter[tuple[str, str]] = Counter()
         self.open_since: int | None = None
         self.sent = NONE_SENT
-
-    def __len__(self) -> int:
-        return len(self._histories)
 
     def history(self, letter_id: str) -> tuple[LedgerEntry, ...]:
         """Return the history of a dead letter, oldest entry first. It is empty if there were no
@@ -312,12 +304,6 @@ class Ledger:
             for letter_id, history in self._histories.items()
             if _STATES[history[-1].action] is state
         )
-
-    def states(self) -> Counter[LetterState]:
-        """Count the dead letters with a history by state. A dead letter without a history is
-        open.
-        """
-        return Counter(_STATES[history[-1].action] for history in self._histories.values())
 
 
 def _is_closed(history: tuple[LedgerEntry, ...]) -> bool:
