@@ -20,6 +20,7 @@ from connector.errors.settings import stream_unknown, table_unknown, warehouse_u
 from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition
+from connector.tables.retention import DELETE_RETENTION_S
 from connector.text import is_secret, nearest, one_of, without_credentials
 from connector.validation import Limits
 
@@ -143,7 +144,7 @@ class StreamConfig:
     name: str
     topic: str
     partitions: tuple[str, ...] = ()
-    delete_retention_s: Annotated[int, _SECOND] = 2 * 86_400
+    delete_retention_s: Annotated[int, _SECOND] = DELETE_RETENTION_S
     changelog_retention_s: Annotated[int, _SECOND] | None = None
     staging_retention_s: Annotated[int, _SECOND] = 7 * 86_400
     file_retention_s: Annotated[int, _MINUTE] = DEFAULT_FILE_RETENTION_S

@@ -27,7 +27,12 @@ from connector.state.source_checks import (
 )
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
-from connector.tables.retention import NONE_READ, BatchHorizons, Retention
+from connector.tables.retention import (
+    DELETE_RETENTION_S,
+    NONE_READ,
+    BatchHorizons,
+    next_horizon,
+)
 from connector.text import counted, duration
 from connector.watermarks.advance import advance
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
@@ -87,7 +92,7 @@ class StreamRules:
     `connector.watermarks.advance`, and `wait_s` as in `Progress.cut`.
     """
 
-    retention: Retention = field(default_factory=Retention)
+    delete_retention_s: int = DELETE_RETENTION_S
     roots: frozenset[str] = frozenset()
     wait_s: int | None = None
 
@@ -274,8 +279,10 @@ class Progress:
             ignored_claims=self.ignored_claims + counts.ignored_claims,
             rejected=sum_counts(self.rejected, counts.rejected),
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
-            horizon=rules.retention.horizon(self.horizon, complete_to),
-            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, rules.retention),
+            horizon=next_horizon(self.horizon, complete_to, rules.delete_retention_s),
+            batch_horizons=self.batch_horizons.after(
+                ingest_batch, read_at, rules.delete_retention_s
+            ),
             freshness=self.freshness.after(
                 ingest_batch, ends, asked, is_whole=not releases.is_waiting
             ),
