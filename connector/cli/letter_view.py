@@ -47,8 +47,8 @@ def summary(
 
 def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) -> dict[str, Any]:
     """Key, value and headers for a program, bytes as in the JSON view."""
-    named = [{"name": name, "value": _optional_bytes(content)} for name, content in headers]
-    return {"key": _optional_bytes(key), "value": _optional_bytes(value), "headers": named}
+    named = [{"name": name, "value": view_of_bytes(content)} for name, content in headers]
+    return {"key": view_of_bytes(key), "value": view_of_bytes(value), "headers": named}
 
 
 def print_letter(
@@ -153,7 +153,3 @@ def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
         return ["cannot be decoded:", escaped(datum.detail)]
     text = json.dumps(view_of_datum(datum), indent=2, ensure_ascii=False, default=str)
     return [escaped(line) for line in text.splitlines()]
-
-
-def _optional_bytes(value: bytes | None) -> Any:
-    return None if value is None else view_of_bytes(value)

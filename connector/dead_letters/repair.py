@@ -178,9 +178,13 @@ def note(steps: Sequence[Step], before: Content, after: Content) -> RepairNote |
 def view(content: Content, schemas: Schemas) -> Json:
     """Return the view of a letter, with the parts that this module's docstring names."""
     record = _record_view(content, schemas)
-    last = {"value": _view(content.value)} if isinstance(record, Rejection) else {"record": record}
-    headers = [{"name": name, "value": _view(value)} for name, value in content.headers]
-    return {"key": _view(content.key), "headers": headers, **last}
+    last = (
+        {"value": view_of_bytes(content.value)}
+        if isinstance(record, Rejection)
+        else {"record": record}
+    )
+    headers = [{"name": name, "value": view_of_bytes(value)} for name, value in content.headers]
+    return {"key": view_of_bytes(content.key), "headers": headers, **last}
 
 
 def edited(
@@ -338,10 +342,6 @@ def _record_view(content: Content, schemas: Schemas) -> Json | Rejection:
 def _headers(value: object) -> Headers:
     headers = read_value(tuple[_Header, ...], [] if value is None else value, "headers")
     return tuple((header.name, header.value) for header in headers)
-
-
-def _view(value: bytes | None) -> Any:
-    return None if value is None else view_of_bytes(value)
 
 
 def _parsed_schema(argument: str) -> tuple[str, int]:

@@ -86,8 +86,10 @@ def view(value: Any, *, omits_defaults: bool = False) -> Json:
     return shown
 
 
-def view_of_bytes(value: bytes) -> str | Json:
-    """Return text if the bytes are printable UTF-8. Otherwise return `{"base64": "…"}`."""
+def view_of_bytes(value: bytes | None) -> Any:
+    """Return text if the bytes are printable UTF-8, otherwise `{"base64": "…"}`; None for None."""
+    if value is None:
+        return None
     try:
         text = value.decode()
     except UnicodeDecodeError:
