@@ -2,7 +2,7 @@
 DLQ-13).
 
 A state is computed from the row in the table, its tombstones, and the ingested changes that are not
-applied yet. It is canonical (`connector.tables.row.canonical`). Decisions 0005 and 0013 define how
+applied yet. It is canonical (`connector.tables.row`). Decisions 0005 and 0013 define how
 a state is stored: registers by column and by family, and a residual for everything else.
 """
 
@@ -31,7 +31,7 @@ from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, join
-from connector.tables.row import canonical, read_change, state_of
+from connector.tables.row import RowReader, read_change, state_of
 from connector.tables.stored_definition import from_properties
 from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
@@ -133,7 +133,7 @@ class RowStates:
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
         plain = [_plain(column.type, value) for column, value in zip(columns, values, strict=False)]
-        return canonical(self.definition, StateForm(self.definition).read(stored, plain))
+        return RowReader(self.definition).canonical(StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes that may not be applied yet. If a change is applied

@@ -64,6 +64,16 @@ class OrderPosition(NamedTuple):
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
         return cls(*(int(part) for part in match.groups()))
 
+    @classmethod
+    def of_letter(cls, text: str) -> OrderPosition:
+        """The inverse of `str()`. For any other text, as another program may write it, the position
+        after all others: ingest will place the change of the letter there.
+        """
+        try:
+            return cls.parse(text)
+        except ValueError:
+            return cls(2**62, 0, 0)
+
 
 class ChangeOrder(NamedTuple):
     """The place of one entry in the order of a table. Of two different entries, one is always

@@ -44,6 +44,7 @@ from connector.errors.dead_letters import dead_letter_missing
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Rejection
+from connector.records.views import Json
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.letter_effects import Effects
 from connector.services.load_config import who
@@ -62,8 +63,8 @@ class LetterReport:
     """One dead letter in detail.
 
     - `history` has each action on it, the oldest first.
-    - `rows` has its row as readers see it now, by table; None if there is no row. It is empty if
-      the warehouse cannot be read.
+    - `rows` has its row as `connector read` prints it now, by table; None if there is no row. It is
+      empty if the warehouse cannot be read.
     - `decision` and `effects` are the verdict of a replay, and its effect on the row by table.
     - `new_change` is a change with the effect that the change of the letter would have on its row
       now. Publish it if the letter is too late. Or it is a sentence why there is no such change.
@@ -72,7 +73,7 @@ class LetterReport:
     letter: DeadLetter
     status: LetterStatus
     history: tuple[LedgerEntry, ...]
-    rows: Mapping[str, Mapping[str, object] | None]
+    rows: Mapping[str, Json | None]
     decision: Decision
     effects: Mapping[str, Effect]
     new_change: DataChange | str

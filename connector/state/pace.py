@@ -61,12 +61,6 @@ class ApplySchedule:
 
     _by_table: dict[str, _LastApply] = field(default_factory=dict)
 
-    def is_ready(self, paces: Mapping[str, float], now: float) -> bool:
-        """Return whether the time of a table has come. `take` returns it if there is something new
-        for it.
-        """
-        return now >= self.ready_at(paces)
-
     def ready_at(self, paces: Mapping[str, float]) -> float:
         """Return when the time of the next table comes. Infinity: all tables are being applied."""
         turns = [(self._last_apply(name), pace) for name, pace in paces.items()]

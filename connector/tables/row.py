@@ -3,8 +3,8 @@ TBL-22).
 
 A table stores the values of its columns, and a change has bytes. Several bytes can be the same
 value, for example `1.5` and `1.50`. Therefore the states of the rows of a table have *canonical*
-bytes (`canonical`). They can be joined and compared, whether they come from the table or from
-changes.
+bytes (`RowReader.canonical`). They can be joined and compared, whether they come from the table or
+from changes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ class RowReader:
         return self.canonical(state)
 
     def canonical(self, state: RowState) -> RowState:
-        """Return the state with canonical bytes: the function `canonical`."""
+        """Return the state with the canonical bytes of each value that a column shows.
+
+        For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
+        """
         cells = dict(state.cells)
         for name, cell in state.cells.items():
             of_column = self._columns.get((name.family, name.qualifier))
@@ -129,14 +132,6 @@ def state_of(
 ) -> RowState:
     """Return the state of a row of this table with these changes, each at its order position."""
     return RowReader(definition).state(deliveries)
-
-
-def canonical(definition: TableDefinition, state: RowState) -> RowState:
-    """Return the state with the canonical bytes of each value that a column shows.
-
-    For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
-    """
-    return RowReader(definition).canonical(state)
 
 
 def is_same_row(first: Mapping[str, object] | None, second: Mapping[str, object] | None) -> bool:
