@@ -22,14 +22,14 @@ from connector.lake.small_tables import append_next, quoted, select
 from connector.state.damage import reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
+    APPLY_EVERY,
+    MAX_STALENESS,
+    NO_OVERRIDES,
     ClosePartition,
-    PaceOverride,
-    StalenessOverride,
-    bounds_at,
+    Override,
     check_requests,
     metadata_with,
-    metadata_without_overrides,
-    paces_in,
+    seconds_at,
 )
 from connector.stored import from_stored, to_stored
 from connector.write_streams.releases import ReleaseRows
@@ -50,10 +50,9 @@ _ROW_RELEASES: Final = {
 }
 _SETTINGS: Final = {
     **dict.fromkeys(("table", "made_by"), "string"),
-    **dict.fromkeys(("max_staleness_s", "apply_every_s", "made_at"), "int64"),
+    **dict.fromkeys((MAX_STALENESS, APPLY_EVERY, "made_at"), "int64"),
 }
 
-_NO_SETTINGS: Final = metadata_without_overrides()
 _NO_REQUESTS: Final = {"number": 0}
 
 
@@ -80,24 +79,27 @@ class Overrides:
         """The staleness overrides in seconds, by table. They have priority over the
         configuration.
         """
-        return bounds_at(self._settings, self._newest(self._settings))
+        return seconds_at(self._settings, self._newest(self._settings), MAX_STALENESS)
 
     def paces(self) -> dict[str, int]:
         """The overrides of the time between two applies in seconds, by table. They have priority
         over the configuration (JOB-2).
         """
-        with reading(self._settings):
-            return paces_in(self._in_force(self._newest(self._settings)))
+        return seconds_at(self._settings, self._newest(self._settings), APPLY_EVERY)
 
-    def set(self, override: StalenessOverride | PaceOverride) -> None:
+    def set(self, override: Override) -> None:
         """Store an override, or return to the value of the configuration."""
-        row = to_stored(override)
+        row = {
+            "table": override.table,
+            override.setting: override.seconds,
+            "made_at": override.made_at,
+            "made_by": override.made_by,
+        }
 
         def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            with reading(self._settings):
-                return row, metadata_with(override, self._in_force(metadata))
+            return row, metadata_with(self._settings, override, metadata)
 
-        append_next(self._settings, _SETTINGS, following, empty=_NO_SETTINGS)
+        append_next(self._settings, _SETTINGS, following, empty=NO_OVERRIDES)
 
     def ends(self, stream: str, *, above: int) -> list[ClosePartition]:
         """The closed stream partitions of a stream with numbers greater than `above`, in order."""
@@ -159,23 +161,11 @@ class Overrides:
             kept = self._kept[path] = (now, newest_stored(path))
         return kept[1]
 
-    def _in_force(self, metadata: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-        return _of_lowmark(self._settings, metadata, "max_staleness_s")
-
 
 def _newest_number(path: str, metadata: Mapping[str, Any] | None) -> int:
     """The number of the last request at `path`. 0: there was none."""
-    stored = _of_lowmark(path, metadata, "number")
+    if metadata is None:
+        return 0
+    check_requests(path, metadata, "number")
     with reading(path):
-        return 0 if stored is None else from_stored(int, stored["number"])
-
-
-def _of_lowmark(
-    path: str, metadata: Mapping[str, Any] | None, key: str
-) -> Mapping[str, Any] | None:
-    """The metadata of the newest commit at `path`. None: there is no table. Raises `TableError` if
-    the commit is not one of lowmark.
-    """
-    if metadata is not None:
-        check_requests(path, metadata, key)
-    return metadata
+        return from_stored(int, metadata["number"])
