@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
 from connector.errors import TableError
 from connector.errors.records import as_of_too_old, table_not_empty
 from connector.records.model import DataChange, Release
-from connector.records.rejection import Position, Rejection
+from connector.records.rejection import Rejection
 from connector.records.views import view_of_time
 from connector.services.warehouses import warehouse_of
-from connector.validation import KafkaRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.lake.plain_table import PlainTable
@@ -114,9 +114,9 @@ def _unread(
     return staged, released, False
 
 
-def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[object]:
-    from connector.kafka import client, topics
-    from connector.kafka.client import messages_between
+def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[object]:
+    from connector.kafka import topics
+    from connector.kafka.client import records_between
     from connector.kafka.consume.decode import Decoder
     from connector.lake.state_reader import logged_ends
 
@@ -125,21 +125,8 @@ def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[o
     begins = topics.beginning_offsets(config.kafka, facts)
     ends = topics.end_offsets(config.kafka, facts)
     ranges = {number: (max(begins[number], logged.get(number, 0)), ends[number]) for number in ends}
-    if all(begin >= end for begin, end in ranges.values()):
-        return
-    errors, decoder = client.LastError(), Decoder(config.registry, stream.limits)
-    consumer = client.consumer(config.kafka, errors, {"group.id": "lowmark.load"})
-    try:
-        for message in messages_between(consumer, config.kafka, errors, ranges, facts.topic):
-            key, value, headers, at = client.contents(message)
-            position = Position(
-                facts.topic, facts.topic_id, message.partition() or 0, message.offset() or 0
-            )
-            decoded = decoder.decode(
-                KafkaRecord(position, at, key, value, headers), facts.kafka_partitions
-            )
+    with closing(Decoder(config.registry, stream.limits)) as decoder:
+        for record in records_between(config.kafka, facts.topic, facts.topic_id, ranges):
+            decoded = decoder.decode(record, facts.kafka_partitions)
             if not isinstance(decoded, Rejection):
                 yield decoded.record
-    finally:
-        consumer.close()
-        decoder.close()
