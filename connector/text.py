@@ -29,28 +29,21 @@ def without_credentials(uri: str) -> str:
     return re.sub(r"//.*@", "//***@", uri)
 
 
-def is_utf_8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8. Lone surrogates cannot.
+def is_plain(text: str, *, with_nul: bool = False) -> bool:
+    """Return whether a text has neither lone surrogates nor, without `with_nul`, NUL characters.
 
-    Python puts lone surrogates into command line arguments that are not valid text.
+    UTF-8 has no lone surrogates: Python puts them into command line arguments that are not valid
+    text. librdkafka ends the name of a header at the first NUL character.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return True
-
-
-def is_header_name(name: str) -> bool:
-    """Return whether a Kafka client can write a text as the name of a header.
-
-    librdkafka ends a name at the first NUL character, and a lone surrogate ends the process.
-    """
-    return is_utf_8(name) and "\0" not in name
+    return with_nul or "\0" not in text
 
 
 def as_header_name(name: str) -> str:
-    """Return the nearest name that a Kafka client can write (`is_header_name`): `␀` in place of a
+    """Return the nearest name that a Kafka client can write (`is_plain`): `␀` in place of a
     NUL character, and `?` in place of a lone surrogate.
     """
     return name.replace("\0", "␀").encode("utf-8", "replace").decode()

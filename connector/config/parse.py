@@ -33,7 +33,6 @@ from connector.config.settings_reader import (
     Section,
     all_in_one,
     apply_environment,
-    is_plain,
     written,
 )
 from connector.config.spark_settings import SparkConfig, conf_fault
@@ -59,7 +58,7 @@ from connector.tables.keys import (
     key_types,
 )
 from connector.tables.values import TEXT_ONLY, DataType, Encoding
-from connector.text import nearest, one_of
+from connector.text import is_plain, nearest, one_of
 from connector.validation import Limits
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 

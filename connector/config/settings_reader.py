@@ -39,7 +39,7 @@ from connector.errors.settings import (
 )
 from connector.records.field_types import Between
 from connector.records.model import MAX_INT
-from connector.text import is_secret, is_utf_8, nearest, one_of, without_credentials
+from connector.text import is_plain, is_secret, nearest, one_of, without_credentials
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
 
@@ -129,11 +129,6 @@ def settings_of(declared: type) -> Iterator[Setting]:
             next((mark for mark in marks if isinstance(mark, Between)), Between()),
             next((mark for mark in marks if isinstance(mark, Form)), _TEXT),
         )
-
-
-def is_plain(text: str, *, with_nul: bool = False) -> bool:
-    """Whether a text has neither lone surrogates nor NUL characters."""
-    return is_utf_8(text) and (with_nul or "\0" not in text)
 
 
 def written(value: object) -> str:
@@ -253,7 +248,7 @@ def _texts(value: object) -> tuple[str, ...]:
         value = [item.strip() for item in value.split(",")]
     if (
         isinstance(value, list)
-        and all(isinstance(item, str) and item and is_utf_8(item) for item in value)
+        and all(isinstance(item, str) and item and is_plain(item, with_nul=True) for item in value)
         and len(set(value)) == len(value)
     ):
         return tuple(value)

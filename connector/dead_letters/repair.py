@@ -31,7 +31,7 @@ from connector.records.json_view import entry_fields, from_json, read_value, to_
 from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import Json, view_of_bytes
-from connector.text import is_utf_8
+from connector.text import is_plain
 
 
 class StepText(NamedTuple):
@@ -127,7 +127,7 @@ class Step:
     @classmethod
     def parse(cls, text: str) -> Step:
         """Parse a step, for example `unset key`. Raises ValueError with the mistake in the text."""
-        if not is_utf_8(text):
+        if not is_plain(text, with_nul=True):
             raise ValueError(
                 f"{text[:80]!r} is not UTF-8. If a key or a header value is not text, write it as"
                 ' {"base64": "…"}'

@@ -51,7 +51,7 @@ from connector.records.model import DataChange
 from connector.records.rejection import Headers, Reason, Rejection
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
-from connector.text import is_header_name
+from connector.text import is_plain
 from connector.validation import KafkaRecord, size_of
 
 MAX_ATTEMPTS: Final = 3
@@ -239,7 +239,7 @@ def _why_not_sent(
         letter.position.topic != target.topic and target.group is None
     ) or letter.position.kafka_partition >= target.kafka_partitions:
         return f"it is a control record: {target.topic} does not have its Kafka partition"
-    if names := [name for name, _ in content.headers if not is_header_name(name)]:
+    if names := [name for name, _ in content.headers if not is_plain(name)]:
         return f"it has a header that no client can write: {names[0]!r}"
     if (size := _size_on_wire(content)) > target.max_message_bytes:
         return (

@@ -14,7 +14,6 @@ from typing import Final
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
-from connector.errors import check_note
 from connector.errors.settings import (
     config_missing,
     config_unreadable,
@@ -77,16 +76,6 @@ def who() -> str:
     except (KeyError, OSError):
         user = str(os.getuid())
     return truncate_utf8(f"{user}@{socket.gethostname()}")
-
-
-def author(by: str | None, why: str) -> str:
-    """Return the person or program that acts: `by`, or `who()`. Raises `ConfigError` if the name or
-    the reason `why` cannot be stored.
-    """
-    by = who() if by is None else by
-    check_note("why", why)
-    check_note("by", by)
-    return by
 
 
 def _document(file: Path) -> dict[str, object]:

@@ -13,7 +13,7 @@ from connector.config.settings import find_stream
 from connector.errors.settings import stream_partition_unknown, transaction_unknown
 from connector.records.views import view_of_time
 from connector.reports.stream_status import PartitionStatus, partition_statuses
-from connector.services.load_config import author
+from connector.services.load_config import who
 from connector.services.warehouses import warehouse_of
 from connector.state.incomplete_transactions import IncompleteTransaction, ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -88,13 +88,13 @@ def close_partition(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = author(by, why)
     source, overrides = find_stream(config, stream), Overrides(warehouse_of(config))
     progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
     _check_active({*progress.frontier.partitions, *source.partitions}, progress, source.name, name)
     for request in overrides.ends(source.name, above=progress.closed_to):
         if request.stream_partition == name:
             return request, False
+    by = who() if by is None else by
     request = ClosePartition(progress.closed_to + 1, source.name, name, why, now_us(), by)
     overrides.add_closed(request)
     return request, True
@@ -152,12 +152,12 @@ def release_transaction(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = author(by, why)
     source = find_stream(config, stream)
     check = progress_of(warehouse_of(config), source.name).transactions
     transaction = _incomplete(
         check.incomplete, source.name, server_transaction_id, commit_timestamp
     )
+    by = who() if by is None else by
     request = ReleaseTransaction(
         *(check.released_to + 1, source.name, server_transaction_id, why, now_us(), by),
         commit_timestamp=transaction.commit_timestamp,

@@ -22,7 +22,7 @@ from connector.reports.write_stream_status import (
     write_stream_statuses,
 )
 from connector.services.events import OnEvent, log_event
-from connector.services.load_config import author
+from connector.services.load_config import who
 from connector.services.rows.load_checks import check_as_of
 from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
@@ -253,10 +253,11 @@ def release_rows(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by, (name,) = author(by, why), check_stream_names([name])
+    (name,) = check_stream_names([name])
     source = find_stream(config, stream)
     releases = progress_of(warehouse_of(config), source.name).releases
     release = find_withheld(source.name, releases, name, commit_timestamp, Withheld.ROWS)
+    by = who() if by is None else by
     request = ReleaseRows(
         releases.requests_to + 1, source.name, release.commit_timestamp, why, now_us(), by, name
     )
