@@ -20,9 +20,9 @@ import click
 from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import (
     BYTES,
+    MOMENT,
     RATE,
     SPAN,
-    START,
     STEP,
     Function,
     check_why,
@@ -70,13 +70,13 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--since",
-        type=START,
+        type=MOMENT,
         help=(
             "Only letters that first failed at this time or later: a time with a zone, or an age"
             " such as 2d."
         ),
     ),
-    click.option("--until", type=START, help="Only letters that first failed before this time."),
+    click.option("--until", type=MOMENT, help="Only letters that first failed before this time."),
     click.option(
         "--kafka-partition",
         type=click.IntRange(0),
@@ -139,8 +139,6 @@ def filter_of(
         states = frozenset(LetterState(state) for state in named)
     elif not named and not ids:
         states = usual
-    for name in ("since", "until"):  # beginning and end select all
-        given[name] = given[name] if isinstance(given[name], int) else None
     reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
     return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
 

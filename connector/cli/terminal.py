@@ -85,11 +85,6 @@ def show_error(error: ConnectorError) -> None:
             err(f"{name + ':':<7} {text}")
 
 
-def has_terminal() -> bool:
-    """Whether messages go to a terminal, so that progress is of use."""
-    return sys.stderr.isatty()
-
-
 def console() -> Console:
     """The console of tables for people: standard output, in the width of the terminal, or in full
     width without one.
@@ -126,13 +121,13 @@ class Progress:
     def __init__(self, noun: str, total: int | None = None) -> None:
         """With a `total`, the line has the time left, too, at the rate since the first count."""
         self._noun, self._total = noun, total
-        self._is_shown = has_terminal()
+        self.is_shown = sys.stderr.isatty()
         self._next = 0.0
         self._first: tuple[int, float] | None = None
 
     def show(self, count: int, now: float) -> None:
         """Show `count`, if it is time. `now` is a monotonic clock's, in seconds."""
-        if self._is_shown and now >= self._next:
+        if self.is_shown and now >= self._next:
             self._next = now + 0.1
             click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
 
@@ -150,5 +145,5 @@ class Progress:
 
     def clear(self) -> None:
         """Remove the line."""
-        if self._is_shown:
+        if self.is_shown:
             click.echo("\r\x1b[K", err=True, nl=False)

@@ -33,7 +33,6 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from types import NoneType
@@ -66,6 +65,7 @@ from connector.records.views import (
     view_of_bytes,
     view_of_time,
 )
+from connector.text import nearest
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _BRANCHES: Final[Mapping[str, type[Record]]] = {
@@ -273,8 +273,7 @@ def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> No
     fields = tuple(fields)
     for name in value:
         if name not in fields:
-            near = get_close_matches(name, fields, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(fields)}"
+            remedy = nearest(name, fields) or f"The fields are: {', '.join(fields)}"
             at = _path(path, name)
             raise field_invalid(at, f"{at} is not a field of {owner}", remedy)
 
