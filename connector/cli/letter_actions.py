@@ -439,12 +439,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         which = filter_of(given, ids, ALLOWED[action])
         check_chosen(which, everything)
         letters = letters_of(ctx, stream, group)
-        act = {
-            Action.PARKED: letters.park,
-            Action.DISCARDED: letters.discard,
-            Action.REOPENED: letters.reopen,
-        }[action]
-        done, refused = act(which, why=why)
+        done, refused = getattr(letters, name)(which, why=why)
         _check_exist(ids, done + refused.total(), letters)
         err(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():

@@ -84,11 +84,6 @@ def lock_text(lock: Lock) -> str:
     return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
 
 
-def read_lock(lock: Lock) -> tuple[LockedJar, ...]:
-    """The jars of a lock, in the order of its lines."""
-    return parse_lock(lock_text(lock))
-
-
 def parse_lock(text: str) -> tuple[LockedJar, ...]:
     """Read lines of the form `organisation:artifact:version size sha256`.
 
