@@ -165,7 +165,6 @@ def _shown_outcome(entry: SetEntry) -> str:
 
 
 def _shown_entry(entry: Entry) -> str:
-    """An entry in short form."""
     if isinstance(entry, DeleteFamily):
         return f"delete {escaped(entry.family)}"
     name = escaped(unmapped_name(entry.family, entry.qualifier))

@@ -102,14 +102,12 @@ _everything = click.option(
 
 
 def stream_option(function: Function) -> Function:
-    """Adds `--stream`."""
     return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
         function
     )
 
 
 def group_option(function: Function) -> Function:
-    """Adds `--group`."""
     return click.option(
         "--group",
         help="The letters that programs of this group of readers set aside, not those of ingest.",

@@ -41,7 +41,6 @@ def config_of(ctx: click.Context) -> ConnectorConfig:
 
 
 def check_why(why: str | None) -> None:
-    """Refuse an action without a reason."""
     if not (why or "").strip():
         raise click.UsageError("give the reason with --why: it is kept with your name and the time")
 
@@ -123,7 +122,6 @@ def _rate(text: str) -> float:
 
 
 def _cores(text: str) -> str:
-    """Threads of a local Spark: a number, or `*` for one per processor."""
     if text != "*" and not (re.fullmatch(r"[1-9][0-9]{0,3}", text)):
         raise ValueError(
             f"{text!r} is not a number of threads; write for example 2, or * for one per processor"
@@ -146,7 +144,6 @@ def _memory(text: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Bytes as text, or as base64 after `base64:`."""
     from connector.dead_letters.filter import BASE64, bytes_of_text
 
     try:
@@ -159,7 +156,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _step(text: str) -> Step:
-    """A repair step, as `connector.dead_letters.repair` has them."""
     from connector.dead_letters.repair import Step
 
     return Step.parse(text)
@@ -177,12 +173,10 @@ MEMORY: Final = Parsed("memory", _memory)
 
 
 def json_option(text: str) -> Callable[[Function], Function]:
-    """Adds `--json`."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def spark_options(function: Function) -> Function:
-    """Adds `--cores` and `--memory`."""
     cores = "Threads of a local Spark; * means one per processor. Default: as in [spark]."
     memory = "Heap of the Spark driver, such as 2g. Default: as in [spark]."
     function = click.option("--memory", type=MEMORY, help=memory)(function)

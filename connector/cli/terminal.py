@@ -60,7 +60,6 @@ def err(message: str) -> None:
 
 
 def show_event(event: Event) -> None:
-    """Show an event of a service on standard error."""
     err(f"warning: {event.text}" if event.level == "warning" else event.text)
 
 
@@ -132,7 +131,6 @@ class Progress:
             click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
 
     def line(self, count: int, now: float) -> str:
-        """The text that it shows."""
         if self._total is None:
             return f"{count:,} {self._noun}"
         first, began = self._first = self._first or (count, now)
@@ -144,6 +142,5 @@ class Progress:
         return f"{count:,} of {self._total:,} {self._noun}{left}"
 
     def clear(self) -> None:
-        """Remove the line."""
         if self.is_shown:
             click.echo("\r\x1b[K", err=True, nl=False)

@@ -81,7 +81,6 @@ class Form(NamedTuple):
     example: str = ""
 
     def remedy(self, key: str) -> str:
-        """The text to write."""
         return f'write {key} = "{self.example}"' if self.example else "put the value in quotes"
 
 
@@ -101,7 +100,6 @@ class Setting(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name in the document."""
         return self.field.removesuffix("_s")
 
 
@@ -115,7 +113,6 @@ class NotAllowedError(Exception):
 
 
 def settings_of(declared: type) -> Iterator[Setting]:
-    """The settings that the fields of a dataclass declare."""
     hints = get_type_hints(declared, include_extras=True)
     for field in fields(declared):
         hint = hints[field.name]
@@ -460,7 +457,6 @@ class Section:
 
 
 def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
-    """One error with the texts of all errors."""
     if len(faults) == 1:
         return faults[0]
     listed = "\n".join(f"  - {fault}" for fault in faults)

@@ -89,7 +89,6 @@ class SparkConfig:
 
     @property
     def is_local(self) -> bool:
-        """Whether Spark runs in one process of this machine."""
         return is_local_master(self.master)
 
     def settings(self) -> dict[str, str]:

@@ -298,7 +298,6 @@ def from_record(
 
 
 def _block_start(headers: Headers) -> int | None:
-    """Return the index of the first header of the block, or None."""
     for index in range(len(headers) - 1, -1, -1):
         if headers[index][0] == _TOPIC:
             return index

@@ -166,7 +166,6 @@ class Group:
     examples: list[str] = field(default_factory=list)
 
     def add(self, letter: DeadLetter) -> None:
-        """Count one dead letter."""
         self.oldest = min(self.oldest or letter.first_failed_at, letter.first_failed_at)
         self.newest = max(self.newest, letter.first_failed_at)
         self.letters += 1

@@ -134,7 +134,6 @@ class LetterStatus:
     attempts_since_reopen: int
 
     def allows(self, action: Action) -> bool:
-        """Return whether the action is allowed in this state."""
         return self.state in ALLOWED[action]
 
 
@@ -184,7 +183,6 @@ class LedgerWrite(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of bytes of the record's contents."""
         return 0 if self.record is None else size_of(*self.record[:3])
 
 
@@ -239,7 +237,6 @@ class Ledger:
         return self._histories.get(letter_id, ())
 
     def set_history(self, letter_id: str, history: tuple[LedgerEntry, ...]) -> None:
-        """Set the history of a dead letter."""
         assert history, letter_id
         is_closed = int(_is_closed(history)) - int(_is_closed(self.history(letter_id)))
         self._histories[letter_id] = history

@@ -151,7 +151,6 @@ class Step:
 
 
 def content_of(letter: DeadLetter) -> Content:
-    """Return the rejected content, unchanged."""
     return Content(letter.key, letter.value, letter.headers)
 
 
@@ -293,7 +292,6 @@ def _changed(content: Content, step: Step, schemas: Schemas) -> Any:
 
 
 def _encoded(document: Any) -> bytes:
-    """The framed value of a JSON view of a record."""
     parsed = from_json(json.dumps(document))
     if parsed.kafka_partitions is None:
         raise _MisfitError(
@@ -357,7 +355,6 @@ def _parsed_schema(argument: str) -> tuple[str, int]:
 
 
 def _parsed_path(argument: str) -> tuple[Path, str]:
-    """The path at the start of an argument, and the rest of it."""
     text, at, path = f".{argument}", 0, list[str | int]()
     while segment := _SEGMENT.match(text, at):
         name, index, quoted = segment.groups()

@@ -134,7 +134,6 @@ class Tally:
     too_late: int = 0
 
     def add(self, decision: Decision) -> None:
-        """Count one dead letter."""
         self.verdicts[decision.verdict] += 1
         if decision.verdict is Verdict.REFUSE:
             self.refused[decision.why.partition(":")[0]] += 1

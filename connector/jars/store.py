@@ -80,7 +80,6 @@ class LockedJar:
 
 
 def lock_text(lock: Lock) -> str:
-    """The lock file in the package."""
     return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
 
 

@@ -243,7 +243,6 @@ def compile_plan(writer: Datum, reader: Datum) -> Plan:
 
 
 def _names(schema: Datum) -> dict[str, Datum]:
-    """Return every named type of a parsed schema, by its full name."""
     named: dict[str, Datum] = {}
     waiting = [schema]
     while waiting:

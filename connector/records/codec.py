@@ -197,7 +197,6 @@ def encode(record: Record, kafka_partitions: int) -> bytes:
 
 
 def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:
-    """Encode a record and put the framing before it."""
     return frame(encode(record, kafka_partitions), schema_id)
 
 

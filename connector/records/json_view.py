@@ -267,7 +267,6 @@ def _build(class_: type, path: str, arguments: Mapping[str, object]) -> Any:
 
 
 def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> None:
-    """Refuse a value that is not an object, and an unknown field."""
     if not isinstance(value, dict):
         _refuse(path, value, "an object")
     fields = tuple(fields)

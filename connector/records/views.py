@@ -127,7 +127,6 @@ def marks_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _object(class_: type, omits_defaults: bool) -> _Write:
-    """Return the function that shows the objects of a class."""
     defaults = (
         {field.name: field.default for field in fields(class_)} if is_dataclass(class_) else {}
     )
@@ -167,7 +166,6 @@ def _shown_properties(class_: type) -> dict[str, Any]:
 
 
 def _value(hint: Any, omits_defaults: bool) -> _Write:
-    """Return the function that shows values with this annotation."""
     kind, marks = marks_of(hint)
     listed = next((mark for mark in marks if isinstance(mark, Listed)), None)
     if Mark.TIME in marks:

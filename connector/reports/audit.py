@@ -79,13 +79,11 @@ def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
 
 
 def common(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
-    """Return the offsets that are in both."""
     union = union_ranges(ranges)
     return without(union, without(union, others))
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """Return the number of offsets."""
     return sum(stop - start for start, stop in ranges)
 
 
@@ -128,7 +126,6 @@ class PartitionAudit:
     unexpected: Ranges = ()
 
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
-        """Add the rows of further batches."""
         rows, present, twice = _counted(runs)
         return replace(
             self,
@@ -197,7 +194,6 @@ class WriteStreamAudit:
     is_whole: Hidden[bool] = True
 
     def logged(self, runs: Iterable[Run]) -> WriteStreamAudit:
-        """Add the rows of further batches."""
         rows, present, twice = _counted(runs)
         return replace(
             self,

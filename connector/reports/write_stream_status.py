@@ -63,7 +63,6 @@ class ReleaseStatus(Viewed):
 
 
 def release_status(release: OpenRelease) -> ReleaseStatus:
-    """Return the status of a release that is not complete."""
     return ReleaseStatus(
         release.commit_timestamp,
         release.stream_partition,

@@ -74,7 +74,6 @@ def _settings(
     memory: str | None,
     is_short: bool,
 ) -> dict[str, str]:
-    """The settings of a session of lowmark."""
     from connector.spark.session import SHORT_JVM_OPTIONS
 
     defaults = SPARK_DEFAULTS if is_s3(config.warehouse) else {}
@@ -131,7 +130,6 @@ def check_master(master: str) -> bool:
 
 
 def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
-    """The locked jars that the warehouse needs, and those of the user."""
     from connector.jars import JarStore, fetch
 
     store = JarStore.from_environment(os.environ)

@@ -165,7 +165,6 @@ class _Run:
     def run(
         self, start_session: Callable[[], SparkSession], ports: Mapping[str, IngestPorts]
     ) -> None:
-        """Run the pipeline until its work is done, or until `stop` is set."""
         session = None
         try:
             session = start_session()
@@ -248,7 +247,6 @@ def _short_turns() -> Iterator[None]:
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:
-    """The ingest batches in the changelogs of all streams. It needs no Spark."""
     from connector.lake.state_reader import progress_of
 
     batches = 0
@@ -355,7 +353,6 @@ def ports_of(
 def _publisher(
     config: ConnectorConfig, topic: str, stack: ExitStack, counter: _Counter
 ) -> Callable[[Iterable[DeadLetter]], int]:
-    """Publishes the dead letters of a topic, for one thread at a time."""
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
 
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, topic))

@@ -148,7 +148,6 @@ def _of_checkpoint(
 
 
 def _checkpoints(sizes: Mapping[str, int]) -> dict[int, list[str]]:
-    """The files of each checkpoint, by its version."""
     checkpoints: dict[int, list[str]] = {}
     for name in sizes:
         if "checkpoint" in name and (match := _CHECKPOINT.fullmatch(name)) is not None:
@@ -187,5 +186,4 @@ def _numbers(end: str, names: Iterable[str]) -> set[int]:
 
 
 def commit_file(version: int) -> str:
-    """The name of the file of a commit."""
     return f"{version:020}.json"

@@ -132,7 +132,6 @@ def to_compact(files: Sequence[DataFile], *, is_log: bool = False) -> list[list[
 
 
 def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]]:
-    """Return the groups of one partition."""
     rising = sorted(numbers, key=lambda number: files[number].size)
     marked = [number for number in rising if files[number].marked_share >= MARKED]
     small = [
@@ -203,7 +202,6 @@ class Compactions:
     _waits: Postponed = field(default_factory=Postponed)
 
     def passed(self, commits: Iterable[CommitCount]) -> None:
-        """Count the files of new commits."""
         for commit in commits:
             self._added += commit.added
             self._added_bytes += max(0, commit.added_bytes - commit.removed_bytes)

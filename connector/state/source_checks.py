@@ -115,7 +115,6 @@ class KeyPlacement:
     example: Misplaced | None = None
 
     def is_due(self, now: int) -> bool:
-        """Return whether the last sample is a minute old."""
         return now - self.sampled_at >= SAMPLE_EVERY_S * 1_000_000
 
     def after(
@@ -287,14 +286,12 @@ def _starts_of_children(claims: BatchClaims, earlier_starts: Mapping[str, int]) 
 
 
 def sum_counts(first: Mapping[_Key, int], second: Mapping[_Key, int]) -> dict[_Key, int]:
-    """Return the sum of two counts by key."""
     return {key: first.get(key, 0) + second.get(key, 0) for key in sorted({*first, *second})}
 
 
 def _greatest(
     by_name: Mapping[_Name, _Finding], weight: Callable[[_Finding], int]
 ) -> dict[_Name, _Finding]:
-    """Keep the names with the greatest weights."""
     if len(by_name) <= MAX_NAMES:
         return dict(by_name)
     ordered = sorted(by_name, key=lambda name: (-weight(by_name[name]), name))

@@ -45,7 +45,6 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
 
 
 def name_fault(what: str, name: str) -> ConfigError | None:
-    """Return what is wrong with the name of a column."""
     return None if _is_column_name(name) else column_name_invalid(what, name)
 
 

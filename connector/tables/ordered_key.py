@@ -57,7 +57,6 @@ NUMBER_RANGE: Final[Mapping[DataType, tuple[int, int]]] = {
 
 
 def join_parts(pieces: Sequence[bytes]) -> bytes:
-    """Join the bytes of the parts to a row key."""
     last = max((index for index, piece in enumerate(pieces) if piece), default=0)
     return b"\x00\x01".join(
         piece.replace(b"\x00", b"\x00\xff") or b"\x00\x00" for piece in pieces[: last + 1]

@@ -34,7 +34,6 @@ class RowReader:
         self._keys: dict[bytes, tuple[object, ...] | Unreadable] = {}
 
     def key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
-        """Return the values of the key columns."""
         key = self._keys.get(row_key)
         if key is None:
             key = self._keys[row_key] = self._definition.key.read_key(row_key)

@@ -24,7 +24,6 @@ _position_of = itemgetter(*OrderPosition._fields)
 
 
 def families_of(definition: TableDefinition) -> list[str]:
-    """Return the families with a column, in the order of the columns."""
     return list(dict.fromkeys(column.family for column in definition.columns))
 
 
@@ -109,7 +108,6 @@ def _read_element(
     cells: dict[CellName, Cell],
     tombstones: dict[Tombstone, ChangeOrder],
 ) -> None:
-    """Add an element of the residual to a state."""
     order = read_order(definition.order, element["order"]["change"])
     order = order._replace(entry_index=element["order"]["entry_index"])
     family, qualifier, at = element["family"], element["qualifier"], element["cell_timestamp"]

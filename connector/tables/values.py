@@ -255,7 +255,6 @@ def _is_json(text: str) -> bool:
 
 
 def _json_depth(text: str) -> int:
-    """Return the depth of valid JSON."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", re.sub(r'"[^"\\]*(?:\\.[^"\\]*)*"', "", text)):
         depth += 1 if bracket in "[{" else -1

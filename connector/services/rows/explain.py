@@ -128,12 +128,10 @@ class RowHistory(Viewed):
 
     @property
     def _view_of_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("row")]:
-        """The row as `connector read` prints it."""
         return None if self.row is None else view_of_row(self.definition, self.row)
 
     @property
     def _view_of_applied_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("applied_row")]:
-        """The row that the last apply left, as `connector read` prints it."""
         return None if self.applied_row is None else view_of_row(self.definition, self.applied_row)
 
     @property

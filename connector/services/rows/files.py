@@ -189,7 +189,6 @@ def _values(record: _Record, null: str) -> Sequence[str | None]:
 
 
 def _records(file: RowFile, opened: IO[bytes]) -> Iterator[_Record]:
-    """The records of a CSV file that are not empty."""
     csv.field_size_limit(MAX_LINE_BYTES)
     lines: list[str] = []
 

@@ -339,7 +339,6 @@ class LoadJob:
     # ── checks ────────────────────────────────────────────────────────────────────────────────────
 
     def _check_may_load(self) -> None:
-        """Raises as `load` does."""
         if self.as_of is not None:
             check_as_of(self.config, self.stream, self.as_of)
         else:

@@ -64,7 +64,6 @@ def check_empty(
 
 
 def _opened(path: str) -> PlainTable | None:
-    """The newest version of a Delta table, or None if it does not exist."""
     from connector.lake.plain_table import open_table
 
     try:
@@ -83,7 +82,6 @@ def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
 
 
 def _staged_streams(changelog: PlainTable, source: str) -> set[str]:
-    """The write streams with rows of a source table that the changelog has."""
     from connector.lake.small_tables import quoted
     from connector.warehouse import STAGED_SLOT
 
