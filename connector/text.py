@@ -104,9 +104,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`,
-    `2d4h`.
-    """
+    """A duration in its two largest units, rounded down: `0s`, `1m30s`, `2d4h`."""
     rest = int(seconds)
     parts = []
     for unit, size in _UNITS:

@@ -115,9 +115,7 @@ def group_option(function: Function) -> Function:
 
 
 def filter_options(function: Function) -> Function:
-    """Adds the filter options; the command gets them as keyword arguments, which `filter_of`
-    takes.
-    """
+    """Adds the filter options, as the keyword arguments that `filter_of` takes."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -128,9 +126,7 @@ def filter_of(
     ids: tuple[str, ...] = (),
     usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
 ) -> LetterFilter:
-    """The filter of the options. Without `--state`, letters that are named by their ids are
-    selected in any state.
-    """
+    """The filter of the options. Without `--state`, ids select letters in any state."""
     named: tuple[str, ...] = given.pop("states")
     states = frozenset[LetterState]()
     if named and ANY not in named:

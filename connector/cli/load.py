@@ -153,9 +153,7 @@ class _Shown:
 def _rejections(
     file: Path | None, shown: _Shown, stack: ExitStack
 ) -> Callable[[RejectedRow], None]:
-    """Receives rejected rows. The first one replaces the file of an earlier call. The file has each
-    row before the commit.
-    """
+    """Receives rejected rows. The first one replaces the file of an earlier call."""
     if file is None:
         return shown.rejected
     file.open("a").close()  # an error of the path comes before the load

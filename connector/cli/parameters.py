@@ -46,9 +46,7 @@ def check_why(why: str | None) -> None:
 
 
 class Parsed(click.ParamType[_Value]):
-    """A type of arguments. `parse` returns the value of a text, or raises `ValueError` with a
-    message for the user.
-    """
+    """A type of arguments. `parse` raises `ValueError` with a message for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], _Value]) -> None:
         self.name, self._parse = name, parse
@@ -130,9 +128,7 @@ def _cores(text: str) -> str:
 
 
 def _memory(text: str) -> str:
-    """The heap of a local Spark driver, as Spark takes it: a number with `m` or `g`. With less than
-    `_LEAST_HEAP_MB`, Spark does not start.
-    """
+    """The heap of a local Spark driver: a number with `m` or `g`, of at least `_LEAST_HEAP_MB`."""
     size = re.fullmatch(r"([0-9]{1,7})([mMgG])", text)
     megabytes = int(size[1]) * (1024 if size[2] in "gG" else 1) if size else 0
     if megabytes < _LEAST_HEAP_MB:

@@ -85,9 +85,7 @@ def show_error(error: ConnectorError) -> None:
 
 
 def console() -> Console:
-    """The console of tables for people: standard output, in the width of the terminal, or in full
-    width without one.
-    """
+    """The console of tables for people, in the width of the terminal if there is one."""
     from rich.console import Console
 
     return Console(
@@ -100,9 +98,7 @@ def console() -> Console:
 
 
 def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
-    """An empty table with these columns, those in `right` flush right. Cells are plain text: escape
-    what comes from outside.
-    """
+    """An empty table; columns in `right` are flush right. Escape what comes from outside."""
     from rich import box
     from rich.table import Table
 
@@ -113,9 +109,7 @@ def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
 
 
 class Progress:
-    """A count on one line of the terminal, which is replaced at most ten times a second. Without a
-    terminal, it is not shown.
-    """
+    """A count on one line of the terminal, replaced at most ten times a second."""
 
     def __init__(self, noun: str, total: int | None = None) -> None:
         """With a `total`, the line has the time left, too, at the rate since the first count."""

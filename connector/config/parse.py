@@ -71,9 +71,7 @@ _FAMILY: Final = Form("(?s).+", "the family of the column's cell", "f")
 
 
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
-    """The configuration from a document and an environment. Raises `ConfigError`, which lists every
-    error.
-    """
+    """The configuration. Raises `ConfigError`, which lists every error."""
     faults: list[ConfigError] = []
     root = Section("", apply_environment(document, environment, faults), faults)
     warehouse = _warehouse(root)
@@ -135,9 +133,7 @@ def _kafka(section: Section) -> KafkaConfig:
 
 
 def _passed_on(section: Section, *, dotted: bool = False) -> dict[str, str]:
-    """The settings of a section whose names lowmark does not know. `dotted`: they have dots, which
-    a variable's name cannot have.
-    """
+    """The settings whose names lowmark does not know. `dotted`: the names have dots."""
     settings: dict[str, str] = {}
     for given, value in section.rest():
         name = given.replace("_", ".") if dotted and isinstance(value, FromEnvironment) else given
@@ -179,9 +175,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
 
 
 def _shared_topics(streams: Iterable[StreamConfig]) -> Iterator[ConfigError]:
-    """An error for each stream whose topic another one has (REC-1). Both would publish each dead
-    letter.
-    """
+    """An error for each stream whose topic another one has (REC-1)."""
     owners: dict[str, str] = {}
     for stream in streams:
         if (owner := owners.setdefault(stream.topic, stream.name)) != stream.name:
@@ -196,9 +190,7 @@ def _shared_topics(streams: Iterable[StreamConfig]) -> Iterator[ConfigError]:
 def _table(
     name: str, section: Section, streams: Mapping[str, StreamConfig]
 ) -> TableDefinition | None:
-    """The definition. None: it has an error. `connector.tables.definition` checks it as a whole
-    (TBL-8).
-    """
+    """The definition, checked as a whole (TBL-8). None: it has an error."""
     faults_before = len(section.faults)
     stream = section.text("stream", None, _STREAM)
     if stream and stream not in streams:

@@ -165,18 +165,14 @@ class StreamConfig:
 
     @property
     def wait_s(self) -> int | None:
-        """How long tables wait for an incomplete transaction, in seconds. None: they do not wait
-        (ING-2).
-        """
+        """How long tables wait for an incomplete transaction (ING-2). None: they do not wait."""
         if self.incomplete_transactions is IncompleteTransactions.COUNT:
             return None
         return self.stall_after_s if self.incomplete_after_s is None else self.incomplete_after_s
 
     @property
     def buffer_s(self) -> int:
-        """The seconds that are added to the bound that is recommended for a table, rounded up
-        (JOB-4).
-        """
+        """The seconds added to the recommended bound of a table, rounded up (JOB-4)."""
         return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
 
     @property

@@ -108,9 +108,7 @@ def is_local_master(master: str) -> bool:
 
 
 def conf_fault(name: str, value: str) -> tuple[str, str]:
-    """The form that a wrong setting in `conf` should have, and the remedy. Both are empty if it is
-    right.
-    """
+    """The form that a wrong setting should have, and the remedy. Both are empty if it is right."""
     if not re.fullmatch(r"spark\.[^\s=]+", name):
         return "a setting of Spark, which begins with spark.", "correct its name"
     if name in _KEYS:

@@ -78,9 +78,7 @@ class Content:
     headers: Headers
 
     def digest(self) -> str:
-        """Return SHA-256 in hex of key, value and headers with their lengths. Different contents
-        have different input.
-        """
+        """Return SHA-256 in hex of key, value and headers, each with its length."""
         parts = [
             self.key,
             self.value,
@@ -155,9 +153,7 @@ def content_of(letter: DeadLetter) -> Content:
 
 
 def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unrepairable:
-    """Return the content after all steps, or why a step does not fit. Never raises. `schemas` are
-    used for decoding.
-    """
+    """Return the content after all steps, or why a step does not fit. Never raises."""
     for step in steps:
         try:
             content = _after(content, step, schemas)

@@ -59,9 +59,7 @@ MAX_ATTEMPTS: Final = 3
 """
 
 RECORD_OVERHEAD_BYTES: Final = 128
-"""A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each
-header has an overhead, too.
-"""
+"""A batch of one record, rounded up. Each header has an overhead, too."""
 HEADER_OVERHEAD_BYTES: Final = 10
 
 ALREADY_REPLAYED: Final = "it is already replayed"
@@ -125,9 +123,7 @@ class Decision:
 
 @dataclass(slots=True)
 class Tally:
-    """The number of dead letters by decision, and of the refused ones by their short reason.
-    `too_late` are the refused ones whose change is too late.
-    """
+    """The number of letters by decision, and of the refused ones by their short reason."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
@@ -304,9 +300,7 @@ def ledger_write(decision: Decision, *, at: int, by: str, why: str, selection: s
 
 @dataclass(slots=True)
 class Remaining:
-    """The number of dead letters that an action has read, and the oldest first failure of those
-    that are open or parked after it (µs).
-    """
+    """The letters that were read, and the oldest failure of those left open or parked (µs)."""
 
     read: int = 0
     since: int | None = None

@@ -96,9 +96,7 @@ _Read = Callable[[Any, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """The record of a line. `kafka_partitions` is `None` if the line does not have it. Then
-    `publish` sets it.
-    """
+    """The record of a line, and its `kafka_partitions`, which `publish` sets."""
 
     record: Record
     kafka_partitions: int | None
@@ -122,9 +120,7 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
 
 
 def to_line(view: Json) -> str:
-    """Write any view as one line of JSON, without a line end. The line has printable characters
-    only.
-    """
+    """Write any view as one line of printable JSON, without a line end."""
     line = _encode(view)
     return (
         line
@@ -139,9 +135,7 @@ def view_of_entry(entry: Entry) -> Json:
 
 
 def entry_fields(kind: str) -> tuple[str, ...]:
-    """Return the fields of this kind of entry in the view. For an unknown kind, return the fields
-    of all kinds.
-    """
+    """Return the fields of a kind of entry in the view; for an unknown kind, of all kinds."""
     return _ENTRY_FIELDS.get(kind, _ANY_ENTRY_FIELDS)
 
 
@@ -190,9 +184,7 @@ def from_json(line: str) -> JsonRecord:
 
 
 def read_value(class_: Any, value: object, path: str) -> Any:
-    """Read a value of a type of the model, of a dataclass, or of a tuple of these. Raises
-    `JsonViewError` with the path.
-    """
+    """Read a value of the model, a dataclass or a tuple. Raises `JsonViewError` with the path."""
     return _reader(class_)(value, path)
 
 

@@ -56,9 +56,7 @@ class OrderPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OrderPosition:
-        """The inverse of `str()`. Raises `ValueError` for any other text, for example
-        `07/0/1/0`.
-        """
+        """The inverse of `str()`. Raises `ValueError` for any other text, as `07/0/1/0`."""
         match = _is_position(text)
         if match is None:
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
@@ -76,9 +74,7 @@ class OrderPosition(NamedTuple):
 
 
 class ChangeOrder(NamedTuple):
-    """The place of one entry in the order of a table. Of two different entries, one is always
-    greater.
-    """
+    """The place of one entry in the order of a table. No two entries have the same."""
 
     rank: tuple[int, ...]
     position: OrderPosition
@@ -120,9 +116,7 @@ def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
 
 
 def sections_of(number: str) -> tuple[int, ...]:
-    """Return the four unsigned sections of a valid change sequence number. Missing ones are 0
-    (REC-10).
-    """
+    """Return the four sections of a valid number. Missing ones are 0 (REC-10)."""
     sections = [int(section, 16) for section in number.split("/")]
     return (*sections, *[0] * (SECTIONS - len(sections)))
 

@@ -98,9 +98,7 @@ def view_of_bytes(value: bytes | None) -> Any:
 
 
 def view_of_time(timestamp: int) -> str | int:
-    """Return ISO 8601 in UTC with six decimals for the years 1970 to 9999. Otherwise return the
-    microseconds.
-    """
+    """Return ISO 8601 in UTC for the years 1970 to 9999, otherwise the microseconds."""
     if timestamp < 0:
         return timestamp
     try:

@@ -238,9 +238,7 @@ class StreamAudit(Viewed):
     faulty_tables: Mapping[str, str] = field(default_factory=dict)
 
     def counted(self, name: str) -> int:
-        """Return the sum of a field over all Kafka partitions. Ranges count as their number of
-        offsets.
-        """
+        """Return the sum of a field, or of the offsets of its ranges, over all Kafka partitions."""
         values = [getattr(partition, name) for partition in self.partitions.values()]
         return sum(value if isinstance(value, int) else count(value) for value in values)
 

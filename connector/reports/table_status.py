@@ -18,9 +18,7 @@ from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
 
 HEARTBEATS_US: Final = 15_000_000
-"""Producers send a heartbeat each second by default, and a batch brings it. If changes wait so
-long, a hint says so.
-"""
+"""If changes wait so long for a heartbeat, a hint says so. Producers send one each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,7 @@ class TableStatus(Viewed):
 
     @property
     def age_s(self) -> Shown[float | None]:
-        """The age of the table in seconds, on the clock of arrival in Kafka (TBL-16). None:
-        unknown.
-        """
+        """The age in seconds, on the clock of arrival in Kafka (TBL-16). None: unknown."""
         return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
 
     @property
@@ -170,9 +166,7 @@ class TableStatus(Viewed):
 
 
 def is_at_low_watermark(table: TableState, progress: Progress) -> bool:
-    """Return whether only a heartbeat brings the table further. Otherwise its next apply does, or
-    it waits for an incomplete transaction (ING-2).
-    """
+    """Return whether only a heartbeat brings the table further, not its next apply (ING-2)."""
     return (table.apply_watermark or 0) >= (progress.low_watermark or 0)
 
 
@@ -187,9 +181,7 @@ def text_of_waiting(changes: int, stream_partition: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TablePace:
-    """The bound and the pace of a table that are in force. `buffer_s` is added to the recommended
-    bound (JOB-4).
-    """
+    """The bound and the pace in force. `buffer_s` is added to the recommended bound (JOB-4)."""
 
     max_staleness_s: int | None = None
     apply_every_s: float = APPLY_EVERY_S

@@ -159,9 +159,7 @@ def _released_rows(staged: StagedStream | None) -> int:
 def dead_sessions(
     catalog: Catalog, frontier: Frontier, now: int, stall_after: int
 ) -> list[SessionStatus]:
-    """Return the sessions whose stream partitions are stalled, those first that stalled first
-    (WRS-10). `stall_after` is in microseconds.
-    """
+    """Return the stalled sessions, the longest first (WRS-10). `stall_after` is in microseconds."""
     stalls = {stall.stream_partition: stall for stall in frontier.stalls(now, stall_after)}
     sessions = []
     for name, entry in sorted(catalog.sessions.items()):
@@ -228,9 +226,7 @@ class ReleaseReport(Viewed):
         return hints
 
     def facts(self, now: int) -> Iterable[tuple[str, str]]:
-        """Yield lines about write streams for people: a name and a text. There are none if the
-        stream has no staged rows and no releases.
-        """
+        """Yield lines about staged rows and releases for people: a name and a text."""
         if not (self.staged_rows or self.released_rows or self.unreleased or self.releases):
             return
         counts = f"{counted(self.staged_rows, 'staged row')} ingested"

@@ -286,9 +286,7 @@ class DeadLetters:
         return self._act(Action.PARKED, which, why)
 
     def discard(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Declare that letters are not to be replayed; the records stay in the topic. Returns and
-        raises as `park` does.
-        """
+        """Declare that letters are not to be replayed. Returns and raises as `park` does."""
         return self._act(Action.DISCARDED, which, why)
 
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
@@ -308,9 +306,7 @@ class DeadLetters:
         )
 
     def _are_rejected_again(self, since: int, selection: str) -> bool:
-        """Return whether a replay since a time, or of a selection, is a letter again, in ingest or
-        in a table. Then an event has their number.
-        """
+        """Return whether a replay since a time, or of a selection, is a letter again."""
         ledger, rejected = self.ledger(), Counter[str]()
         for letter, _ in self.list(None, ledger):
             claim = replay_claim(letter.headers)
@@ -329,9 +325,7 @@ class DeadLetters:
     def _letters(
         self, which: LetterFilter, ledger: Ledger
     ) -> Iterator[tuple[DeadLetter, LetterStatus, bool]]:
-        """Yield all letters, each with its status, and whether the filter selects it. There are
-        none if the dead-letter topic does not exist.
-        """
+        """Yield all letters, each with its status, and whether the filter selects it."""
         from connector.kafka import topics
         from connector.kafka.dead_letters.topic import read_letters
 
@@ -437,9 +431,7 @@ class DeadLetters:
 
     @cached_property
     def _horizon(self) -> int | None:
-        """The horizon of the stream. None, with a warning, if the warehouse cannot be read. None
-        for letters of a group, which do not go to tables.
-        """
+        """The horizon. None for a group, and, with a warning, without a readable warehouse."""
         if self.group is not None:
             return None
         try:
@@ -455,27 +447,21 @@ class DeadLetters:
             return None
 
     def _effects(self) -> Effects | None:
-        """The rows of the tables as they are now. None for letters of a group, and, with a warning,
-        if the warehouse cannot be read.
-        """
+        """The rows now. None for a group, and, with a warning, without a readable warehouse."""
         if self.group is not None:
             return None
         return Effects.open(self._config, self._stream, self._on_event)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:
-    """A filter with the default states selects those that the action is for; letters named by id in
-    any state.
-    """
+    """With the default states, a filter selects those of the action, and ids any state."""
     if which.states != LetterFilter().states:
         return which
     return replace(which, states=frozenset() if which.ids else ALLOWED[action])
 
 
 class _RegistrySchemas(Mapping[int, str | None]):
-    """The schemas of a registry by id. Each is read when it is first needed, because a repair may
-    name another schema.
-    """
+    """The schemas of a registry by id. Each is read when it is first needed."""
 
     def __init__(self, registry: RegistryConfig | None) -> None:
         self._registry = registry

@@ -62,9 +62,7 @@ class Effects:
     def of_each(
         self, decisions: Iterable[Decision], schemas: Schemas
     ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """The effect of each decision, by table; empty if it is not replayed, or is no change of a
-        declared table.
-        """
+        """The effect of each decision, by table; empty if nothing would be applied."""
         for batch in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
             changes = {id(decision): _change_in(decision, schemas) for decision in batch}
             self._rows.clear()
@@ -74,9 +72,7 @@ class Effects:
                 yield decision, {} if change is None else self._effects(decision, change)
 
     def rows_of(self, change: DataChange) -> dict[str, Json | None]:
-        """The row of a change by table, as `connector read` prints it now; None: the table has no
-        such row.
-        """
+        """The row by table, as `connector read` prints it now; None: there is no such row."""
         self._read([change])
         rows: dict[str, Json | None] = {}
         for name, table in self._readable_in(change):

@@ -91,9 +91,7 @@ def _document(file: Path) -> dict[str, object]:
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment; a variable that names a file is replaced by the contents of the file,
-    without the last line end.
-    """
+    """The environment, with the contents of the files that variables name."""
     given = dict(environment)
     for variable, name in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable.endswith(FILE_SUFFIX):

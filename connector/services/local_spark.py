@@ -161,9 +161,7 @@ def _check_no_session() -> None:
 
 @contextmanager
 def _output_as_messages() -> Iterator[None]:
-    """A process that is started meanwhile has standard error as its standard output, so that the
-    warnings of a JVM are not between rows.
-    """
+    """Start processes with standard error as their output: a JVM's warnings are no rows."""
     if __stdout__ is None or __stderr__ is None:  # closed, as daemons have them
         yield
         return

@@ -280,9 +280,7 @@ def _report_open_transactions(config: ConnectorConfig, on_event: OnEvent) -> Non
 
 
 def report_waiting_changes(config: ConnectorConfig, on_event: OnEvent) -> None:
-    """Send a warning for each table with changes that wait for a heartbeat (TBL-10). A table that
-    cannot be read has none.
-    """
+    """Send a warning for each table with changes that wait for a heartbeat (TBL-10)."""
     from connector.lake.changelog_changes import waiting_changes
     from connector.lake.state_reader import progress_of, table_state_of
 
@@ -307,9 +305,7 @@ def ports_of(
     on_event: OnEvent = log_event,
     counter: _Counter | None = None,
 ) -> IngestPorts:
-    """Kafka, the registry and the clock of one stream, as functions; checked once before anything
-    starts (REC-2).
-    """
+    """Kafka, the registry and the clock of one stream, checked before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.client import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
@@ -368,9 +364,7 @@ def _publisher(
 
 
 def _overrides(config: ConnectorConfig) -> Overrides:
-    """The requests of operators. They are cached for less than the time between two reads, so that
-    each read has the newest.
-    """
+    """The requests of operators, cached for less than the time between two reads."""
     from connector.lake.overrides import Overrides
 
     warehouse = warehouse_of(config)

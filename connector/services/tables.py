@@ -120,9 +120,7 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
 
 
 def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
-    """The duration in seconds that 95 of 100 applies of the last seven days took at most; None:
-    there was none (TBL-19).
-    """
+    """The seconds that 95 of 100 applies of seven days took at most; None: none ran (TBL-19)."""
     from connector.lake.jobs import History
 
     find_table(config, table)
@@ -155,9 +153,7 @@ def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) ->
 
 
 def apply_every_s(config: ConnectorConfig, table: str) -> float:
-    """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as
-    `set_max_staleness` does.
-    """
+    """The pace in force, in seconds (JOB-2). Raises as `set_max_staleness` does."""
     from connector.lake.overrides import Overrides
 
     overrides = Overrides(warehouse_of(config))

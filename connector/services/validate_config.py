@@ -142,9 +142,7 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
 
 
 def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
-    """The requests of operators, jobs and cuts can be read. No file of the warehouse that `run`
-    reads first is damaged (TBL-14, TBL-20).
-    """
+    """The small tables can be read, and no log is damaged (TBL-14, TBL-20)."""
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
 
@@ -163,9 +161,7 @@ def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
 
 
 def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Finding]:
-    """A table that exists is at a commit of lowmark, was made from this changelog, and fits its
-    definition (TBL-8, TBL-14).
-    """
+    """A table that exists is lowmark's, of this changelog, and as defined (TBL-8, TBL-14)."""
     from connector.lake.plain_table import newest_stored, open_table
     from connector.lake.state_reader import logged_progress_of, table_state_of
 
@@ -206,9 +202,7 @@ def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
 
 
 def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
-    """The newest records of the topic are records of lowmark. A topic of another program would
-    become dead letters as a whole (REC-11, DLQ-5).
-    """
+    """The newest records of the topic are records of lowmark (REC-11, DLQ-5)."""
     from connector.kafka.probe_offsets import newest_records
 
     newest = newest_records(config.kafka, stream.topic, config.registry)

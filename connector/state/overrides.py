@@ -90,9 +90,7 @@ def seconds_at(path: str, metadata: Mapping[str, Any] | None, setting: str) -> d
 def metadata_with(
     path: str, override: Override, metadata: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the metadata of the commit of an override. `metadata` is that of the commit before, as
-    in `seconds_at`, whose errors it raises.
-    """
+    """Return the metadata of the commit of an override after `metadata`, as in `seconds_at`."""
     overrides = {setting: seconds_at(path, metadata, setting) for setting in _LEAST_SECONDS}
     overrides[override.setting].pop(override.table, None)
     if override.seconds is not None:
@@ -123,18 +121,14 @@ def check_bound(max_staleness_s: float | None) -> None:
 
 
 def bound_in_force(table: TableDefinition, seconds: Mapping[str, int]) -> int | None:
-    """Return the `max_staleness` of a table in seconds: the override, or the configuration. None
-    and 0 mean no bound (TBL-16).
-    """
+    """Return the `max_staleness` in seconds. None and 0: no bound (TBL-16)."""
     return seconds.get(table.name, table.max_staleness_s)
 
 
 def pace_in_force(
     table: TableDefinition, bounds: Mapping[str, int], paces: Mapping[str, int]
 ) -> float:
-    """Return the time between two applies of a table in seconds: the override, or the configuration
-    (JOB-2).
-    """
+    """Return the time between two applies of a table in seconds (JOB-2)."""
     return pace_s(paces.get(table.name, table.apply_every_s), bound_in_force(table, bounds))
 
 

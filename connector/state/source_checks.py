@@ -80,9 +80,7 @@ class SchemaFields:
 
 
 class SampledChange(NamedTuple):
-    """A change of a sample: its key, its Kafka partition and offset, and the number of Kafka
-    partitions that it names.
-    """
+    """A change of a sample, and the number of Kafka partitions that it names."""
 
     key: bytes
     kafka_partition: int
@@ -92,9 +90,7 @@ class SampledChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A change in another Kafka partition than that of its key. `key` has its first
-    `MAX_SHOWN_KEY_BYTES` bytes.
-    """
+    """A change in a wrong Kafka partition. `key` has `MAX_SHOWN_KEY_BYTES` bytes at most."""
 
     key: bytes
     kafka_partition: int
@@ -165,9 +161,7 @@ class BatchFindings:
 
 @dataclass(frozen=True, slots=True)
 class SourceChecks:
-    """The findings of all batches. Of each kind, the names with the most, or with the newest
-    findings are kept.
-    """
+    """The findings of all batches: of each kind, the most or the newest."""
 
     ignored: Hidden[Mapping[str, Mapping[Ignored, int]]] = field(default_factory=dict)
     two_producers: Annotated[Mapping[str, TwoProducers], Listed("stream_partition")] = field(

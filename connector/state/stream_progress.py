@@ -193,9 +193,7 @@ class Progress:
 
     @property
     def low_watermark(self) -> int | None:
-        """The low watermark: the changelog has every change with a smaller commit timestamp, if the
-        source's watermarks are true.
-        """
+        """The low watermark: the changelog has every change with a smaller commit timestamp."""
         return self.frontier.low_watermark
 
     @property
@@ -391,9 +389,7 @@ class Progress:
         return read_to - 2 * staging_retention_s * 1_000_000
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values without the frontier. The frontier may be large and is stored in a
-        separate row.
-        """
+        """Convert to JSON values without the frontier, which is stored in a separate row."""
         stored = to_stored(replace(self, frontier=UNKNOWN))
         del stored["frontier"]
         if self.checks == NOTHING_FOUND:

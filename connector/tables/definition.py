@@ -204,9 +204,7 @@ def columns_faults(
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:
-    """Return all columns in their order on disk. The internal columns of `BOOKKEEPING` are last
-    (TBL-22).
-    """
+    """Return all columns in their order on disk, those of `BOOKKEEPING` last (TBL-22)."""
     return (
         *(part.name for part in definition.key.parts),
         *(column.name for column in definition.columns),

@@ -57,9 +57,7 @@ class BatchHorizons:
     horizons: tuple[BatchHorizon, ...] = ()
 
     def after(self, ingest_batch: int, at: int, delete_retention_s: int) -> BatchHorizons:
-        """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs). A
-        horizon is never below an earlier one.
-        """
+        """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs)."""
         retention_us = delete_retention_s * 1_000_000
         last = self.horizons[-1] if self.horizons else BatchHorizon(0, 0, 0)
         # The clock may have been set back. Times of batches never decrease.

@@ -22,9 +22,7 @@ from connector.tables.values import VERBATIM, Unreadable, read_value, view_of_va
 
 
 class RowReader:
-    """The functions of this module for many rows of one table. It remembers the values that it has
-    read, so it is for one apply or one command.
-    """
+    """Reads many rows of one table, for one apply: it remembers the values that it read."""
 
     def __init__(self, definition: TableDefinition) -> None:
         self._definition = definition
@@ -134,9 +132,7 @@ def state_of(
 
 
 def is_same_row(first: Mapping[str, object] | None, second: Mapping[str, object] | None) -> bool:
-    """Return whether two results of `row_of` are equal. A NaN is equal to itself, and -0.0 differs
-    from 0.0.
-    """
+    """Return whether two rows are equal. NaN equals NaN, and -0.0 differs from 0.0."""
     first_row, second_row = (
         row
         and {name: repr(cell) if isinstance(cell, float) else cell for name, cell in row.items()}

@@ -80,9 +80,7 @@ class StateForm:
         return RowState(cells, tombstones)
 
     def write(self, state: RowState) -> dict[str, Any]:
-        """Return the value of `_state` for a normal state, without the values of the columns. The
-        table keeps the latest version of a cell.
-        """
+        """Return the value of `_state` for a normal state, without the values of the columns."""
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
         registers = [

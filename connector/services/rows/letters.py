@@ -78,9 +78,7 @@ def table_letter(table: str, logged: LoggedChange, rejection: Rejection) -> RowL
 def with_replays(
     letters: Iterable[RowLetter], accepted: Iterable[LoggedChange]
 ) -> tuple[RowLetter, ...]:
-    """The letters, the oldest first, with `is_replayed`. `accepted` are the changes that the table
-    can hold.
-    """
+    """The letters, the oldest first, with `is_replayed`: a change of `accepted` replays it."""
     replays = {logged.position[:3] for logged in accepted if logged.position.attempt}
 
     def order(letter: RowLetter) -> OrderPosition:

@@ -123,9 +123,7 @@ def load(
 
 
 def _check_columns(job: LoadJob) -> None:
-    """Raise `ConnectorError` if the columns of a file are not those of the table. Say which ones
-    it does not have.
-    """
+    """Raise `ConnectorError` if a file has wrong columns. Warn of those that it does not have."""
     maker = job.maker
     for file in job.files:
         if file.format is FileFormat.JSONL:

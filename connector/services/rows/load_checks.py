@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> None:
-    """Raise `ConnectorError` if `as_of` is below the horizon of a stream, and `TableError` if the
-    changelog cannot be read.
-    """
+    """Raise `ConnectorError` if `as_of` is below the horizon of a stream. Also `TableError`."""
     from connector.lake.state_reader import progress_of
 
     horizon = progress_of(warehouse_of(config), stream.name).horizon
