@@ -21,7 +21,7 @@ from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition
 from connector.tables.retention import DELETE_RETENTION_S
-from connector.text import is_secret, nearest, one_of, without_credentials
+from connector.text import nearest, one_of, without_credentials
 from connector.validation import Limits
 
 TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
@@ -76,11 +76,7 @@ class KafkaConfig:
     """
 
     bootstrap_servers: Annotated[str, _SERVERS]
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        shown = {name: "***" if is_secret(name) else value for name, value in self.settings.items()}
-        return f"KafkaConfig(bootstrap_servers={self.bootstrap_servers!r}, settings={shown!r})"
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from connector.config.settings_reader import Form
 from connector.config.storage import is_local
 from connector.errors.settings import warehouse_not_shared
 from connector.records.field_types import Between, check_ranges
-from connector.text import is_secret
 
 LOCAL_MASTER: Final = "local[*]"
 MAX_PARALLEL_APPLIES: Final = 32
@@ -69,7 +68,7 @@ class SparkConfig:
     - `max_parallel_applies`: how many tables are applied at the same time. None: by the cores
       (SCL-5).
     - `extra_jars`: jars on the class path of driver and executors, beside those of lowmark.
-    - `conf`: any other setting of Spark. Values of secrets are not shown.
+    - `conf`: any other setting of Spark.
     """
 
     master: Annotated[str, _MASTER] = LOCAL_MASTER
@@ -78,14 +77,10 @@ class SparkConfig:
     executor_cores: Annotated[int, Between(1, 1024)] | None = None
     max_parallel_applies: Annotated[int, Between(1, MAX_PARALLEL_APPLIES)] | None = None
     extra_jars: tuple[str, ...] = ()
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_ranges(self)
-
-    def __repr__(self) -> str:
-        shown = {name: "***" if is_secret(name) else value for name, value in self.conf.items()}
-        return f"SparkConfig(master={self.master!r}, conf={shown!r})"
 
     @property
     def is_local(self) -> bool:

@@ -96,13 +96,10 @@ _Read = Callable[[Any, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """The record of a line, and its `kafka_partitions`, which `publish` sets."""
+    """The record of a line. `kafka_partitions` None: `publish` sets the number of the topic."""
 
     record: Record
     kafka_partitions: int | None
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_json(record: Record, kafka_partitions: int | None) -> str:
@@ -155,9 +152,6 @@ def view_of_datum(datum: Any, name: str = "") -> Any:
     if isinstance(datum, bytes):
         return view_of_bytes(datum)
     return view_of_time(datum) if name in _TIMES and isinstance(datum, int) and datum else datum
-
-
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def from_json(line: str) -> JsonRecord:

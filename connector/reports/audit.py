@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import ConnectorError
@@ -25,10 +25,7 @@ from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
 from connector.state.incomplete_transactions import IncompleteTransaction
-from connector.text import as_header_name, counted, summarize_names
-
-EXAMPLES: Final = 3
-"""The maximum number of examples in a message."""
+from connector.text import FEW, as_header_name, counted, summarize_names
 
 
 class Range(NamedTuple):
@@ -296,7 +293,7 @@ class StreamAudit(Viewed):
             return ""
         examples = [
             f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "")
-            for number, (start, stop) in ranges[:EXAMPLES]
+            for number, (start, stop) in ranges[:FEW]
         ]
         return (
             f"{_are(self.counted(name), 'offset')} {fault} (Kafka partition/offset"
@@ -307,7 +304,7 @@ class StreamAudit(Viewed):
 def _letters(ids: Sequence[str], fault: str) -> str:
     if not ids:
         return ""
-    return f"{_are(len(ids), 'dead letter')} {fault} ({_listed(ids[:EXAMPLES], len(ids))})"
+    return f"{_are(len(ids), 'dead letter')} {fault} ({_listed(ids[:FEW], len(ids))})"
 
 
 def _are(number: int, noun: str) -> str:

@@ -314,7 +314,7 @@ def find_withheld(
     commit_timestamp: int | None,
     reason: Withheld,
 ) -> OpenRelease:
-    """Return the release that is withheld for a reason. Raises `ConfigError` if not one is."""
+    """Return the release withheld for a reason. Raises `ConfigError` unless exactly one is."""
     withheld = [release for release in releases.withheld if release.withheld is reason]
     of_stream = [release for release in withheld if name in release.write_streams]
     selected = [

@@ -186,9 +186,6 @@ def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:
     return written
 
 
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def _read_text(type_: DataType, text: str, value: bytes) -> object | Unreadable:
     if type_ is DataType.JSON:
         return text if _is_json(text) else Unreadable(_EXPECTED_JSON, value)
@@ -324,9 +321,6 @@ _BINARY: Final[Mapping[DataType, tuple[str, str]]] = {
         "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999",
     ),
 }
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write_int64(number: int) -> str:

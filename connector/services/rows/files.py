@@ -125,9 +125,6 @@ def column_indexes(
     return [indexes.get(name) for name in names]
 
 
-# ── CSV ───────────────────────────────────────────────────────────────────────────────────────────
-
-
 def csv_columns(file: RowFile) -> list[str]:
     """Return the column names in the first record of a CSV file."""
     with _opened(file) as opened:
@@ -213,9 +210,6 @@ def _records(file: RowFile, opened: IO[bytes]) -> Iterator[_Record]:
             yield _Record(first, fields, "".join(lines))
 
 
-# ── JSON lines ────────────────────────────────────────────────────────────────────────────────────
-
-
 class _RepeatedError(Exception):
     """An object has a member twice."""
 
@@ -276,9 +270,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise _RepeatedError(next(name for name in names if names.count(name) > 1))
     return members
-
-
-# ── lines ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _opened(file: RowFile) -> IO[bytes]:
