@@ -27,12 +27,7 @@ from connector.state.source_checks import (
 )
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
-from connector.tables.retention import (
-    DELETE_RETENTION_S,
-    NONE_READ,
-    BatchHorizons,
-    next_horizon,
-)
+from connector.tables.retention import DELETE_RETENTION_S, NONE_READ, BatchHorizons, next_horizon
 from connector.text import counted, duration
 from connector.watermarks.advance import advance
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
@@ -248,7 +243,7 @@ class Progress:
         that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
         as before.
         """
-        wait_s = rules.wait_s
+        wait_s, retention_s = rules.wait_s, rules.delete_retention_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         taken = tuple(override for override in overrides if override.number > self.closed_to)
         ended = [override.stream_partition for override in taken]
@@ -277,10 +272,8 @@ class Progress:
             ignored_claims=self.ignored_claims + counts.ignored_claims,
             rejected=sum_counts(self.rejected, counts.rejected),
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
-            horizon=next_horizon(self.horizon, complete_to, rules.delete_retention_s),
-            batch_horizons=self.batch_horizons.after(
-                ingest_batch, read_at, rules.delete_retention_s
-            ),
+            horizon=next_horizon(self.horizon, complete_to, retention_s),
+            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention_s),
             freshness=self.freshness.after(
                 ingest_batch, ends, asked, is_whole=not releases.is_waiting
             ),
