@@ -85,9 +85,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     )
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """Format a number with its noun: `1 record`, `1,234 records`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 FEW: Final = 3

@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
@@ -79,17 +80,9 @@ class Content:
 
     def digest(self) -> str:
         """Return SHA-256 in hex of key, value and headers, each with its length."""
-        parts = [
-            self.key,
-            self.value,
-            *(
-                part
-                for name, value in self.headers
-                for part in (name.encode("utf-8", "surrogatepass"), value)
-            ),
-        ]
+        names = ((name.encode("utf-8", "surrogatepass"), value) for name, value in self.headers)
         digest = hashlib.sha256()
-        for part in parts:
+        for part in (self.key, self.value, *chain.from_iterable(names)):
             digest.update(b"-" if part is None else b"%d:" % len(part) + part)
         return digest.hexdigest()
 

@@ -113,7 +113,7 @@ class JarStore:
         home = Path(environment.get("HOME") or Path.home())
         cache = environment.get("XDG_CACHE_HOME", "")
         settings = environment.get(IVY_SETTINGS_VARIABLE, "")
-        # The XDG rules on_progress that a relative path is not valid and must be ignored.
+        # The XDG rules say that a relative path is not valid and must be ignored.
         folder = (
             (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
         )

@@ -295,20 +295,15 @@ class StreamAudit(Viewed):
             f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "")
             for number, (start, stop) in ranges[:FEW]
         ]
-        return (
-            f"{_are(self.counted(name), 'offset')} {fault} (Kafka partition/offset"
-            f" {_listed(examples, len(ranges))})"
-        )
+        offsets = counted(self.counted(name), "offset is", "offsets are")
+        return f"{offsets} {fault} (Kafka partition/offset {_listed(examples, len(ranges))})"
 
 
 def _letters(ids: Sequence[str], fault: str) -> str:
     if not ids:
         return ""
-    return f"{_are(len(ids), 'dead letter')} {fault} ({_listed(ids[:FEW], len(ids))})"
-
-
-def _are(number: int, noun: str) -> str:
-    return f"1 {noun} is" if number == 1 else f"{number:,} {noun}s are"
+    letters = counted(len(ids), "dead letter is", "dead letters are")
+    return f"{letters} {fault} ({_listed(ids[:FEW], len(ids))})"
 
 
 def _listed(examples: Sequence[str], total: int) -> str:

@@ -91,7 +91,7 @@ def hints_of_checks(checks: SourceChecks, now: int) -> Iterator[str]:
 
 def _two(name: str, two: TwoProducers, now: int) -> str:
     ago = duration(max(0, now - two.last_at) / 1_000_000)
-    batches = "1 batch" if two.batches == 1 else f"{two.batches:,} batches"
+    batches = counted(two.batches, "batch", "batches")
     return f"{name} in Kafka partition {two.kafka_partition}, in {batches}, the last one {ago} ago"
 
 

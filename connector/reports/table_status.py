@@ -147,11 +147,8 @@ class TableStatus(Viewed):
         if self.is_waiting and self.lagging_partition is not None:
             yield text_of_waiting(self.waiting_changes, self.lagging_partition.stream_partition)
         if self.blocked_rows:
-            rows = "row waits" if self.blocked_rows == 1 else "rows wait"
-            yield (
-                f"{self.blocked_rows:,} {rows} for dead letters: repair and replay the dead"
-                " letters, or discard them"
-            )
+            rows = counted(self.blocked_rows, "row waits", "rows wait")
+            yield f"{rows} for dead letters: repair and replay the dead letters, or discard them"
         if self.dead_letters.count:
             letters = counted(self.dead_letters.count, "dead letter")
             yield (
@@ -172,7 +169,7 @@ def is_at_low_watermark(table: TableState, progress: Progress) -> bool:
 
 def text_of_waiting(changes: int, stream_partition: str) -> str:
     """Changes wait for the low watermark: of which stream partition, and the remedy."""
-    wait = "1 change waits" if changes == 1 else f"{changes:,} changes wait"
+    wait = counted(changes, "change waits", "changes wait")
     return (
         f"{wait} for a heartbeat of stream partition {stream_partition}: call producer.reached in"
         " the producer, or send a heartbeat, or close the stream partition"

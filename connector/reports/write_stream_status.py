@@ -218,9 +218,9 @@ class ReleaseReport(Viewed):
             withheld = [release for release in self.releases if release.withheld is reason]
             if withheld:
                 first = withheld[0]
-                noun = "release is" if len(withheld) == 1 else "releases are"
                 hints.append(
-                    f"{len(withheld):,} {noun} withheld, that of {named(first)}{_age(first, now)}:"
+                    f"{counted(len(withheld), 'release is', 'releases are')} withheld, that of"
+                    f" {named(first)}{_age(first, now)}:"
                     f" {first.problem}; {first.remedy}"
                 )
         return hints
