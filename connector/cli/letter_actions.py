@@ -34,7 +34,7 @@ from connector.cli.terminal import Progress, console, err, escaped, out, show_ev
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
-from connector.dead_letters.ledger import ALLOWED, Action, LetterState
+from connector.dead_letters.ledger import Action, LetterState
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
 from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
 from connector.errors.dead_letters import dead_letter_missing, repair_impossible
@@ -121,18 +121,12 @@ def filter_options(function: Function) -> Function:
     return function
 
 
-def filter_of(
-    given: dict[str, Any],
-    ids: tuple[str, ...] = (),
-    usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
-) -> LetterFilter:
+def filter_of(given: dict[str, Any], ids: tuple[str, ...] = ()) -> LetterFilter:
     """The filter of the options. Without `--state`, ids select letters in any state."""
-    named: tuple[str, ...] = given.pop("states")
+    named: tuple[str, ...] = given.pop("states") or ((ANY,) if ids else (LetterState.OPEN,))
     states = frozenset[LetterState]()
-    if named and ANY not in named:
+    if ANY not in named:
         states = frozenset(LetterState(state) for state in named)
-    elif not named and not ids:
-        states = usual
     reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
     return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
 
@@ -430,7 +424,7 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         why: str,
         **given: Any,
     ) -> int:
-        which = filter_of(given, ids, ALLOWED[action])
+        which = filter_of(given, ids)
         check_chosen(which, everything)
         letters = letters_of(ctx, stream, group)
         done, refused = getattr(letters, name)(which, why=why)
