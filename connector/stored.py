@@ -62,7 +62,5 @@ def from_text(type_: type[T], text: str) -> T:
 
 
 def from_stored(type_: type[T], stored: object) -> T:
-    """Return the value of JSON values. Raises `ValueError` if a type is wrong or a key is absent
-    that has no default.
-    """
+    """Return the value. Raises `ValueError` if a type is wrong or a required key is absent."""
     return msgspec.convert(stored, type_, str_keys=True)

@@ -29,28 +29,21 @@ def without_credentials(uri: str) -> str:
     return re.sub(r"//.*@", "//***@", uri)
 
 
-def is_utf_8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8. Lone surrogates cannot.
+def is_plain(text: str, *, with_nul: bool = False) -> bool:
+    """Return whether a text has neither lone surrogates nor, without `with_nul`, NUL characters.
 
-    Python puts lone surrogates into command line arguments that are not valid text.
+    UTF-8 has no lone surrogates: Python puts them into command line arguments that are not valid
+    text. librdkafka ends the name of a header at the first NUL character.
     """
     try:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return True
-
-
-def is_header_name(name: str) -> bool:
-    """Return whether a Kafka client can write a text as the name of a header.
-
-    librdkafka ends a name at the first NUL character, and a lone surrogate ends the process.
-    """
-    return is_utf_8(name) and "\0" not in name
+    return with_nul or "\0" not in text
 
 
 def as_header_name(name: str) -> str:
-    """Return the nearest name that a Kafka client can write (`is_header_name`): `␀` in place of a
+    """Return the nearest name that a Kafka client can write (`is_plain`): `␀` in place of a
     NUL character, and `?` in place of a lone surrogate.
     """
     return name.replace("\0", "␀").encode("utf-8", "replace").decode()
@@ -92,9 +85,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
     )
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, plural: str = "") -> str:
     """Format a number with its noun: `1 record`, `1,234 records`."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 FEW: Final = 3
@@ -111,9 +104,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def duration(seconds: float) -> str:
-    """A duration in its two largest units, rounded down, as a setting would have it: `0s`, `1m30s`,
-    `2d4h`.
-    """
+    """A duration in its two largest units, rounded down: `0s`, `1m30s`, `2d4h`."""
     rest = int(seconds)
     parts = []
     for unit, size in _UNITS:

@@ -108,9 +108,7 @@ class KafkaRecord:
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """Return the bytes of key, value, header names and header values, without Kafka's own
-    overhead.
-    """
+    """Return the bytes of key, value and headers, without Kafka's own overhead."""
     return (
         len(key or b"")
         + len(value or b"")

@@ -40,7 +40,6 @@ STAGED_SLOT: Final = TABLE_SLOTS
 
 
 def streams_folder(warehouse: str) -> str:
-    """The folder that has a folder for each stream."""
     return f"{warehouse}/streams"
 
 
@@ -49,7 +48,6 @@ def stream_folder(warehouse: str, stream: str) -> str:
 
 
 def changelog(warehouse: str, stream: str) -> str:
-    """The Delta table with the changelog of a stream."""
     return f"{stream_folder(warehouse, stream)}/changelog"
 
 
@@ -64,7 +62,6 @@ def freshness_beside(changelog: str) -> str:
 
 
 def tables_folder(warehouse: str) -> str:
-    """The folder that has a folder for each table."""
     return f"{warehouse}/tables"
 
 
@@ -125,7 +122,6 @@ def probe(warehouse: str) -> str:
 
 
 def table_slot(source: str) -> int:
-    """Return the slot with the changes of a source table."""
     return bucket_of(source.encode(), TABLE_SLOTS)
 
 

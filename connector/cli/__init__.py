@@ -72,9 +72,7 @@ COMMANDS: Final = {
         "List the write streams of a stream; finalize, commit, discard and release them.",
     ),
 }
-"""Command -> its module and its name there, imported when it is called, and the summary that
-`--help` shows.
-"""
+"""Command -> its module and name there, imported when it is called, and its summary in `--help`."""
 
 EXTRAS: Final = {
     "delta": "spark",
@@ -137,9 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def invoke(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code. A problem goes to standard error, without a
-    traceback.
-    """
+    """Run one command and return its exit code. A problem goes to standard error."""
     if sys.stdout is None:  # closed, as daemons have it
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from typing import Any, TextIO
 
@@ -32,7 +32,7 @@ from connector.errors.dead_letters import new_change_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_json, to_line
 from connector.records.model import DataChange
-from connector.records.views import view_of_bytes, view_of_time
+from connector.records.views import view_of_time
 from connector.services.dead_letters import DeadLetters
 from connector.text import counted
 
@@ -159,7 +159,7 @@ def show(
     print_letter(letter, _schemas(letters, letter), status, history, everything=everything)
     report = letters.report(letter, status, history)
     for name, row in report.rows.items():
-        view = "there is none" if row is None else to_line(_row_view(row))
+        view = "there is none" if row is None else to_line(row)
         out(f"row today       {escaped(f'{name}: {view}')}")
     verdict, why = report.decision.verdict, report.decision.why
     effects = [f"the row would be {effect} in {name}" for name, effect in report.effects.items()]
@@ -177,22 +177,6 @@ def _line_of(letter_id: str, change: DataChange | str) -> str:
     if isinstance(change, str):
         raise new_change_impossible(letter_id, change[:1].upper() + change[1:])
     return to_json(change, None)
-
-
-def _row_view(row: Mapping[str, object]) -> dict[str, Any]:
-    return {name: _value_view(value) for name, value in row.items()}
-
-
-def _value_view(value: object) -> Any:
-    if isinstance(value, dict):
-        return _row_view(value)
-    return (
-        view_of_bytes(value)
-        if isinstance(value, bytes)
-        else value
-        if isinstance(value, int | float | None)
-        else str(value)
-    )
 
 
 @command.command()

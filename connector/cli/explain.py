@@ -22,6 +22,7 @@ from connector.services.rows.letters import RowLetter
 from connector.services.rows.values import row_key_of
 from connector.tables.column_names import unmapped_name
 from connector.tables.explain import Outcome, SetEntry
+from connector.text import counted
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -105,7 +106,7 @@ def _columns(history: RowHistory) -> Table:
             escaped(column.column or unmapped_name(column.family, column.qualifier)),
             "(none)" if winner is None else shown_bytes(winner.value),
             "" if winner is None else str(winner.order),
-            _count(lost) if lost else "",
+            counted(lost, "entry", "entries") if lost else "",
         )
     return shown
 
@@ -114,7 +115,10 @@ def _changes(history: RowHistory) -> Table:
     entries = {
         entry.order: entry for column in history.explanation.columns for entry in column.entries
     }
-    hides = {deletion.order: _count(deletion.hides) for deletion in history.explanation.deletions}
+    hides = {
+        deletion.order: counted(deletion.hides, "entry", "entries")
+        for deletion in history.explanation.deletions
+    }
     shown = empty_table("position", "commit timestamp", "change", "entries")
     for change in history.changes:
         shown.add_row(
@@ -124,10 +128,6 @@ def _changes(history: RowHistory) -> Table:
             "\n".join(_shown_entries(change, entries, hides)),
         )
     return shown
-
-
-def _count(entries: int) -> str:
-    return "1 entry" if entries == 1 else f"{entries:,} entries"
 
 
 def _state_of(change: RowChange) -> str:
@@ -165,7 +165,6 @@ def _shown_outcome(entry: SetEntry) -> str:
 
 
 def _shown_entry(entry: Entry) -> str:
-    """An entry in short form."""
     if isinstance(entry, DeleteFamily):
         return f"delete {escaped(entry.family)}"
     name = escaped(unmapped_name(entry.family, entry.qualifier))

@@ -20,9 +20,9 @@ import click
 from connector.cli.letter_view import view_of_content
 from connector.cli.parameters import (
     BYTES,
+    MOMENT,
     RATE,
     SPAN,
-    START,
     STEP,
     Function,
     check_why,
@@ -34,15 +34,9 @@ from connector.cli.terminal import Progress, console, err, escaped, out, show_ev
 from connector.clock import now_us
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.filter import EXAMPLES, LetterFilter
-from connector.dead_letters.ledger import ALLOWED, Action, LetterState
+from connector.dead_letters.ledger import Action, LetterState
 from connector.dead_letters.repair import Step, Unrepairable, content_of, edited, repair
-from connector.dead_letters.replay import (
-    ALREADY_REPLAYED,
-    MAX_ATTEMPTS,
-    Decision,
-    Tally,
-    Verdict,
-)
+from connector.dead_letters.replay import ALREADY_REPLAYED, MAX_ATTEMPTS, Decision, Tally, Verdict
 from connector.errors.dead_letters import dead_letter_missing, repair_impossible
 from connector.records.codec import Schemas, read
 from connector.records.json_view import to_line, view_of_datum
@@ -76,13 +70,13 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--since",
-        type=START,
+        type=MOMENT,
         help=(
             "Only letters that first failed at this time or later: a time with a zone, or an age"
             " such as 2d."
         ),
     ),
-    click.option("--until", type=START, help="Only letters that first failed before this time."),
+    click.option("--until", type=MOMENT, help="Only letters that first failed before this time."),
     click.option(
         "--kafka-partition",
         type=click.IntRange(0),
@@ -108,14 +102,12 @@ _everything = click.option(
 
 
 def stream_option(function: Function) -> Function:
-    """Adds `--stream`."""
     return click.option("--stream", help="The stream; you can leave it out if there is only one.")(
         function
     )
 
 
 def group_option(function: Function) -> Function:
-    """Adds `--group`."""
     return click.option(
         "--group",
         help="The letters that programs of this group of readers set aside, not those of ingest.",
@@ -123,30 +115,18 @@ def group_option(function: Function) -> Function:
 
 
 def filter_options(function: Function) -> Function:
-    """Adds the filter options; the command gets them as keyword arguments, which `filter_of`
-    takes.
-    """
+    """Adds the filter options, as the keyword arguments that `filter_of` takes."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
 
 
-def filter_of(
-    given: dict[str, Any],
-    ids: tuple[str, ...] = (),
-    usual: frozenset[LetterState] = frozenset({LetterState.OPEN}),
-) -> LetterFilter:
-    """The filter of the options. Without `--state`, letters that are named by their ids are
-    selected in any state.
-    """
-    named: tuple[str, ...] = given.pop("states")
+def filter_of(given: dict[str, Any], ids: tuple[str, ...] = ()) -> LetterFilter:
+    """The filter of the options. Without `--state`, ids select letters in any state."""
+    named: tuple[str, ...] = given.pop("states") or ((ANY,) if ids else (LetterState.OPEN,))
     states = frozenset[LetterState]()
-    if named and ANY not in named:
+    if ANY not in named:
         states = frozenset(LetterState(state) for state in named)
-    elif not named and not ids:
-        states = usual
-    for name in ("since", "until"):  # beginning and end select all
-        given[name] = given[name] if isinstance(given[name], int) else None
     reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
     return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
 
@@ -444,15 +424,10 @@ def _verb(action: Action, name: str, summary: str) -> click.Command:
         why: str,
         **given: Any,
     ) -> int:
-        which = filter_of(given, ids, ALLOWED[action])
+        which = filter_of(given, ids)
         check_chosen(which, everything)
         letters = letters_of(ctx, stream, group)
-        act = {
-            Action.PARKED: letters.park,
-            Action.DISCARDED: letters.discard,
-            Action.REOPENED: letters.reopen,
-        }[action]
-        done, refused = act(which, why=why)
+        done, refused = getattr(letters, name)(which, why=why)
         _check_exist(ids, done + refused.total(), letters)
         err(f"{counted(done, 'dead letter')} of {letters.topic} {action}")
         for state, number in refused.items():

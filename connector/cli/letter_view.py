@@ -35,9 +35,7 @@ def summary(
     *,
     whole: bool = False,
 ) -> dict[str, Any]:
-    """A letter for a program; `whole`: with key, value and headers, bytes as in the JSON view, and
-    its history.
-    """
+    """A letter for a program; `whole`: with key, value and headers, and its history."""
     shown = {**view(letter), "state": status.state.value, "attempt": status.attempt}
     if whole:
         shown |= view_of_content(letter.key, letter.value, letter.headers)
@@ -47,8 +45,8 @@ def summary(
 
 def view_of_content(key: bytes | None, value: bytes | None, headers: Headers) -> dict[str, Any]:
     """Key, value and headers for a program, bytes as in the JSON view."""
-    named = [{"name": name, "value": _optional_bytes(content)} for name, content in headers]
-    return {"key": _optional_bytes(key), "value": _optional_bytes(value), "headers": named}
+    named = [{"name": name, "value": view_of_bytes(content)} for name, content in headers]
+    return {"key": view_of_bytes(key), "value": view_of_bytes(value), "headers": named}
 
 
 def print_letter(
@@ -134,9 +132,7 @@ def _shortened_lines(lines: list[str]) -> list[str]:
 
 
 def hex_lines(data: bytes, mark: int | None = None) -> Iterator[str]:
-    """Offset, bytes in hex, and the same as ASCII with a dot for what does not print; a line below
-    the byte `mark` points at it.
-    """
+    """Offset, bytes in hex, and printable ASCII; a line below points at the byte `mark`."""
     for start in range(0, len(data), HEX_BYTES_A_LINE):
         line = data[start : start + HEX_BYTES_A_LINE]
         text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in line)
@@ -153,7 +149,3 @@ def decoded_lines(value: bytes, schemas: Schemas) -> list[str]:
         return ["cannot be decoded:", escaped(datum.detail)]
     text = json.dumps(view_of_datum(datum), indent=2, ensure_ascii=False, default=str)
     return [escaped(line) for line in text.splitlines()]
-
-
-def _optional_bytes(value: bytes | None) -> Any:
-    return None if value is None else view_of_bytes(value)

@@ -11,17 +11,11 @@ from typing import Final, TextIO
 import click
 
 from connector.cli.parameters import MOMENT, RATE, config_of
-from connector.cli.terminal import Progress, err, escaped, has_terminal, show_event
+from connector.cli.terminal import Progress, err, escaped, show_event
 from connector.records.json_view import to_line
 from connector.records.views import view, view_of_time
 from connector.services.rows.files import FileFormat
-from connector.services.rows.load import (
-    LoadOptions,
-    LoadProgress,
-    LoadReport,
-    RejectedRow,
-    load,
-)
+from connector.services.rows.load import LoadOptions, LoadProgress, LoadReport, RejectedRow, load
 from connector.text import counted
 
 REPORT_EVERY_S: Final = 15.0
@@ -139,7 +133,7 @@ class _Shown:
         self.has_read = True
         now = time.monotonic()
         self._bar.show(progress.rows, now)
-        if not has_terminal() and now - self._reported_at > REPORT_EVERY_S:
+        if not self._bar.is_shown and now - self._reported_at > REPORT_EVERY_S:
             self._reported_at = now
             rate = (progress.rows - progress.repeated) / (now - self._started_at)
             err(f"{counted(progress.rows, 'row')}, {rate:,.0f} rows/s")
@@ -159,9 +153,7 @@ class _Shown:
 def _rejections(
     file: Path | None, shown: _Shown, stack: ExitStack
 ) -> Callable[[RejectedRow], None]:
-    """Receives rejected rows. The first one replaces the file of an earlier call. The file has each
-    row before the commit.
-    """
+    """Receives rejected rows. The first one replaces the file of an earlier call."""
     if file is None:
         return shown.rejected
     file.open("a").close()  # an error of the path comes before the load

@@ -41,15 +41,12 @@ def config_of(ctx: click.Context) -> ConnectorConfig:
 
 
 def check_why(why: str | None) -> None:
-    """Refuse an action without a reason."""
     if not (why or "").strip():
         raise click.UsageError("give the reason with --why: it is kept with your name and the time")
 
 
 class Parsed(click.ParamType[_Value]):
-    """A type of arguments. `parse` returns the value of a text, or raises `ValueError` with a
-    message for the user.
-    """
+    """A type of arguments. `parse` raises `ValueError` with a message for the user."""
 
     def __init__(self, name: str, parse: Callable[[str], _Value]) -> None:
         self.name, self._parse = name, parse
@@ -123,7 +120,6 @@ def _rate(text: str) -> float:
 
 
 def _cores(text: str) -> str:
-    """Threads of a local Spark: a number, or `*` for one per processor."""
     if text != "*" and not (re.fullmatch(r"[1-9][0-9]{0,3}", text)):
         raise ValueError(
             f"{text!r} is not a number of threads; write for example 2, or * for one per processor"
@@ -132,9 +128,7 @@ def _cores(text: str) -> str:
 
 
 def _memory(text: str) -> str:
-    """The heap of a local Spark driver, as Spark takes it: a number with `m` or `g`. With less than
-    `_LEAST_HEAP_MB`, Spark does not start.
-    """
+    """The heap of a local Spark driver: a number with `m` or `g`, of at least `_LEAST_HEAP_MB`."""
     size = re.fullmatch(r"([0-9]{1,7})([mMgG])", text)
     megabytes = int(size[1]) * (1024 if size[2] in "gG" else 1) if size else 0
     if megabytes < _LEAST_HEAP_MB:
@@ -146,7 +140,6 @@ def _memory(text: str) -> str:
 
 
 def _bytes(text: str) -> bytes:
-    """Bytes as text, or as base64 after `base64:`."""
     from connector.dead_letters.filter import BASE64, bytes_of_text
 
     try:
@@ -159,7 +152,6 @@ def _bytes(text: str) -> bytes:
 
 
 def _step(text: str) -> Step:
-    """A repair step, as `connector.dead_letters.repair` has them."""
     from connector.dead_letters.repair import Step
 
     return Step.parse(text)
@@ -177,12 +169,10 @@ MEMORY: Final = Parsed("memory", _memory)
 
 
 def json_option(text: str) -> Callable[[Function], Function]:
-    """Adds `--json`."""
     return click.option("--json", "as_json", is_flag=True, help=text)
 
 
 def spark_options(function: Function) -> Function:
-    """Adds `--cores` and `--memory`."""
     cores = "Threads of a local Spark; * means one per processor. Default: as in [spark]."
     memory = "Heap of the Spark driver, such as 2g. Default: as in [spark]."
     function = click.option("--memory", type=MEMORY, help=memory)(function)

@@ -171,7 +171,7 @@ def _view(delta_type: str) -> View:
 
 
 def _map(pairs: list[tuple[str, bytes]]) -> Mapping[str, Any]:
-    return {name: None if cell is None else view_of_bytes(cell) for name, cell in pairs}
+    return {name: view_of_bytes(cell) for name, cell in pairs}
 
 
 _TYPES: Final[Mapping[str, DataType]] = {

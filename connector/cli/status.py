@@ -100,7 +100,6 @@ def _waits_for_ingest(stream: StreamStatus) -> bool:
 
 
 def _facts(stream: StreamStatus) -> Iterator[tuple[str, str]]:
-    """The facts about a stream, as a name and a text."""
     yield from _progress_facts(stream)
     yield from _partition_facts(stream)
     if stream.late:

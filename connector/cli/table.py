@@ -6,12 +6,7 @@ from __future__ import annotations
 
 import click
 
-from connector.cli.parameters import (
-    DURATION_S,
-    config_of,
-    json_option,
-    spark_options,
-)
+from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
 from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
 from connector.config.settings import find_table

@@ -60,7 +60,6 @@ def err(message: str) -> None:
 
 
 def show_event(event: Event) -> None:
-    """Show an event of a service on standard error."""
     err(f"warning: {event.text}" if event.level == "warning" else event.text)
 
 
@@ -85,15 +84,8 @@ def show_error(error: ConnectorError) -> None:
             err(f"{name + ':':<7} {text}")
 
 
-def has_terminal() -> bool:
-    """Whether messages go to a terminal, so that progress is of use."""
-    return sys.stderr.isatty()
-
-
 def console() -> Console:
-    """The console of tables for people: standard output, in the width of the terminal, or in full
-    width without one.
-    """
+    """The console of tables for people, in the width of the terminal if there is one."""
     from rich.console import Console
 
     return Console(
@@ -106,9 +98,7 @@ def console() -> Console:
 
 
 def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
-    """An empty table with these columns, those in `right` flush right. Cells are plain text: escape
-    what comes from outside.
-    """
+    """An empty table; columns in `right` are flush right. Escape what comes from outside."""
     from rich import box
     from rich.table import Table
 
@@ -119,25 +109,22 @@ def table(*columns: str, right: frozenset[str] = frozenset()) -> Table:
 
 
 class Progress:
-    """A count on one line of the terminal, which is replaced at most ten times a second. Without a
-    terminal, it is not shown.
-    """
+    """A count on one line of the terminal, replaced at most ten times a second."""
 
     def __init__(self, noun: str, total: int | None = None) -> None:
         """With a `total`, the line has the time left, too, at the rate since the first count."""
         self._noun, self._total = noun, total
-        self._is_shown = has_terminal()
+        self.is_shown = sys.stderr.isatty()
         self._next = 0.0
         self._first: tuple[int, float] | None = None
 
     def show(self, count: int, now: float) -> None:
         """Show `count`, if it is time. `now` is a monotonic clock's, in seconds."""
-        if self._is_shown and now >= self._next:
+        if self.is_shown and now >= self._next:
             self._next = now + 0.1
             click.echo(f"\r\x1b[K{self.line(count, now)}", err=True, nl=False)
 
     def line(self, count: int, now: float) -> str:
-        """The text that it shows."""
         if self._total is None:
             return f"{count:,} {self._noun}"
         first, began = self._first = self._first or (count, now)
@@ -149,6 +136,5 @@ class Progress:
         return f"{count:,} of {self._total:,} {self._noun}{left}"
 
     def clear(self) -> None:
-        """Remove the line."""
-        if self._is_shown:
+        if self.is_shown:
             click.echo("\r\x1b[K", err=True, nl=False)

@@ -141,9 +141,7 @@ def _trusted(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def _own_certificate(settings: Mapping[str, str], read: Read) -> dict[str, str]:
-    """The certificate that the client shows, and its key. Java gets both as text, because it would
-    need one file that has both.
-    """
+    """The certificate of the client and its key, as text: Java would need one file with both."""
     certificate = _pem(settings, "ssl.certificate", read)
     key = _pem(settings, "ssl.key", read)
     if certificate is None and key is None:

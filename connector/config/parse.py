@@ -33,7 +33,6 @@ from connector.config.settings_reader import (
     Section,
     all_in_one,
     apply_environment,
-    is_plain,
     written,
 )
 from connector.config.spark_settings import SparkConfig, conf_fault
@@ -59,7 +58,7 @@ from connector.tables.keys import (
     key_types,
 )
 from connector.tables.values import TEXT_ONLY, DataType, Encoding
-from connector.text import nearest, one_of
+from connector.text import is_plain, nearest, one_of
 from connector.validation import Limits
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 
@@ -72,9 +71,7 @@ _FAMILY: Final = Form("(?s).+", "the family of the column's cell", "f")
 
 
 def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> ConnectorConfig:
-    """The configuration from a document and an environment. Raises `ConfigError`, which lists every
-    error.
-    """
+    """The configuration. Raises `ConfigError`, which lists every error."""
     faults: list[ConfigError] = []
     root = Section("", apply_environment(document, environment, faults), faults)
     warehouse = _warehouse(root)
@@ -136,9 +133,7 @@ def _kafka(section: Section) -> KafkaConfig:
 
 
 def _passed_on(section: Section, *, dotted: bool = False) -> dict[str, str]:
-    """The settings of a section whose names lowmark does not know. `dotted`: they have dots, which
-    a variable's name cannot have.
-    """
+    """The settings whose names lowmark does not know. `dotted`: the names have dots."""
     settings: dict[str, str] = {}
     for given, value in section.rest():
         name = given.replace("_", ".") if dotted and isinstance(value, FromEnvironment) else given
@@ -180,9 +175,7 @@ def _stream(name: str, section: Section) -> StreamConfig:
 
 
 def _shared_topics(streams: Iterable[StreamConfig]) -> Iterator[ConfigError]:
-    """An error for each stream whose topic another one has (REC-1). Both would publish each dead
-    letter.
-    """
+    """An error for each stream whose topic another one has (REC-1)."""
     owners: dict[str, str] = {}
     for stream in streams:
         if (owner := owners.setdefault(stream.topic, stream.name)) != stream.name:
@@ -197,9 +190,7 @@ def _shared_topics(streams: Iterable[StreamConfig]) -> Iterator[ConfigError]:
 def _table(
     name: str, section: Section, streams: Mapping[str, StreamConfig]
 ) -> TableDefinition | None:
-    """The definition. None: it has an error. `connector.tables.definition` checks it as a whole
-    (TBL-8).
-    """
+    """The definition, checked as a whole (TBL-8). None: it has an error."""
     faults_before = len(section.faults)
     stream = section.text("stream", None, _STREAM)
     if stream and stream not in streams:
@@ -212,14 +203,7 @@ def _table(
     by_hand = {"name": name, "stream": stream, "source": source, "key": (), "columns": ()}
     settings = section.values(TableDefinition, by_hand)
     section.finish()
-    section.faults += setting_faults(
-        name,
-        stream or None,
-        source,
-        settings["max_staleness_s"],
-        settings["apply_every_s"],
-        settings["buckets"],
-    )
+    section.faults += setting_faults(name, stream or None, source, settings["buckets"])
     section.faults += columns_faults(
         name,
         [part or None for part, _ in key.columns],

@@ -16,16 +16,12 @@ from connector.config.settings_reader import Form
 from connector.config.spark_settings import SparkConfig
 from connector.config.storage import StorageConfig, spelled, warehouse_fault
 from connector.errors import argument_invalid, shown_value
-from connector.errors.settings import (
-    stream_not_named,
-    stream_unknown,
-    table_unknown,
-    warehouse_invalid,
-)
+from connector.errors.settings import stream_unknown, table_unknown, warehouse_unusable
 from connector.records.field_types import Between, check_ranges
 from connector.records.model import MAX_INT
 from connector.tables.definition import TableDefinition
-from connector.text import is_secret, nearest, one_of, without_credentials
+from connector.tables.retention import DELETE_RETENTION_S
+from connector.text import nearest, one_of, without_credentials
 from connector.validation import Limits
 
 TOPIC_PATTERN: Final = r"(?!\.{1,2}$)[-_.a-zA-Z0-9]{1,229}"
@@ -80,11 +76,7 @@ class KafkaConfig:
     """
 
     bootstrap_servers: Annotated[str, _SERVERS]
-    settings: Mapping[str, str] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        shown = {name: "***" if is_secret(name) else value for name, value in self.settings.items()}
-        return f"KafkaConfig(bootstrap_servers={self.bootstrap_servers!r}, settings={shown!r})"
+    settings: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +140,7 @@ class StreamConfig:
     name: str
     topic: str
     partitions: tuple[str, ...] = ()
-    delete_retention_s: Annotated[int, _SECOND] = 2 * 86_400
+    delete_retention_s: Annotated[int, _SECOND] = DELETE_RETENTION_S
     changelog_retention_s: Annotated[int, _SECOND] | None = None
     staging_retention_s: Annotated[int, _SECOND] = 7 * 86_400
     file_retention_s: Annotated[int, _MINUTE] = DEFAULT_FILE_RETENTION_S
@@ -169,18 +161,14 @@ class StreamConfig:
 
     @property
     def wait_s(self) -> int | None:
-        """How long tables wait for an incomplete transaction, in seconds. None: they do not wait
-        (ING-2).
-        """
+        """How long tables wait for an incomplete transaction (ING-2). None: they do not wait."""
         if self.incomplete_transactions is IncompleteTransactions.COUNT:
             return None
         return self.stall_after_s if self.incomplete_after_s is None else self.incomplete_after_s
 
     @property
     def buffer_s(self) -> int:
-        """The seconds that are added to the bound that is recommended for a table, rounded up
-        (JOB-4).
-        """
+        """The seconds added to the recommended bound of a table, rounded up (JOB-4)."""
         return math.ceil(2 * self.trigger_s) if self.bound_buffer_s is None else self.bound_buffer_s
 
     @property
@@ -211,7 +199,8 @@ class ConnectorConfig:
 
     def __post_init__(self) -> None:
         if allowed := warehouse_fault(self.warehouse):
-            raise warehouse_invalid(shown_value(without_credentials(self.warehouse)), allowed)
+            shown = shown_value(without_credentials(self.warehouse))
+            raise warehouse_unusable(shown, f"allowed: {allowed}")
         # With another spelling, Spark would use other settings and other checks.
         object.__setattr__(self, "warehouse", spelled(self.warehouse))
 
@@ -227,7 +216,7 @@ def find_stream(config: ConnectorConfig, name: str | None) -> StreamConfig:
     if name is None:
         if len(config.streams) == 1:
             return next(iter(config.streams.values()))
-        raise stream_not_named(len(config.streams), one_of(config.streams))
+        raise stream_unknown(None, one_of(config.streams), "Name one of them")
     if not isinstance(name, str):
         raise argument_invalid("stream", name, "the name or topic of a stream")
     by_topic = {stream.topic: stream for stream in config.streams.values()}

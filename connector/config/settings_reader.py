@@ -39,7 +39,7 @@ from connector.errors.settings import (
 )
 from connector.records.field_types import Between
 from connector.records.model import MAX_INT
-from connector.text import is_secret, is_utf_8, nearest, one_of, without_credentials
+from connector.text import is_plain, is_secret, nearest, one_of, without_credentials
 
 ENVIRONMENT_PREFIX: Final = "CONNECTOR__"
 
@@ -81,7 +81,6 @@ class Form(NamedTuple):
     example: str = ""
 
     def remedy(self, key: str) -> str:
-        """The text to write."""
         return f'write {key} = "{self.example}"' if self.example else "put the value in quotes"
 
 
@@ -89,9 +88,7 @@ _TEXT: Final = Form()
 
 
 class Setting(NamedTuple):
-    """A setting, as a field declares it. `kind` is its type, without None. A text without a
-    default is required.
-    """
+    """A setting of a field. `kind` is its type, without None. A text needs a value or a default."""
 
     field: str
     kind: Any
@@ -101,7 +98,6 @@ class Setting(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name in the document."""
         return self.field.removesuffix("_s")
 
 
@@ -115,7 +111,6 @@ class NotAllowedError(Exception):
 
 
 def settings_of(declared: type) -> Iterator[Setting]:
-    """The settings that the fields of a dataclass declare."""
     hints = get_type_hints(declared, include_extras=True)
     for field in fields(declared):
         hint = hints[field.name]
@@ -129,11 +124,6 @@ def settings_of(declared: type) -> Iterator[Setting]:
             next((mark for mark in marks if isinstance(mark, Between)), Between()),
             next((mark for mark in marks if isinstance(mark, Form)), _TEXT),
         )
-
-
-def is_plain(text: str, *, with_nul: bool = False) -> bool:
-    """Whether a text has neither lone surrogates nor NUL characters."""
-    return is_utf_8(text) and (with_nul or "\0" not in text)
 
 
 def written(value: object) -> str:
@@ -246,14 +236,12 @@ def _flag(value: object, setting: Setting) -> bool:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    """A list of different texts that are not empty. In an environment variable, they are separated
-    by commas.
-    """
+    """A list of different texts. In an environment variable, they are separated by commas."""
     if isinstance(value, FromEnvironment):
         value = [item.strip() for item in value.split(",")]
     if (
         isinstance(value, list)
-        and all(isinstance(item, str) and item and is_utf_8(item) for item in value)
+        and all(isinstance(item, str) and item and is_plain(item, with_nul=True) for item in value)
         and len(set(value)) == len(value)
     ):
         return tuple(value)
@@ -261,9 +249,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 class Section:
-    """One table of the document. `path` is its name from the root. All sections of a document share
-    `faults`.
-    """
+    """One table of the document. All sections of a document share `faults`."""
 
     def __init__(
         self,
@@ -292,16 +278,12 @@ class Section:
         self.faults.append(setting_invalid(self._full(key), shown, allowed, remedy))
 
     def missing(self, key: str, allowed: str, remedy: str) -> None:
-        """Collect an error of a setting that is required. A section that is missing is an error of
-        its own.
-        """
+        """Collect an error of a required setting, unless its whole section is missing."""
         if self.is_given:
             self.faults.append(setting_missing(self._full(key), allowed, remedy))
 
     def read(self, declared: type[_T], **given: object) -> _T:
-        """An instance of a dataclass whose fields are settings of this section, but those that are
-        given.
-        """
+        """An instance of a dataclass. Its fields, but those given, are settings of this section."""
         return declared(**self.values(declared, given), **given)
 
     def values(self, declared: type, given: Mapping[str, object]) -> dict[str, Any]:
@@ -407,9 +389,7 @@ class Section:
         return Section(self._full(key), value, self.faults, is_given=is_given)
 
     def named(self, key: str, pattern: str) -> Iterator[tuple[str, Section]]:
-        """The sections below `key`, with their names. Names must match `pattern` and differ in more
-        than case.
-        """
+        """The sections below `key`. Names must match `pattern` and differ in more than case."""
         section = self.section(key)
         names: dict[str, str] = {}
         remedy = "rename it: it is also the name of a folder"
@@ -444,9 +424,7 @@ class Section:
                 yield from _flat(key, value)
 
     def raw(self, key: str) -> object:
-        """The value as it was given, or None, for a setting with its own form. The name is known
-        from then on.
-        """
+        """The value as it was given, or None. The name is known from then on."""
         return self._content[key] if self.has(key) else None
 
     def finish(self) -> None:
@@ -465,7 +443,6 @@ class Section:
 
 
 def all_in_one(faults: Sequence[ConfigError]) -> ConfigError:
-    """One error with the texts of all errors."""
     if len(faults) == 1:
         return faults[0]
     listed = "\n".join(f"  - {fault}" for fault in faults)

@@ -11,7 +11,6 @@ from connector.config.settings_reader import Form
 from connector.config.storage import is_local
 from connector.errors.settings import warehouse_not_shared
 from connector.records.field_types import Between, check_ranges
-from connector.text import is_secret
 
 LOCAL_MASTER: Final = "local[*]"
 MAX_PARALLEL_APPLIES: Final = 32
@@ -69,7 +68,7 @@ class SparkConfig:
     - `max_parallel_applies`: how many tables are applied at the same time. None: by the cores
       (SCL-5).
     - `extra_jars`: jars on the class path of driver and executors, beside those of lowmark.
-    - `conf`: any other setting of Spark. Values of secrets are not shown.
+    - `conf`: any other setting of Spark.
     """
 
     master: Annotated[str, _MASTER] = LOCAL_MASTER
@@ -78,18 +77,13 @@ class SparkConfig:
     executor_cores: Annotated[int, Between(1, 1024)] | None = None
     max_parallel_applies: Annotated[int, Between(1, MAX_PARALLEL_APPLIES)] | None = None
     extra_jars: tuple[str, ...] = ()
-    conf: Mapping[str, str] = field(default_factory=dict)
+    conf: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    def __repr__(self) -> str:
-        shown = {name: "***" if is_secret(name) else value for name, value in self.conf.items()}
-        return f"SparkConfig(master={self.master!r}, conf={shown!r})"
-
     @property
     def is_local(self) -> bool:
-        """Whether Spark runs in one process of this machine."""
         return is_local_master(self.master)
 
     def settings(self) -> dict[str, str]:
@@ -109,9 +103,7 @@ def is_local_master(master: str) -> bool:
 
 
 def conf_fault(name: str, value: str) -> tuple[str, str]:
-    """The form that a wrong setting in `conf` should have, and the remedy. Both are empty if it is
-    right.
-    """
+    """The form that a wrong setting should have, and the remedy. Both are empty if it is right."""
     if not re.fullmatch(r"spark\.[^\s=]+", name):
         return "a setting of Spark, which begins with spark.", "correct its name"
     if name in _KEYS:

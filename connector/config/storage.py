@@ -79,7 +79,6 @@ class StorageConfig:
 
     @property
     def is_path_style(self) -> bool:
-        """Whether the bucket is in the path of a URL."""
         return bool(self.endpoint) if self.path_style is None else self.path_style
 
     @property

@@ -89,23 +89,17 @@ class DeadLetter:
 
     @property
     def id(self) -> Shown[str]:
-        """The id. It is the same for the same record, even if the dead letter is published several
-        times (DLQ-1).
-        """
+        """The id: the same for each dead letter of the same record (DLQ-1)."""
         return letter_id(self.position, self.table)
 
 
 def letter_id(position: Position, table: str | None = None) -> str:
-    """Return the id `<topic id>-<Kafka partition>-<offset>`. A table letter has also `-<table>`
-    (DLQ-1).
-    """
+    """Return `<topic id>-<Kafka partition>-<offset>`, of a table letter with `-<table>` (DLQ-1)."""
     return f"{position.topic_id}{_id_tail(position.kafka_partition, position.offset, table)}"
 
 
 def dead_letter_topic(topic: str, group: str | None = None) -> str:
-    """Return the name of the dead-letter topic of a change topic (DLQ-1), or of a group of its
-    readers (SUB-4).
-    """
+    """Return the dead-letter topic of a change topic (DLQ-1), or of a group of readers (SUB-4)."""
     return f"{topic}.dead-letters" + ("" if group is None else f".group.{group}")
 
 
@@ -128,9 +122,7 @@ def change_topic(topic: str) -> str:
 
 
 def check_group(group: str) -> str:
-    """Return a group that may have dead letters (SUB-4). Raises `ConfigError` if its topics cannot
-    have its name.
-    """
+    """Return a group that may have dead letters (SUB-4). Raises `ConfigError` if it may not."""
     # The topics of a group "a.ledger" would be those of the group "a".
     if (
         isinstance(group, str)
@@ -298,7 +290,6 @@ def from_record(
 
 
 def _block_start(headers: Headers) -> int | None:
-    """Return the index of the first header of the block, or None."""
     for index in range(len(headers) - 1, -1, -1):
         if headers[index][0] == _TOPIC:
             return index
@@ -358,9 +349,7 @@ def _number(text: str, at_most: int) -> int:
 
 
 def _any_time(text: str) -> int:
-    """Read a record timestamp that a client may have written: any long, in milliseconds. Raises
-    ValueError as `_number`.
-    """
+    """Read a record timestamp: any long, in milliseconds. Raises ValueError as `_number`."""
     number = _number(text.removeprefix("-"), (MAX_LONG + 1) * 1000)
     return -number if text.startswith("-") else number
 

@@ -48,9 +48,7 @@ class LetterFilter:
     ingest_batch: int | None = None
 
     def matches(self, letter: DeadLetter, status: LetterStatus, schemas: Schemas) -> bool:
-        """Return whether the dead letter meets all conditions. `schemas` are used only if the
-        filter has a table.
-        """
+        """Return whether a letter meets all conditions. `schemas` are used for `table` only."""
         position = letter.position
         return (
             (not self.ids or letter.id in self.ids)
@@ -69,9 +67,7 @@ class LetterFilter:
 
     @property
     def has_conditions(self) -> bool:
-        """Whether there is any condition besides the state. Without one, the filter selects all
-        dead letters.
-        """
+        """Whether there is any condition besides the state."""
         return any(
             getattr(self, name.name) != name.default
             for name in fields(self)
@@ -109,17 +105,13 @@ class LetterFilter:
 
 
 def text_of_bytes(data: bytes) -> str:
-    """Return bytes in the form of an option: printable UTF-8 as text, other bytes as `base64:` and
-    their base 64.
-    """
+    """Return printable UTF-8 as text, other bytes as `base64:` and their base 64."""
     view = view_of_bytes(data)
     return view if isinstance(view, str) else f"{BASE64}{view['base64']}"
 
 
 def bytes_of_text(text: str) -> bytes:
-    """The inverse of `text_of_bytes`. Raises ValueError if the text after `base64:` is not base
-    64.
-    """
+    """The inverse of `text_of_bytes`. Raises ValueError if it is not base 64."""
     return (
         base64.b64decode(text.removeprefix(BASE64), validate=True)
         if text.startswith(BASE64)
@@ -149,16 +141,12 @@ GROUPINGS: Final[Mapping[str, Callable[[DeadLetter, LetterStatus, Schemas], str]
     "day": lambda letter, status, schemas: str(view_of_time(letter.first_failed_at))[:10],
     "attempt": lambda letter, status, schemas: str(status.attempt),
 }
-"""The properties for counting, and the text of each. A key is shortened to 64 bytes. A day is in
-UTC.
-"""
+"""The properties for counting. A key is shortened to 64 bytes. A day is in UTC."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Dead letters with equal properties: their number, the first and the last failure (µs), and
-    two ids.
-    """
+    """The number of dead letters, the first and the last failure (µs), and two ids."""
 
     letters: int = 0
     oldest: int = 0
@@ -166,7 +154,6 @@ class Group:
     examples: list[str] = field(default_factory=list)
 
     def add(self, letter: DeadLetter) -> None:
-        """Count one dead letter."""
         self.oldest = min(self.oldest or letter.first_failed_at, letter.first_failed_at)
         self.newest = max(self.newest, letter.first_failed_at)
         self.letters += 1

@@ -38,9 +38,7 @@ from connector.text import truncate_utf8
 from connector.validation import size_of
 
 MAX_ENTRIES: Final = 100
-"""The maximum number of entries in a history. The oldest ones are dropped, so that a history always
-fits into a record.
-"""
+"""The maximum number of entries in a history, so that it fits into a record."""
 
 
 class Action(StrEnum):
@@ -80,9 +78,7 @@ ALLOWED: Final[Mapping[Action, frozenset[LetterState]]] = {
 
 @dataclass(frozen=True, slots=True)
 class RepairNote:
-    """How a record was repaired before a replay: the given steps, and the SHA-256 before and after
-    (DLQ-12).
-    """
+    """How a record was repaired: the steps, and the SHA-256 before and after (DLQ-12)."""
 
     steps: tuple[str, ...]
     before: str
@@ -134,14 +130,11 @@ class LetterStatus:
     attempts_since_reopen: int
 
     def allows(self, action: Action) -> bool:
-        """Return whether the action is allowed in this state."""
         return self.state in ALLOWED[action]
 
 
 class Sent(NamedTuple):
-    """The end offsets `ends` of the replays in the Kafka partitions of the change topic with the id
-    `topic_id`.
-    """
+    """The end offsets of the replays in the change topic with the id `topic_id`."""
 
     topic_id: str = ""
     ends: Mapping[int, int] = {}
@@ -165,19 +158,12 @@ class Totals:
 
 
 class Outgoing(NamedTuple):
-    """A record that is sent again. A `kafka_partition` of None means: the current Kafka partition
-    of its key.
-    """
+    """A record to send again. `kafka_partition` None: the current one of its key."""
 
     key: bytes
     value: bytes | None
     headers: Headers
     kafka_partition: int | None = None
-
-    @property
-    def size(self) -> int:
-        """The number of bytes of its contents."""
-        return size_of(self.key, self.value, self.headers)
 
 
 class LedgerWrite(NamedTuple):
@@ -189,8 +175,7 @@ class LedgerWrite(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of bytes of the record's contents."""
-        return 0 if self.record is None else self.record.size
+        return 0 if self.record is None else size_of(*self.record[:3])
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +212,7 @@ NO_EXTERNAL: Final = ExternalDeadLetters()
 
 
 class Ledger:
-    """The histories of the dead letters of one topic. Each takes some hundred bytes. `open_since`
-    and `sent` are as in `Totals`.
-    """
+    """The histories of the dead letters of one topic. `open_since`, `sent`: as in `Totals`."""
 
     def __init__(self) -> None:
         self._histories: dict[str, tuple[LedgerEntry, ...]] = {}
@@ -237,17 +220,11 @@ class Ledger:
         self.open_since: int | None = None
         self.sent = NONE_SENT
 
-    def __len__(self) -> int:
-        return len(self._histories)
-
     def history(self, letter_id: str) -> tuple[LedgerEntry, ...]:
-        """Return the history of a dead letter, oldest entry first. It is empty if there were no
-        actions.
-        """
+        """Return the history of a dead letter, oldest entry first. Empty: no actions."""
         return self._histories.get(letter_id, ())
 
     def set_history(self, letter_id: str, history: tuple[LedgerEntry, ...]) -> None:
-        """Set the history of a dead letter."""
         assert history, letter_id
         is_closed = int(_is_closed(history)) - int(_is_closed(self.history(letter_id)))
         self._histories[letter_id] = history
@@ -313,12 +290,6 @@ class Ledger:
             if _STATES[history[-1].action] is state
         )
 
-    def states(self) -> Counter[LetterState]:
-        """Count the dead letters with a history by state. A dead letter without a history is
-        open.
-        """
-        return Counter(_STATES[history[-1].action] for history in self._histories.values())
-
 
 def _is_closed(history: tuple[LedgerEntry, ...]) -> bool:
     return bool(history) and _STATES[history[-1].action] not in OPEN_STATES
@@ -378,9 +349,7 @@ def totals_to_json(totals: Totals) -> bytes:
 
 
 def totals_from_json(value: bytes) -> Totals:
-    """The inverse of `totals_to_json`. Unknown members are ignored. Raises ValueError for values
-    that it does not write.
-    """
+    """The inverse of `totals_to_json`. Raises ValueError for values that it does not write."""
     try:
         stored = from_text(_Totals, value.decode())
         closed = {(topic_id, table): count for topic_id, table, count in stored.closed}
@@ -398,9 +367,7 @@ def history_to_json(history: tuple[LedgerEntry, ...]) -> bytes:
 
 
 def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
-    """The inverse of `history_to_json`. Unknown members are ignored. Raises ValueError for values
-    that it does not write.
-    """
+    """The inverse of `history_to_json`. Raises ValueError for values that it does not write."""
     try:
         return tuple(
             LedgerEntry(
@@ -422,9 +389,7 @@ def history_from_json(value: bytes) -> tuple[LedgerEntry, ...]:
 
 
 def _time(microseconds: int) -> int:
-    """The time of a third-party dead letter is the record timestamp: any 64-bit number of
-    milliseconds. msgspec has no limits of more than 64 bits.
-    """
+    """A time, of a third-party letter any long in milliseconds. msgspec has no such limits."""
     if -(MAX_LONG + 1) * 1000 <= microseconds <= MAX_LONG * 1000:
         return microseconds
     raise ValueError("a time has more than 64 bits of milliseconds")

@@ -20,6 +20,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
@@ -27,17 +28,11 @@ from connector.dead_letters.ledger import RepairNote
 from connector.errors import JsonViewError
 from connector.records import codec
 from connector.records.codec import Schemas
-from connector.records.json_view import (
-    entry_fields,
-    from_json,
-    read_value,
-    to_line,
-    view_of_datum,
-)
+from connector.records.json_view import entry_fields, from_json, read_value, to_line, view_of_datum
 from connector.records.model import CONTROL_KEY, Rule
 from connector.records.rejection import Headers, Rejection
 from connector.records.views import Json, view_of_bytes
-from connector.text import is_utf_8
+from connector.text import is_plain
 
 
 class StepText(NamedTuple):
@@ -84,20 +79,10 @@ class Content:
     headers: Headers
 
     def digest(self) -> str:
-        """Return SHA-256 in hex of key, value and headers with their lengths. Different contents
-        have different input.
-        """
-        parts = [
-            self.key,
-            self.value,
-            *(
-                part
-                for name, value in self.headers
-                for part in (name.encode("utf-8", "surrogatepass"), value)
-            ),
-        ]
+        """Return SHA-256 in hex of key, value and headers, each with its length."""
+        names = ((name.encode("utf-8", "surrogatepass"), value) for name, value in self.headers)
         digest = hashlib.sha256()
-        for part in parts:
+        for part in (self.key, self.value, *chain.from_iterable(names)):
             digest.update(b"-" if part is None else b"%d:" % len(part) + part)
         return digest.hexdigest()
 
@@ -133,7 +118,7 @@ class Step:
     @classmethod
     def parse(cls, text: str) -> Step:
         """Parse a step, for example `unset key`. Raises ValueError with the mistake in the text."""
-        if not is_utf_8(text):
+        if not is_plain(text, with_nul=True):
             raise ValueError(
                 f"{text[:80]!r} is not UTF-8. If a key or a header value is not text, write it as"
                 ' {"base64": "…"}'
@@ -157,14 +142,11 @@ class Step:
 
 
 def content_of(letter: DeadLetter) -> Content:
-    """Return the rejected content, unchanged."""
     return Content(letter.key, letter.value, letter.headers)
 
 
 def repair(content: Content, steps: Sequence[Step], schemas: Schemas) -> Content | Unrepairable:
-    """Return the content after all steps, or why a step does not fit. Never raises. `schemas` are
-    used for decoding.
-    """
+    """Return the content after all steps, or why a step does not fit. Never raises."""
     for step in steps:
         try:
             content = _after(content, step, schemas)
@@ -184,9 +166,13 @@ def note(steps: Sequence[Step], before: Content, after: Content) -> RepairNote |
 def view(content: Content, schemas: Schemas) -> Json:
     """Return the view of a letter, with the parts that this module's docstring names."""
     record = _record_view(content, schemas)
-    last = {"value": _view(content.value)} if isinstance(record, Rejection) else {"record": record}
-    headers = [{"name": name, "value": _view(value)} for name, value in content.headers]
-    return {"key": _view(content.key), "headers": headers, **last}
+    last = (
+        {"value": view_of_bytes(content.value)}
+        if isinstance(record, Rejection)
+        else {"record": record}
+    )
+    headers = [{"name": name, "value": view_of_bytes(value)} for name, value in content.headers]
+    return {"key": view_of_bytes(content.key), "headers": headers, **last}
 
 
 def edited(
@@ -295,7 +281,6 @@ def _changed(content: Content, step: Step, schemas: Schemas) -> Any:
 
 
 def _encoded(document: Any) -> bytes:
-    """The framed value of a JSON view of a record."""
     parsed = from_json(json.dumps(document))
     if parsed.kafka_partitions is None:
         raise _MisfitError(
@@ -346,10 +331,6 @@ def _headers(value: object) -> Headers:
     return tuple((header.name, header.value) for header in headers)
 
 
-def _view(value: bytes | None) -> Any:
-    return None if value is None else view_of_bytes(value)
-
-
 def _parsed_schema(argument: str) -> tuple[str, int]:
     parts = _SCHEMA.fullmatch(argument)
     if parts is None or (parts[1].isdigit() and int(parts[1]) >= 2**31):
@@ -363,7 +344,6 @@ def _parsed_schema(argument: str) -> tuple[str, int]:
 
 
 def _parsed_path(argument: str) -> tuple[Path, str]:
-    """The path at the start of an argument, and the rest of it."""
     text, at, path = f".{argument}", 0, list[str | int]()
     while segment := _SEGMENT.match(text, at):
         name, index, quoted = segment.groups()

@@ -51,7 +51,7 @@ from connector.records.model import DataChange
 from connector.records.rejection import Headers, Reason, Rejection
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
-from connector.text import is_header_name
+from connector.text import is_plain
 from connector.validation import KafkaRecord, size_of
 
 MAX_ATTEMPTS: Final = 3
@@ -59,9 +59,7 @@ MAX_ATTEMPTS: Final = 3
 """
 
 RECORD_OVERHEAD_BYTES: Final = 128
-"""A batch of one record: batch header, lengths, offsets and sequence numbers, rounded up. Each
-header has an overhead, too.
-"""
+"""A batch of one record, rounded up. Each header has an overhead, too."""
 HEADER_OVERHEAD_BYTES: Final = 10
 
 ALREADY_REPLAYED: Final = "it is already replayed"
@@ -125,16 +123,13 @@ class Decision:
 
 @dataclass(slots=True)
 class Tally:
-    """The number of dead letters by decision, and of the refused ones by their short reason.
-    `too_late` are the refused ones whose change is too late.
-    """
+    """The number of letters by decision, and of the refused ones by their short reason."""
 
     verdicts: Counter[Verdict] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
     too_late: int = 0
 
     def add(self, decision: Decision) -> None:
-        """Count one dead letter."""
         self.verdicts[decision.verdict] += 1
         if decision.verdict is Verdict.REFUSE:
             self.refused[decision.why.partition(":")[0]] += 1
@@ -239,7 +234,7 @@ def _why_not_sent(
         letter.position.topic != target.topic and target.group is None
     ) or letter.position.kafka_partition >= target.kafka_partitions:
         return f"it is a control record: {target.topic} does not have its Kafka partition"
-    if names := [name for name, _ in content.headers if not is_header_name(name)]:
+    if names := [name for name, _ in content.headers if not is_plain(name)]:
         return f"it has a header that no client can write: {names[0]!r}"
     if (size := _size_on_wire(content)) > target.max_message_bytes:
         return (
@@ -305,9 +300,7 @@ def ledger_write(decision: Decision, *, at: int, by: str, why: str, selection: s
 
 @dataclass(slots=True)
 class Remaining:
-    """The number of dead letters that an action has read, and the oldest first failure of those
-    that are open or parked after it (µs).
-    """
+    """The letters that were read, and the oldest failure of those left open or parked (µs)."""
 
     read: int = 0
     since: int | None = None

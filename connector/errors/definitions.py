@@ -5,21 +5,12 @@ from __future__ import annotations
 from connector.errors import ConfigError, TableError
 
 
-def column_name_reserved(what: str, name: str) -> ConfigError:
-    return ConfigError(
-        "COLUMN_NAME_INVALID",
-        f"A {what} has the name {name}",
-        "Names that begin with _ are reserved",
-        "Choose another name",
-    )
-
-
 def column_name_invalid(what: str, name: str) -> ConfigError:
     return ConfigError(
         "COLUMN_NAME_INVALID",
         f"A {what} has the name {name!r}",
-        "A column name has at most 300 ASCII characters. The first one is a letter, and the others"
-        " are letters, digits or _",
+        "A column name has at most 300 ASCII characters. The first one is a letter, because names"
+        " that begin with _ are reserved. The others are letters, digits or _",
         "Choose another name",
     )
 
@@ -33,30 +24,12 @@ def column_name_repeated(what: str, name: str, other: str) -> ConfigError:
     )
 
 
-def column_family_invalid(column: str, family: str) -> ConfigError:
+def source_name_invalid(what: str, given: str, allowed: str) -> ConfigError:
     return ConfigError(
         "SOURCE_NAME_INVALID",
-        f"Column {column} has the family {family!r}",
-        "A family has 1 to 64 of the characters - _ . a-z A-Z 0-9",
-        "Use the name that the family has in the source",
-    )
-
-
-def column_qualifier_invalid(column: str, size: int, limit: int) -> ConfigError:
-    return ConfigError(
-        "SOURCE_NAME_INVALID",
-        f"Column {column} has a qualifier of {size} bytes",
-        f"A qualifier has at most {limit} bytes",
-        "Use the name that the qualifier has in the source",
-    )
-
-
-def source_table_invalid(table: str, source: str) -> ConfigError:
-    return ConfigError(
-        "SOURCE_NAME_INVALID",
-        f"tables.{table}.source is {source!r}",
-        "A source table has a name of 1 to 128 of the characters - _ . a-z A-Z 0-9",
-        "Use the name that the change records have",
+        f"{what} is {given}",
+        f"It must have {allowed}",
+        "Use the name that it has in the source",
     )
 
 

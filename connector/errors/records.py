@@ -15,24 +15,10 @@ def line_refused(number: int, problem: str, delivered: str) -> ConnectorError:
     )
 
 
-def file_unreadable(path: str, cause: str) -> ConnectorError:
-    return ConnectorError(
-        "FILE_UNREADABLE",
-        f"{path} cannot be read",
-        cause,
-        "Check that it is a file, and that you can read it",
-        path=path,
-    )
-
-
-def file_format_unknown(path: str, endings: str, formats: str) -> ConnectorError:
-    return ConnectorError(
-        "FILE_UNREADABLE",
-        f"The format of {path} is not known",
-        f"Its name does not end with one of {endings}",
-        f"Name the format: one of {formats}",
-        path=path,
-    )
+def file_unreadable(
+    path: str, cause: str, remedy: str = "Check that it is a file, and that you can read it"
+) -> ConnectorError:
+    return ConnectorError("FILE_UNREADABLE", f"{path} cannot be read", cause, remedy, path=path)
 
 
 def file_malformed(path: str, location: str, cause: str) -> ConnectorError:
@@ -126,29 +112,5 @@ def json_invalid(cause: str) -> JsonViewError:
     )
 
 
-def field_repeated(name: str) -> JsonViewError:
-    return JsonViewError("FIELD_INVALID", f'"{name}" occurs twice in one object', field=name)
-
-
-def record_kind_invalid(kinds: str, field: str) -> JsonViewError:
-    return JsonViewError("FIELD_INVALID", f"A record has exactly one of {kinds}", field=field)
-
-
-def field_missing(field: str) -> JsonViewError:
-    return JsonViewError("FIELD_INVALID", f"{field} is missing", field=field)
-
-
-def field_unknown(field: str, owner: str, remedy: str) -> JsonViewError:
-    return JsonViewError(
-        "FIELD_INVALID", f"{field} is not a field of {owner}", "", remedy, field=field
-    )
-
-
-def field_invalid(field: str, value: str, allowed: str) -> JsonViewError:
-    return JsonViewError(
-        "FIELD_INVALID", f"{field or 'The line'} is {value}, but must be {allowed}", field=field
-    )
-
-
-def change_invalid(field: str, problem: str) -> JsonViewError:
-    return JsonViewError("FIELD_INVALID", problem, field=field)
+def field_invalid(field: str, problem: str, remedy: str = "") -> JsonViewError:
+    return JsonViewError("FIELD_INVALID", problem, "", remedy, field=field)

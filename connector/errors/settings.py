@@ -85,19 +85,10 @@ def name_invalid(what: str, name: str, allowed: str) -> ConfigError:
     )
 
 
-def stream_not_named(count: int, streams: str) -> ConfigError:
+def stream_unknown(stream: str | None, streams: str, remedy: str) -> ConfigError:
     return ConfigError(
         "STREAM_UNKNOWN",
-        "No stream is named",
-        f"The configuration has {count} streams: {streams}",
-        "Name one of them",
-    )
-
-
-def stream_unknown(stream: str, streams: str, remedy: str) -> ConfigError:
-    return ConfigError(
-        "STREAM_UNKNOWN",
-        f'There is no stream "{stream}"',
+        "No stream is named" if stream is None else f'There is no stream "{stream}"',
         f"The configuration has {streams}",
         remedy,
         stream=stream,
@@ -114,12 +105,13 @@ def table_unknown(table: str, tables: str, remedy: str) -> ConfigError:
     )
 
 
-def warehouse_invalid(warehouse: str, allowed: str) -> ConfigError:
+def warehouse_unusable(warehouse: str, cause: str) -> ConfigError:
     return ConfigError(
         "WAREHOUSE_UNUSABLE",
-        f"The warehouse is {warehouse}",
-        f"allowed: {allowed}",
-        "Set warehouse to such a path. A relative one begins in the folder of the configuration"
+        f"The warehouse {warehouse} cannot be used",
+        cause,
+        "Set warehouse to a folder to which this user can write or that can be created, or to a URI"
+        " such as s3a://bucket/prefix. A relative path begins in the folder of the configuration"
         " file",
         path=warehouse,
     )
@@ -149,59 +141,12 @@ def config_missing(file: str) -> ConfigError:
 def config_unreadable(file: str, cause: str) -> ConfigError:
     return ConfigError(
         "CONFIG_UNREADABLE",
-        f"{file} cannot be read",
+        f"{file} cannot be read as a TOML document of settings",
         cause,
-        "Check that this user can read the file, and that it is UTF-8 text",
+        "Check that this user can read the file, and that it is UTF-8 text. Text needs quotes, the"
+        " name of a section needs brackets, a number has at most 19 digits, and no setting has more"
+        " than four levels",
         file=file,
-    )
-
-
-def config_not_toml(file: str, cause: str) -> ConfigError:
-    return ConfigError(
-        "CONFIG_UNREADABLE",
-        f"{file} is not a TOML document of settings",
-        cause,
-        "Correct the file: text needs quotes, the name of a section needs brackets, a number has at"
-        " most 19 digits, and no setting has more than four levels",
-        file=file,
-    )
-
-
-def warehouse_unusable(warehouse: str, cause: str) -> ConfigError:
-    return ConfigError(
-        "WAREHOUSE_UNUSABLE",
-        f"The warehouse {warehouse} is not a folder that can be used",
-        cause,
-        "Set warehouse to a folder to which this user can write, or to a path where one can be"
-        " created",
-        path=warehouse,
-    )
-
-
-def extra_jar_missing(jar: str) -> ConfigError:
-    return ConfigError(
-        "SETTING_INVALID",
-        f"spark.extra_jars has {jar}",
-        "There is no such file",
-        "Correct the path, or remove it",
-    )
-
-
-def record_limit_above_topic(setting: str, limit: int, topic: str, allowed: int) -> ConfigError:
-    return ConfigError(
-        "SETTING_INVALID",
-        f"{setting} is {limit}",
-        f"It must not be above the limit of the topic: max.message.bytes of {topic} is {allowed}",
-        f"Write max_record_bytes = {allowed}, or raise max.message.bytes of the topic",
-    )
-
-
-def no_streams() -> ConfigError:
-    return ConfigError(
-        "SETTING_MISSING",
-        "No stream is configured",
-        "",
-        'Add a section such as [streams.orders] with topic = "orders"',
     )
 
 
@@ -215,22 +160,12 @@ def stream_partition_unknown(stream: str, name: str, cause: str, remedy: str) ->
     )
 
 
-def transaction_unknown(stream: str, transaction: str, remedy: str) -> ConfigError:
+def transaction_unknown(stream: str, transaction: str, cause: str, remedy: str) -> ConfigError:
     return ConfigError(
         "TRANSACTION_UNKNOWN",
-        f'Stream {stream} has no incomplete transaction "{transaction}"',
-        "It is complete, or its id or its commit timestamp is another one",
+        f'Stream {stream} has no such incomplete transaction "{transaction}"',
+        cause,
         remedy,
-        stream=stream,
-    )
-
-
-def transaction_ambiguous(stream: str, transaction: str, times: str) -> ConfigError:
-    return ConfigError(
-        "TRANSACTION_UNKNOWN",
-        f'Stream {stream} has several incomplete transactions "{transaction}"',
-        f"They are of these times: {times}",
-        "Name the commit timestamp of one of them, too",
         stream=stream,
     )
 

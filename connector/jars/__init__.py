@@ -17,6 +17,6 @@ The files in the folder are:
 
 from __future__ import annotations
 
-from connector.jars.store import JarStore, Lock, LockedJar, fetch, find_java, read_lock
+from connector.jars.store import JarStore, Lock, fetch, find_java
 
-__all__ = ["JarStore", "Lock", "LockedJar", "fetch", "find_java", "read_lock"]
+__all__ = ["JarStore", "Lock", "fetch", "find_java"]

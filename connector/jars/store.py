@@ -32,9 +32,7 @@ OnProgress = Callable[[str], None]
 """Gets a line of progress."""
 
 OWN_JAR: Final = "lowmark.jar"
-"""What the Java files beside this one compile to. It is part of the package, because a machine that
-runs Spark may have no Java compiler.
-"""
+"""What the Java files beside this one compile to. A machine with Spark may have no compiler."""
 OLDEST_JAVA: Final = 17
 """The oldest version that Kafka 4 and Spark 4 support."""
 
@@ -76,13 +74,7 @@ class LockedJar:
 
 
 def lock_text(lock: Lock) -> str:
-    """The lock file in the package."""
     return resources.files("connector.jars").joinpath(f"{lock}.lock").read_text("ascii")
-
-
-def read_lock(lock: Lock) -> tuple[LockedJar, ...]:
-    """The jars of a lock, in the order of its lines."""
-    return parse_lock(lock_text(lock))
 
 
 def parse_lock(text: str) -> tuple[LockedJar, ...]:
@@ -105,9 +97,7 @@ def parse_lock(text: str) -> tuple[LockedJar, ...]:
 
 @dataclass(frozen=True, slots=True)
 class JarStore:
-    """The folder with the jars, and how they are downloaded. `environment` is used to find Java,
-    and is that of Ivy's process.
-    """
+    """The folder with the jars. `environment` finds Java, and is that of Ivy's process."""
 
     folder: Path
     environment: Mapping[str, str] = field(repr=False)
@@ -115,13 +105,11 @@ class JarStore:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> JarStore:
-        """The user's cache folder (`XDG_CACHE_HOME`, else `~/.cache`), and the mirror that
-        `CONNECTOR_IVY_SETTINGS` names, if any.
-        """
+        """The user's cache folder, and the mirror of `CONNECTOR_IVY_SETTINGS`, if any."""
         home = Path(environment.get("HOME") or Path.home())
         cache = environment.get("XDG_CACHE_HOME", "")
         settings = environment.get(IVY_SETTINGS_VARIABLE, "")
-        # The XDG rules on_progress that a relative path is not valid and must be ignored.
+        # The XDG rules say that a relative path is not valid and must be ignored.
         folder = (
             (Path(cache) if Path(cache).is_absolute() else home / ".cache") / "lowmark" / "jars"
         )
@@ -283,9 +271,7 @@ def _ivy_module(jars: Sequence[LockedJar]) -> str:
 
 @contextmanager
 def _only_one(folder: Path, on_progress: OnProgress) -> Iterator[None]:
-    """Hold the lock of the folder. The system releases it when the process ends, also after a
-    crash.
-    """
+    """Hold the lock of the folder, which a crash releases, too."""
     with (folder / ".lock").open("a") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -26,7 +26,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from connector.errors import argument_invalid
 from connector.kafka import client
-from connector.text import is_header_name, is_utf_8
+from connector.text import is_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,8 +61,8 @@ def headers_of(headers: Headers) -> HeaderList:
     """Return the headers of a Kafka record. Raises `ConfigError` if the client cannot send one."""
     pairs = list(headers)
     for name, value in pairs:
-        is_text = isinstance(value, str) and is_utf_8(value)
-        if not is_header_name(name) or not (is_text or value is None or isinstance(value, bytes)):
+        is_text = isinstance(value, str) and is_plain(value, with_nul=True)
+        if not is_plain(name) or not (is_text or value is None or isinstance(value, bytes)):
             allowed = "pairs of a name without NUL characters and lone surrogates, and bytes"
             raise argument_invalid("headers", (name, value), allowed)
     return pairs

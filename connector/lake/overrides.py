@@ -17,14 +17,14 @@ from connector.lake.small_tables import append_next, quoted, select
 from connector.state.damage import reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
+    APPLY_EVERY,
+    MAX_STALENESS,
+    NO_OVERRIDES,
     ClosePartition,
-    PaceOverride,
-    StalenessOverride,
-    bounds_at,
+    Override,
     check_requests,
     metadata_with,
-    metadata_without_overrides,
-    paces_in,
+    seconds_at,
 )
 from connector.stored import from_stored, to_stored
 from connector.write_streams.releases import ReleaseRows
@@ -52,7 +52,7 @@ _COLUMNS_OF: Final = {
 }
 _SETTINGS: Final = {
     **dict.fromkeys(("table", "made_by"), "string"),
-    **dict.fromkeys(("max_staleness_s", "apply_every_s", "made_at"), "int64"),
+    **dict.fromkeys((MAX_STALENESS, APPLY_EVERY, "made_at"), "int64"),
 }
 
 
@@ -71,26 +71,30 @@ class Overrides:
         self._warehouse, self._settings = warehouse, paths.overrides(warehouse)
 
     def bounds(self) -> dict[str, int]:
-        """The staleness overrides in seconds, by table."""
-        return bounds_at(self._settings, self._newest(self._settings))
+        """The staleness overrides in seconds, by table. They have priority over the
+        configuration.
+        """
+        return seconds_at(self._settings, self._newest(self._settings), MAX_STALENESS)
 
     def paces(self) -> dict[str, int]:
-        """The overrides of the time between two applies in seconds, by table (JOB-2)."""
-        metadata = self._newest(self._settings)
-        check_requests(self._settings, metadata, "max_staleness_s")
-        with reading(self._settings):
-            return paces_in(metadata)
+        """The overrides of the time between two applies in seconds, by table. They have priority
+        over the configuration (JOB-2).
+        """
+        return seconds_at(self._settings, self._newest(self._settings), APPLY_EVERY)
 
-    def set(self, override: StalenessOverride | PaceOverride) -> None:
+    def set(self, override: Override) -> None:
         """Store an override, or return to the value of the configuration."""
-        row = to_stored(override)
+        row = {
+            "table": override.table,
+            override.setting: override.seconds,
+            "made_at": override.made_at,
+            "made_by": override.made_by,
+        }
 
         def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-            check_requests(self._settings, metadata, "max_staleness_s")
-            with reading(self._settings):
-                return row, metadata_with(override, metadata)
+            return row, metadata_with(self._settings, override, metadata)
 
-        append_next(self._settings, _SETTINGS, following, empty=metadata_without_overrides())
+        append_next(self._settings, _SETTINGS, following, empty=NO_OVERRIDES)
 
     def requests(self, type_: type[_Request], stream: str, *, above: int) -> list[_Request]:
         """The requests of a stream of one kind with numbers greater than `above`, in order."""
@@ -128,4 +132,4 @@ def _newest_number(path: str, metadata: Mapping[str, Any] | None) -> int:
     """The number of the last request at `path`. 0: there was none."""
     check_requests(path, metadata, "number")
     with reading(path):
-        return 0 if metadata is None else from_stored(int, metadata["number"])
+        return from_stored(int, (metadata or {"number": 0})["number"])

@@ -1,7 +1,8 @@
-"""The canonical state of some rows of a table, without a JVM (DLQ-9, DLQ-10, DLQ-13): of the row in
-the table, its tombstones, and the ingested changes that are not applied yet.
+"""The canonical state of some rows of a table, without a JVM (DLQ-9, DLQ-10, DLQ-13).
 
-Decisions 0005 and 0013 define how a state is stored.
+A state is computed from the row in the table, its tombstones, and the ingested changes that are not
+applied yet. It is canonical (`connector.tables.row`). Decisions 0005 and 0013 define how
+a state is stored: registers by column and by family, and a residual for everything else.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, join
-from connector.tables.row import canonical, read_change, state_of
+from connector.tables.row import RowReader, read_change, state_of
 from connector.tables.stored_definition import from_properties
 from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
@@ -124,7 +125,7 @@ class RowStates:
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
         plain = [_plain(column.type, value) for column, value in zip(columns, values, strict=False)]
-        return canonical(self.definition, StateForm(self.definition).read(stored, plain))
+        return RowReader(self.definition).canonical(StateForm(self.definition).read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes. Those of changes that are applied add nothing."""

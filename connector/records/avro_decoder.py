@@ -33,14 +33,10 @@ MAX_LENGTH_BYTES: Final = 16 * 1024 * 1024
 MAX_ITEMS: Final = 1_000_000
 
 Datum = Any
-"""A value of a schema in Python: dict, list, str, bytes, int, float, bool or None. An enum is its
-symbol.
-"""
+"""A dict, list, str, bytes, int, float, bool or None. An enum is its symbol."""
 
 Reader = Callable[[bytes, int], tuple[Datum, int]]
-"""`reader(data, start)` returns the datum at `start`, and the offset of its end. Raises
-`DamagedError`.
-"""
+"""Returns the datum at `start`, and the offset of its end. Raises `DamagedError`."""
 
 PRIMITIVES: Final = frozenset(
     {"null", "boolean", "int", "long", "float", "double", "bytes", "string"}
@@ -176,9 +172,7 @@ def refusing_reader(what: str) -> Reader:
 
 
 def scaled_reader(reader: Reader, factor: int) -> Reader:
-    """Return a reader that multiplies a number. A product that is not a long becomes the last
-    multiple that is one.
-    """
+    """Return a reader that multiplies a number, up to the last multiple that is a long."""
     most = (2**63 - 1) // factor
 
     def read(data: bytes, start: int) -> tuple[int, int]:

@@ -34,9 +34,7 @@ from connector.records.avro_decoder import (
 )
 
 MAX_SCHEMA_NODES: Final = 1_000
-"""A ChangeRecord has about 80 types, if each use is counted. This limit bounds the work that a
-writer schema can cause.
-"""
+"""A ChangeRecord has about 80 types. The limit bounds the work that a schema can cause."""
 
 MAX_SCHEMA_DEPTH: Final = 64
 _NAMED: Final = ("record", "error", "enum", "fixed")
@@ -243,7 +241,6 @@ def compile_plan(writer: Datum, reader: Datum) -> Plan:
 
 
 def _names(schema: Datum) -> dict[str, Datum]:
-    """Return every named type of a parsed schema, by its full name."""
     named: dict[str, Datum] = {}
     waiting = [schema]
     while waiting:
@@ -274,9 +271,7 @@ class _Compiler:
         self.unknown_fields: set[str] = set()
         self.path: list[str] = []
         self.factors: dict[str, dict[str, int | None]] = {}
-        """For each field, the factor of each of its logical types (empty: none). None: it cannot be
-        converted.
-        """
+        """By field, the factor of each logical type (empty: none). None: no conversion."""
         self.nodes = 0
         self.depth = 0
 
@@ -363,9 +358,7 @@ class _Compiler:
     def _branch(
         self, writer: Datum, reader: Datum | None, logical_types: tuple[str, ...]
     ) -> Reader:
-        """Compile a branch of a union. A branch that does not fit is an error only when a record
-        uses it.
-        """
+        """Compile a branch. One that does not fit is an error only when a record uses it."""
         try:
             return self.resolving(writer, reader, logical_types)
         except _RefusedSchemaError:
@@ -461,9 +454,7 @@ class _Compiler:
 
 
 def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
-    """Resolve names and wrappers: return a primitive name, a list, or the dict of a complex
-    type.
-    """
+    """Resolve names and wrappers to a primitive name, a list, or a complex type."""
     while True:
         if isinstance(schema, str) and schema not in PRIMITIVES:
             if schema not in names:
@@ -476,9 +467,7 @@ def _plain(schema: Datum, names: Mapping[str, Datum]) -> Datum:
 
 
 def _logical_types(schema: Datum, names: Mapping[str, Datum]) -> Iterator[str]:
-    """Yield the logical types of a type, also of wrappers around it and of the type that it
-    names.
-    """
+    """Yield the logical types of a type, of its wrappers and of the type that it names."""
     schema = names.get(schema, schema) if isinstance(schema, str) else schema
     while isinstance(schema, dict):
         if schema.get("logicalType") is not None:
@@ -490,9 +479,7 @@ _is_name = re.compile(r"[^\W\d]\w*").fullmatch
 
 
 def _check_legal(writer: Datum) -> None:
-    """Refuse a schema that Avro forbids but fastavro accepts. Avro for Java refuses the whole
-    schema.
-    """
+    """Refuse a schema that Avro for Java refuses as a whole, but fastavro accepts."""
     if isinstance(writer, str):
         return
     names = [_last_part(writer["name"])] if "name" in writer else []
@@ -556,8 +543,6 @@ def _default(schema: Datum, default: Datum) -> Datum:
 
 
 def _translated(symbols: list[str], reader: Datum) -> list[str | None]:
-    """Return the reader's symbol for each symbol of the writer. It is `None` if the reader has
-    neither the symbol nor a default.
-    """
+    """Return the reader's symbol for each of the writer, or its default, or None."""
     names = frozenset(reader["symbols"])
     return [symbol if symbol in names else reader.get("default") for symbol in symbols]

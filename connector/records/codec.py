@@ -74,9 +74,7 @@ _PARSED: Final = parse_schema(json.loads(SCHEMA))
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """A record, and the number of Kafka partitions that its producer used when it wrote the record
-    (REC-24).
-    """
+    """A record, and the number of Kafka partitions that its producer used (REC-24)."""
 
     record: Record
     kafka_partitions: int
@@ -176,18 +174,14 @@ def _body_start(value: bytes) -> int:
 
 
 def names_other_schema(value: bytes, schemas: Schemas) -> bool:
-    """Return whether the framing of a value names a schema that can be read, and whose bodies
-    differ from those of the newest schema.
-    """
+    """Return whether a value names a readable schema with other bodies than the newest one."""
     schema = schemas.writer(value)
     plan = plan_of(schema) if isinstance(schema, str) else None
     return isinstance(plan, Plan) and not plan.is_ours
 
 
 def encode(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record, without framing. Raises `InvalidChangeError` if a value
-    does not have the type of its field.
-    """
+    """Return the Avro body of a record. Raises `InvalidChangeError` if a type is wrong."""
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
     try:
         return encode_body(record, kafka_partitions)
@@ -197,7 +191,6 @@ def encode(record: Record, kafka_partitions: int) -> bytes:
 
 
 def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:
-    """Encode a record and put the framing before it."""
     return frame(encode(record, kafka_partitions), schema_id)
 
 
@@ -301,9 +294,7 @@ def plan_of(schema: str) -> Plan | str:
 
 
 def with_references(schema: str, referenced: Iterable[str]) -> str:
-    """Return the text of a schema with the types of the schemas that it refers to. If it cannot be
-    used, it is returned unchanged.
-    """
+    """Return a schema with the types that it refers to, or unchanged if it cannot be used."""
     try:
         others = [json.loads(text) for text in referenced]
         return json.dumps(avro_plan.parse_schema(json.loads(schema), others))

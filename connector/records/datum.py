@@ -122,9 +122,7 @@ def release_of(stream_partition: str, release: Datum) -> Release:
 
 
 def child_partitions_of(stream_partition: str, ended: Datum) -> ChildPartitions:
-    """Return the child-partitions record with these fields. Raises `InvalidChangeError` if they
-    break a rule.
-    """
+    """Return the record with these fields. Raises `InvalidChangeError` if they break a rule."""
     children = tuple(
         ChildPartition(
             child["token"],

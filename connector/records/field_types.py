@@ -135,9 +135,7 @@ def _words(hint: Any) -> str:
 
 
 def check_text(field: str, text: str) -> None:
-    """Refuse lone surrogates: UTF-8 cannot encode them. Python uses them for file names that are
-    not text.
-    """
+    """Refuse lone surrogates, which Python uses for file names that are not text."""
     if not text.isascii():
         try:
             text.encode()

@@ -33,22 +33,13 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from datetime import datetime
-from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from types import NoneType
 from typing import Any, Final, NoReturn, get_args, get_origin
 
 from connector.errors import InvalidChangeError
-from connector.errors.records import (
-    change_invalid,
-    field_invalid,
-    field_missing,
-    field_repeated,
-    field_unknown,
-    json_invalid,
-    record_kind_invalid,
-)
+from connector.errors.records import field_invalid, json_invalid
 from connector.records.model import (
     MAX_INT,
     ChangeType,
@@ -74,6 +65,7 @@ from connector.records.views import (
     view_of_bytes,
     view_of_time,
 )
+from connector.text import nearest
 
 _encode: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _BRANCHES: Final[Mapping[str, type[Record]]] = {
@@ -104,15 +96,10 @@ _Read = Callable[[Any, str], Any]
 
 @dataclass(frozen=True, slots=True)
 class JsonRecord:
-    """The record of a line. `kafka_partitions` is `None` if the line does not have it. Then
-    `publish` sets it.
-    """
+    """The record of a line. `kafka_partitions` None: `publish` sets the number of the topic."""
 
     record: Record
     kafka_partitions: int | None
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def to_json(record: Record, kafka_partitions: int | None) -> str:
@@ -130,9 +117,7 @@ def to_json(record: Record, kafka_partitions: int | None) -> str:
 
 
 def to_line(view: Json) -> str:
-    """Write any view as one line of JSON, without a line end. The line has printable characters
-    only.
-    """
+    """Write any view as one line of printable JSON, without a line end."""
     line = _encode(view)
     return (
         line
@@ -147,9 +132,7 @@ def view_of_entry(entry: Entry) -> Json:
 
 
 def entry_fields(kind: str) -> tuple[str, ...]:
-    """Return the fields of this kind of entry in the view. For an unknown kind, return the fields
-    of all kinds.
-    """
+    """Return the fields of a kind of entry in the view; for an unknown kind, of all kinds."""
     return _ENTRY_FIELDS.get(kind, _ANY_ENTRY_FIELDS)
 
 
@@ -171,9 +154,6 @@ def view_of_datum(datum: Any, name: str = "") -> Any:
     return view_of_time(datum) if name in _TIMES and isinstance(datum, int) and datum else datum
 
 
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────
-
-
 def from_json(line: str) -> JsonRecord:
     """Read the record of a line of JSON. Raises `JsonViewError` with the field."""
     try:
@@ -185,7 +165,7 @@ def from_json(line: str) -> JsonRecord:
     if len(branches) != 1:
         given = f"This one has {' and '.join(branches) or 'none of them'}"
         field = branches[1] if branches else "data_change"
-        raise record_kind_invalid(f"{', '.join(_BRANCHES)}. {given}", field)
+        raise field_invalid(field, f"A record has exactly one of {', '.join(_BRANCHES)}. {given}")
     stream_partition = _field(document, "", "stream_partition", _read_text)
     kafka_partitions = _field(document, "", "kafka_partitions", _read_positive_int, None)
     (branch,) = branches
@@ -198,9 +178,7 @@ def from_json(line: str) -> JsonRecord:
 
 
 def read_value(class_: Any, value: object, path: str) -> Any:
-    """Read a value of a type of the model, of a dataclass, or of a tuple of these. Raises
-    `JsonViewError` with the path.
-    """
+    """Read a value of the model, a dataclass or a tuple. Raises `JsonViewError` with the path."""
     return _reader(class_)(value, path)
 
 
@@ -260,7 +238,7 @@ def _field(values: Json, path: str, name: str, read: _Read, default: object = MI
     if values.get(name) is not None:
         return read(values[name], at)
     if default is MISSING:
-        raise field_missing(at)
+        raise field_invalid(at, f"{at} is missing")
     return default
 
 
@@ -270,20 +248,19 @@ def _build(class_: type, path: str, arguments: Mapping[str, object]) -> Any:
     except InvalidChangeError as error:
         name = error.field.partition(",")[0]
         if name == "stream_partition":  # the only argument outside of the branch
-            raise change_invalid(name, str(error)) from error
-        raise change_invalid(_path(path, name), f"In {path}: {error}") from error
+            raise field_invalid(name, str(error)) from error
+        raise field_invalid(_path(path, name), f"In {path}: {error}") from error
 
 
 def _check_names(value: Any, path: str, fields: Iterable[str], owner: str) -> None:
-    """Refuse a value that is not an object, and an unknown field."""
     if not isinstance(value, dict):
         _refuse(path, value, "an object")
     fields = tuple(fields)
     for name in value:
         if name not in fields:
-            near = get_close_matches(name, fields, n=1)
-            remedy = f"Did you mean {near[0]}?" if near else f"The fields are: {', '.join(fields)}"
-            raise field_unknown(_path(path, name), owner, remedy)
+            remedy = nearest(name, fields) or f"The fields are: {', '.join(fields)}"
+            at = _path(path, name)
+            raise field_invalid(at, f"{at} is not a field of {owner}", remedy)
 
 
 def _path(path: str, name: str) -> str:
@@ -298,14 +275,16 @@ def _refuse(path: str, value: object, wanted: str) -> NoReturn:
         shown += piece
         if len(shown) > 80:
             break
-    raise field_invalid(path, shown if len(shown) <= 80 else f"{shown[:77]}...", wanted)
+    shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
+    raise field_invalid(path, f"{path or 'The line'} is {shown}, but must be {wanted}")
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> Json:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
-        raise field_repeated(next(name for name in names if names.count(name) > 1))
+        name = next(name for name in names if names.count(name) > 1)
+        raise field_invalid(name, f'"{name}" occurs twice in one object')
     return fields
 
 

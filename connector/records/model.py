@@ -128,9 +128,7 @@ class Rule(StrEnum):
     ROW_IMAGE = "ROW_IMAGE", 'what the entries do, with `row_images = "reject"`', "mod_type"
 
     def broken(self, value: object, field: str = "", limit: str = "") -> InvalidChangeError:
-        """Return the error for a value that breaks the rule, in this field and beyond this limit of
-        the rule.
-        """
+        """Return the error for a value of this field that breaks the rule, or this limit of it."""
         return InvalidChangeError(self, field or self.field, limit or self.limit, value)
 
 
@@ -152,16 +150,12 @@ class ModType(StrEnum):
     DELETE = "DELETE"
 
     def contradicts(self, *, sets_cells: bool) -> bool:
-        """Return whether it is not what the entries do, by whether one of them sets a cell
-        (ING-7).
-        """
+        """Return whether the entries do something else (ING-7)."""
         return self is not ModType.UPDATE and sets_cells == (self is ModType.DELETE)
 
 
 class _Checked:
-    """A dataclass whose constructor checks limits. A value of another type that makes the check
-    fail is reported with its field.
-    """
+    """Checks limits in its constructor, and names the field of a value of a wrong type."""
 
     __slots__ = ()
 
@@ -234,9 +228,7 @@ class DeleteCells(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class DeleteFamily(_Checked):
-    """Delete all cells of one family. To delete a row, send one for each family with data
-    (REC-6).
-    """
+    """Delete all cells of one family. To delete a row, send one for each family (REC-6)."""
 
     family: str
 
@@ -326,9 +318,7 @@ class RowImage(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class WriteStreamOffset(_Checked):
-    """The write stream of a row, as `session/name`, and the number of the row there, from 0
-    (WRS-1).
-    """
+    """The write stream of a row, `session/name`, and the offset of the row there (WRS-1)."""
 
     stream: str
     offset: int
@@ -542,9 +532,7 @@ def time_of(record: Record) -> int:
 
 
 def kafka_key(record: Record) -> bytes:
-    """Return the Kafka key of a record: the row key of a change, or `CONTROL_KEY` (REC-1,
-    REC-3).
-    """
+    """Return the Kafka key of a record: the row key, or `CONTROL_KEY` (REC-1, REC-3)."""
     return record.row_key if isinstance(record, DataChange) else CONTROL_KEY
 
 

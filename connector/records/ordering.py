@@ -20,12 +20,11 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from connector.errors import InvalidChangeError
-from connector.records.model import SEQUENCE_NUMBER_PATTERN, DataChange
+from connector.records.model import DataChange
 
 SECTIONS: Final = 4
 SECTION_MAX: Final = 2**64 - 1
 
-_is_sequence_number = re.compile(SEQUENCE_NUMBER_PATTERN).fullmatch
 _is_position = re.compile(
     r"(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)"
 ).fullmatch
@@ -57,45 +56,25 @@ class OrderPosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> OrderPosition:
-        """The inverse of `str()`. Raises `ValueError` for any other text, for example
-        `07/0/1/0`.
-        """
+        """The inverse of `str()`. Raises `ValueError` for any other text, as `07/0/1/0`."""
         match = _is_position(text)
         if match is None:
             raise ValueError(f"{text!r} is no order position such as 7/0/123/0")
         return cls(*(int(part) for part in match.groups()))
 
-
-class SequenceNumber(NamedTuple):
-    """A change sequence number: four unsigned 64-bit sections, compared from left to right
-    (REC-10).
-
-    Missing sections are 0.
-    """
-
-    first: int
-    second: int = 0
-    third: int = 0
-    fourth: int = 0
-
     @classmethod
-    def parse(cls, text: str) -> SequenceNumber:
-        """Parse 1 to 4 sections of 1 to 16 hexadecimal digits, separated by `/`.
-
-        Raises `InvalidChangeError` for any other text.
+    def of_letter(cls, text: str) -> OrderPosition:
+        """The inverse of `str()`. For any other text, as another program may write it, the position
+        after all others: ingest will place the change of the letter there.
         """
-        if not _is_sequence_number(text):
-            limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
-            raise InvalidChangeError(
-                "INVALID_SEQUENCE_NUMBER", "change_sequence_number", limit, text
-            )
-        return cls(*(int(section, 16) for section in text.split("/")))
+        try:
+            return cls.parse(text)
+        except ValueError:
+            return cls(2**62, 0, 0)
 
 
 class ChangeOrder(NamedTuple):
-    """The place of one entry in the order of a table. Of two different entries, one is always
-    greater.
-    """
+    """The place of one entry in the order of a table. No two entries have the same."""
 
     rank: tuple[int, ...]
     position: OrderPosition
@@ -133,7 +112,13 @@ def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
     assert change.change_sequence_number is not None, (
         "a change without a sequence number is a dead letter, not an entry"
     )
-    return tuple(SequenceNumber.parse(change.change_sequence_number))
+    return sections_of(change.change_sequence_number)
+
+
+def sections_of(number: str) -> tuple[int, ...]:
+    """Return the four sections of a valid number. Missing ones are 0 (REC-10)."""
+    sections = [int(section, 16) for section in number.split("/")]
+    return (*sections, *[0] * (SECTIONS - len(sections)))
 
 
 def sequence_number(*parts: int | datetime) -> str:

@@ -86,8 +86,10 @@ def view(value: Any, *, omits_defaults: bool = False) -> Json:
     return shown
 
 
-def view_of_bytes(value: bytes) -> str | Json:
-    """Return text if the bytes are printable UTF-8. Otherwise return `{"base64": "…"}`."""
+def view_of_bytes(value: bytes | None) -> Any:
+    """Return text if the bytes are printable UTF-8, otherwise `{"base64": "…"}`; None for None."""
+    if value is None:
+        return None
     try:
         text = value.decode()
     except UnicodeDecodeError:
@@ -96,9 +98,7 @@ def view_of_bytes(value: bytes) -> str | Json:
 
 
 def view_of_time(timestamp: int) -> str | int:
-    """Return ISO 8601 in UTC with six decimals for the years 1970 to 9999. Otherwise return the
-    microseconds.
-    """
+    """Return ISO 8601 in UTC for the years 1970 to 9999, otherwise the microseconds."""
     if timestamp < 0:
         return timestamp
     try:
@@ -125,7 +125,6 @@ def marks_of(hint: Any) -> tuple[Any, tuple[Any, ...]]:
 
 @cache
 def _object(class_: type, omits_defaults: bool) -> _Write:
-    """Return the function that shows the objects of a class."""
     defaults = (
         {field.name: field.default for field in fields(class_)} if is_dataclass(class_) else {}
     )
@@ -165,7 +164,6 @@ def _shown_properties(class_: type) -> dict[str, Any]:
 
 
 def _value(hint: Any, omits_defaults: bool) -> _Write:
-    """Return the function that shows values with this annotation."""
     kind, marks = marks_of(hint)
     listed = next((mark for mark in marks if isinstance(mark, Listed)), None)
     if Mark.TIME in marks:

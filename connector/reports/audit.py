@@ -17,7 +17,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, NamedTuple
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.errors import ConnectorError
@@ -25,10 +25,7 @@ from connector.errors.changelog import audit_failed
 from connector.records.rejection import Headers
 from connector.records.views import AsList, Hidden, Listed, Named, Shown, Viewed
 from connector.state.incomplete_transactions import IncompleteTransaction
-from connector.text import as_header_name, counted, summarize_names
-
-EXAMPLES: Final = 3
-"""The maximum number of examples in a message."""
+from connector.text import FEW, as_header_name, counted, summarize_names
 
 
 class Range(NamedTuple):
@@ -79,13 +76,11 @@ def without(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
 
 
 def common(ranges: Iterable[Range], others: Iterable[Range]) -> Ranges:
-    """Return the offsets that are in both."""
     union = union_ranges(ranges)
     return without(union, without(union, others))
 
 
 def count(ranges: Iterable[Range]) -> int:
-    """Return the number of offsets."""
     return sum(stop - start for start, stop in ranges)
 
 
@@ -128,7 +123,6 @@ class PartitionAudit:
     unexpected: Ranges = ()
 
     def logged(self, runs: Iterable[Run]) -> PartitionAudit:
-        """Add the rows of further batches."""
         rows, present, twice = _counted(runs)
         return replace(
             self,
@@ -197,7 +191,6 @@ class WriteStreamAudit:
     is_whole: Hidden[bool] = True
 
     def logged(self, runs: Iterable[Run]) -> WriteStreamAudit:
-        """Add the rows of further batches."""
         rows, present, twice = _counted(runs)
         return replace(
             self,
@@ -242,9 +235,7 @@ class StreamAudit(Viewed):
     faulty_tables: Mapping[str, str] = field(default_factory=dict)
 
     def counted(self, name: str) -> int:
-        """Return the sum of a field over all Kafka partitions. Ranges count as their number of
-        offsets.
-        """
+        """Return the sum of a field, or of the offsets of its ranges, over all Kafka partitions."""
         values = [getattr(partition, name) for partition in self.partitions.values()]
         return sum(value if isinstance(value, int) else count(value) for value in values)
 
@@ -302,22 +293,17 @@ class StreamAudit(Viewed):
             return ""
         examples = [
             f"{number}/{start}" + (f" to {stop - 1}" if stop - start > 1 else "")
-            for number, (start, stop) in ranges[:EXAMPLES]
+            for number, (start, stop) in ranges[:FEW]
         ]
-        return (
-            f"{_are(self.counted(name), 'offset')} {fault} (Kafka partition/offset"
-            f" {_listed(examples, len(ranges))})"
-        )
+        offsets = counted(self.counted(name), "offset is", "offsets are")
+        return f"{offsets} {fault} (Kafka partition/offset {_listed(examples, len(ranges))})"
 
 
 def _letters(ids: Sequence[str], fault: str) -> str:
     if not ids:
         return ""
-    return f"{_are(len(ids), 'dead letter')} {fault} ({_listed(ids[:EXAMPLES], len(ids))})"
-
-
-def _are(number: int, noun: str) -> str:
-    return f"1 {noun} is" if number == 1 else f"{number:,} {noun}s are"
+    letters = counted(len(ids), "dead letter is", "dead letters are")
+    return f"{letters} {fault} ({_listed(ids[:FEW], len(ids))})"
 
 
 def _listed(examples: Sequence[str], total: int) -> str:

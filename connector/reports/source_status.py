@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from connector.records.views import view_of_bytes, view_of_time
+from connector.dead_letters.filter import text_of_bytes
+from connector.records.views import view_of_time
 from connector.state.source_checks import Ignored, SourceChecks, TwoProducers
 from connector.text import FEW, counted, duration, summarize_names
 
@@ -81,21 +82,16 @@ def hints_of_checks(checks: SourceChecks, now: int) -> Iterator[str]:
     if example is not None:
         yield (
             f"{placement.misplaced:,} of {placement.sampled:,} changes in samples are not in the"
-            f" Kafka partition of their key, for example {_key(example.key)} in Kafka"
+            f" Kafka partition of their key, for example {text_of_bytes(example.key)} in Kafka"
             f" partition {example.kafka_partition} at offset {example.offset}, not in"
             f" {example.right_partition}: a producer has another partitioner. Set it to murmur2,"
             " as Java's clients have it, over the number of Kafka partitions that the record names"
         )
 
 
-def _key(key: bytes) -> str:
-    shown = view_of_bytes(key)
-    return shown if isinstance(shown, str) else f"base64:{shown['base64']}"
-
-
 def _two(name: str, two: TwoProducers, now: int) -> str:
     ago = duration(max(0, now - two.last_at) / 1_000_000)
-    batches = "1 batch" if two.batches == 1 else f"{two.batches:,} batches"
+    batches = counted(two.batches, "batch", "batches")
     return f"{name} in Kafka partition {two.kafka_partition}, in {batches}, the last one {ago} ago"
 
 

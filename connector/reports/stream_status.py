@@ -12,11 +12,7 @@ from connector.config.settings import StreamConfig
 from connector.dead_letters.ledger import ExternalDeadLetters, Totals
 from connector.records.views import Flat, Hidden, Named, Shown, Time, Viewed, view_of_time
 from connector.reports.source_status import hints_of_checks
-from connector.reports.write_stream_status import (
-    NONE_RELEASED,
-    ReleaseReport,
-    release_report,
-)
+from connector.reports.write_stream_status import NONE_RELEASED, ReleaseReport, release_report
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.jobs import Job, failed_maintenance
 from connector.state.source_checks import NOTHING_FOUND, SourceChecks

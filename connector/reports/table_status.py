@@ -8,13 +8,7 @@ from typing import Final
 
 from connector.records.views import Flat, Hidden, Shown, Time, Viewed
 from connector.reports.stream_status import NONE_OPEN, OpenLetters
-from connector.state.jobs import (
-    Job,
-    failed_maintenance,
-    keeps_bound,
-    p95_s,
-    recommended_bound_s,
-)
+from connector.state.jobs import Job, failed_maintenance, keeps_bound, p95_s, recommended_bound_s
 from connector.state.pace import APPLY_EVERY_S
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
@@ -24,9 +18,7 @@ from connector.watermarks.freshness import is_fresh
 from connector.watermarks.frontier import Stall
 
 HEARTBEATS_US: Final = 15_000_000
-"""Producers send a heartbeat each second by default, and a batch brings it. If changes wait so
-long, a hint says so.
-"""
+"""If changes wait so long for a heartbeat, a hint says so. Producers send one each second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +81,7 @@ class TableStatus(Viewed):
 
     @property
     def age_s(self) -> Shown[float | None]:
-        """The age of the table in seconds, on the clock of arrival in Kafka (TBL-16). None:
-        unknown.
-        """
+        """The age in seconds, on the clock of arrival in Kafka (TBL-16). None: unknown."""
         return None if self.as_of is None else (self.now - self.as_of) / 1_000_000
 
     @property
@@ -157,11 +147,8 @@ class TableStatus(Viewed):
         if self.is_waiting and self.lagging_partition is not None:
             yield text_of_waiting(self.waiting_changes, self.lagging_partition.stream_partition)
         if self.blocked_rows:
-            rows = "row waits" if self.blocked_rows == 1 else "rows wait"
-            yield (
-                f"{self.blocked_rows:,} {rows} for dead letters: repair and replay the dead"
-                " letters, or discard them"
-            )
+            rows = counted(self.blocked_rows, "row waits", "rows wait")
+            yield f"{rows} for dead letters: repair and replay the dead letters, or discard them"
         if self.dead_letters.count:
             letters = counted(self.dead_letters.count, "dead letter")
             yield (
@@ -176,15 +163,13 @@ class TableStatus(Viewed):
 
 
 def is_at_low_watermark(table: TableState, progress: Progress) -> bool:
-    """Return whether only a heartbeat brings the table further. Otherwise its next apply does, or
-    it waits for an incomplete transaction (ING-2).
-    """
+    """Return whether only a heartbeat brings the table further, not its next apply (ING-2)."""
     return (table.apply_watermark or 0) >= (progress.low_watermark or 0)
 
 
 def text_of_waiting(changes: int, stream_partition: str) -> str:
     """Changes wait for the low watermark: of which stream partition, and the remedy."""
-    wait = "1 change waits" if changes == 1 else f"{changes:,} changes wait"
+    wait = counted(changes, "change waits", "changes wait")
     return (
         f"{wait} for a heartbeat of stream partition {stream_partition}: call producer.reached in"
         " the producer, or send a heartbeat, or close the stream partition"
@@ -193,9 +178,7 @@ def text_of_waiting(changes: int, stream_partition: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TablePace:
-    """The bound and the pace of a table that are in force. `buffer_s` is added to the recommended
-    bound (JOB-4).
-    """
+    """The bound and the pace in force. `buffer_s` is added to the recommended bound (JOB-4)."""
 
     max_staleness_s: int | None = None
     apply_every_s: float = APPLY_EVERY_S

@@ -63,7 +63,6 @@ class ReleaseStatus(Viewed):
 
 
 def release_status(release: OpenRelease) -> ReleaseStatus:
-    """Return the status of a release that is not complete."""
     return ReleaseStatus(
         release.commit_timestamp,
         release.stream_partition,
@@ -160,9 +159,7 @@ def _released_rows(staged: StagedStream | None) -> int:
 def dead_sessions(
     catalog: Catalog, frontier: Frontier, now: int, stall_after: int
 ) -> list[SessionStatus]:
-    """Return the sessions whose stream partitions are stalled, those first that stalled first
-    (WRS-10). `stall_after` is in microseconds.
-    """
+    """Return the stalled sessions, the longest first (WRS-10). `stall_after` is in microseconds."""
     stalls = {stall.stream_partition: stall for stall in frontier.stalls(now, stall_after)}
     sessions = []
     for name, entry in sorted(catalog.sessions.items()):
@@ -221,17 +218,15 @@ class ReleaseReport(Viewed):
             withheld = [release for release in self.releases if release.withheld is reason]
             if withheld:
                 first = withheld[0]
-                noun = "release is" if len(withheld) == 1 else "releases are"
                 hints.append(
-                    f"{len(withheld):,} {noun} withheld, that of {named(first)}{_age(first, now)}:"
+                    f"{counted(len(withheld), 'release is', 'releases are')} withheld, that of"
+                    f" {named(first)}{_age(first, now)}:"
                     f" {first.problem}; {first.remedy}"
                 )
         return hints
 
     def facts(self, now: int) -> Iterable[tuple[str, str]]:
-        """Yield lines about write streams for people: a name and a text. There are none if the
-        stream has no staged rows and no releases.
-        """
+        """Yield lines about staged rows and releases for people: a name and a text."""
         if not (self.staged_rows or self.released_rows or self.unreleased or self.releases):
             return
         counts = f"{counted(self.staged_rows, 'staged row')} ingested"

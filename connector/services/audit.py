@@ -91,9 +91,7 @@ def audit_stream(
     now: Callable[[], int],
     on_rows: OnRows = lambda rows: None,
 ) -> StreamAudit:
-    """Audit a stream. Results are stored as soon as they are known. `now` is the time in
-    microseconds.
-    """
+    """Audit a stream, and store each result at once. `now` is in microseconds."""
     partitions = {
         number: PartitionAudit(logged.begin.get(number, 0), end)
         for number, end in logged.end.items()
@@ -161,9 +159,7 @@ def _letters(logged: Logged, audit_log: AuditLog, kafka: KafkaSide, now: int) ->
 def _followed(
     letters: Iterable[tuple[DeadLetter, Position]], reached: dict[int, Position], settled_batch: int
 ) -> Iterator[DeadLetter]:
-    """The letters, while `reached` follows in each Kafka partition, up to the first letter that a
-    later audit needs.
-    """
+    """The letters. `reached` follows up to the first letter that a later audit needs."""
     unsettled: set[int] = set()
     for letter, position in letters:
         if letter.ingest_batch > settled_batch:

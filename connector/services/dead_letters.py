@@ -18,12 +18,7 @@ from typing import TYPE_CHECKING
 from connector.clock import now_us
 from connector.config.settings import find_stream
 from connector.dead_letters.effect import Effect
-from connector.dead_letters.envelope import (
-    DeadLetter,
-    check_group,
-    dead_letter_topic,
-    replay_claim,
-)
+from connector.dead_letters.envelope import DeadLetter, check_group, dead_letter_topic, replay_claim
 from connector.dead_letters.filter import LetterFilter
 from connector.dead_letters.ledger import (
     ALLOWED,
@@ -49,6 +44,7 @@ from connector.errors.dead_letters import dead_letter_missing
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.rejection import Rejection
+from connector.records.views import Json
 from connector.services.events import OnEvent, info, log_event, warning
 from connector.services.letter_effects import Effects
 from connector.services.load_config import who
@@ -67,8 +63,8 @@ class LetterReport:
     """One dead letter in detail.
 
     - `history` has each action on it, the oldest first.
-    - `rows` has its row as readers see it now, by table; None if there is no row. It is empty if
-      the warehouse cannot be read.
+    - `rows` has its row as `connector read` prints it now, by table; None if there is no row. It is
+      empty if the warehouse cannot be read.
     - `decision` and `effects` are the verdict of a replay, and its effect on the row by table.
     - `new_change` is a change with the effect that the change of the letter would have on its row
       now. Publish it if the letter is too late. Or it is a sentence why there is no such change.
@@ -77,7 +73,7 @@ class LetterReport:
     letter: DeadLetter
     status: LetterStatus
     history: tuple[LedgerEntry, ...]
-    rows: Mapping[str, Mapping[str, object] | None]
+    rows: Mapping[str, Json | None]
     decision: Decision
     effects: Mapping[str, Effect]
     new_change: DataChange | str
@@ -290,9 +286,7 @@ class DeadLetters:
         return self._act(Action.PARKED, which, why)
 
     def discard(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
-        """Declare that letters are not to be replayed; the records stay in the topic. Returns and
-        raises as `park` does.
-        """
+        """Declare that letters are not to be replayed. Returns and raises as `park` does."""
         return self._act(Action.DISCARDED, which, why)
 
     def reopen(self, which: LetterFilter, *, why: str) -> tuple[int, Counter[str]]:
@@ -312,9 +306,7 @@ class DeadLetters:
         )
 
     def _are_rejected_again(self, since: int, selection: str) -> bool:
-        """Return whether a replay since a time, or of a selection, is a letter again, in ingest or
-        in a table. Then an event has their number.
-        """
+        """Return whether a replay since a time, or of a selection, is a letter again."""
         ledger, rejected = self.ledger(), Counter[str]()
         for letter, _ in self.list(None, ledger):
             claim = replay_claim(letter.headers)
@@ -333,9 +325,7 @@ class DeadLetters:
     def _letters(
         self, which: LetterFilter, ledger: Ledger
     ) -> Iterator[tuple[DeadLetter, LetterStatus, bool]]:
-        """Yield all letters, each with its status, and whether the filter selects it. There are
-        none if the dead-letter topic does not exist.
-        """
+        """Yield all letters, each with its status, and whether the filter selects it."""
         from connector.kafka import topics
         from connector.kafka.dead_letters.topic import read_letters
 
@@ -441,9 +431,7 @@ class DeadLetters:
 
     @cached_property
     def _horizon(self) -> int | None:
-        """The horizon of the stream. None, with a warning, if the warehouse cannot be read. None
-        for letters of a group, which do not go to tables.
-        """
+        """The horizon. None for a group, and, with a warning, without a readable warehouse."""
         if self.group is not None:
             return None
         try:
@@ -459,27 +447,21 @@ class DeadLetters:
             return None
 
     def _effects(self) -> Effects | None:
-        """The rows of the tables as they are now. None for letters of a group, and, with a warning,
-        if the warehouse cannot be read.
-        """
+        """The rows now. None for a group, and, with a warning, without a readable warehouse."""
         if self.group is not None:
             return None
         return Effects.open(self._config, self._stream, self._on_event)
 
 
 def _for_action(action: Action, which: LetterFilter) -> LetterFilter:
-    """A filter with the default states selects those that the action is for; letters named by id in
-    any state.
-    """
+    """With the default states, a filter selects those of the action, and ids any state."""
     if which.states != LetterFilter().states:
         return which
     return replace(which, states=frozenset() if which.ids else ALLOWED[action])
 
 
 class _RegistrySchemas(Mapping[int, str | None]):
-    """The schemas of a registry by id. Each is read when it is first needed, because a repair may
-    name another schema.
-    """
+    """The schemas of a registry by id. Each is read when it is first needed."""
 
     def __init__(self, registry: RegistryConfig | None) -> None:
         self._registry = registry

@@ -43,10 +43,8 @@ def log_event(event: Event) -> None:
 
 
 def info(code: str, text: str, **fields: object) -> Event:
-    """An event of level `info`."""
     return Event("info", code, text, fields)
 
 
 def warning(code: str, text: str, **fields: object) -> Event:
-    """An event of level `warning`."""
     return Event("warning", code, text, fields)

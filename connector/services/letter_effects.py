@@ -14,11 +14,12 @@ from connector.errors import InvalidChangeError, TableError
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import DataChange
 from connector.records.ordering import OrderPosition
+from connector.records.views import Json
 from connector.services.events import OnEvent, log_event, warning
 from connector.services.warehouses import warehouse_of
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, visible
-from connector.tables.row import read_change, row_of
+from connector.tables.row import read_change, row_of, view_of_row
 from connector.validation import size_of
 
 if TYPE_CHECKING:
@@ -28,10 +29,6 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 2000
 AT_ONCE_BYTES: Final = 64 * 2**20
 """The rows of at most so many letters, of so many bytes, are read together."""
-_NEXT_BATCH: Final = 2**62
-"""The ingest batch of a letter that another program wrote: ingest will place its change after all
-others.
-"""
 
 
 class Effects:
@@ -65,9 +62,7 @@ class Effects:
     def of_each(
         self, decisions: Iterable[Decision], schemas: Schemas
     ) -> Iterator[tuple[Decision, Mapping[str, Effect]]]:
-        """The effect of each decision, by table; empty if it is not replayed, or is no change of a
-        declared table.
-        """
+        """The effect of each decision, by table; empty if nothing would be applied."""
         for batch in in_batches(decisions, _size, at_most=AT_ONCE, at_most_bytes=AT_ONCE_BYTES):
             changes = {id(decision): _change_in(decision, schemas) for decision in batch}
             self._rows.clear()
@@ -76,13 +71,14 @@ class Effects:
                 change = changes[id(decision)]
                 yield decision, {} if change is None else self._effects(decision, change)
 
-    def rows_of(self, change: DataChange) -> dict[str, dict[str, object] | None]:
-        """The row of a change by table, as readers see it now; None: the table has no such row."""
+    def rows_of(self, change: DataChange) -> dict[str, Json | None]:
+        """The row by table, as `connector read` prints it now; None: there is no such row."""
         self._read([change])
-        return {
-            name: row_of(table, change.row_key, visible(self._rows[name, change.row_key]))
-            for name, table in self._readable_in(change)
-        }
+        rows: dict[str, Json | None] = {}
+        for name, table in self._readable_in(change):
+            row = row_of(table, change.row_key, visible(self._rows[name, change.row_key]))
+            rows[name] = None if row is None else view_of_row(table, row)
+        return rows
 
     def new_change(self, letter: DeadLetter, change: DataChange) -> DataChange | str:
         """Return a new change with the effect that the change of a letter would have on its row
@@ -91,7 +87,7 @@ class Effects:
         if self._low_watermark is None:
             return "the low watermark is not known"
         self._read([change])
-        position = self._position(letter, letter.attempt + 1)
+        position = _position(letter, letter.attempt + 1)
         entries = {
             name: difference(table, self._rows[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
@@ -108,17 +104,11 @@ class Effects:
             return f"the difference is not a valid change: {error}"
 
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
-        position = self._position(decision.letter, decision.attempt)
+        position = _position(decision.letter, decision.attempt)
         return {
             name: effect(table, self._rows[name, change.row_key], change, position)
             for name, table in self._readable_in(change)
         }
-
-    def _position(self, letter: DeadLetter, attempt: int) -> OrderPosition:
-        try:
-            return OrderPosition.parse(letter.order_position)._replace(attempt=attempt)
-        except ValueError:
-            return OrderPosition(_NEXT_BATCH, 0, 0)
 
     def _readable_in(self, change: DataChange) -> Iterator[tuple[str, TableDefinition]]:
         for name, table in self._tables.items():
@@ -151,3 +141,7 @@ def _change_in(decision: Decision, schemas: Schemas) -> DataChange | None:
     decoded = decode(decision.content.value, schemas)
     record = decoded.record if isinstance(decoded, ChangeRecord) else None
     return record if isinstance(record, DataChange) else None
+
+
+def _position(letter: DeadLetter, attempt: int) -> OrderPosition:
+    return OrderPosition.of_letter(letter.order_position)._replace(attempt=attempt)

@@ -14,10 +14,8 @@ from typing import Final
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig
 from connector.config.settings_reader import ENVIRONMENT_PREFIX
-from connector.errors import check_note
 from connector.errors.settings import (
     config_missing,
-    config_not_toml,
     config_unreadable,
     secret_unreadable,
     warehouse_unusable,
@@ -67,7 +65,7 @@ def load_config(
     try:
         config = parse(document, given)
     except RecursionError:
-        raise config_not_toml(str(file), _TOO_DEEP) from None
+        raise config_unreadable(str(file), _TOO_DEEP) from None
     return replace(config, warehouse=_absolute(config.warehouse, file.parent))
 
 
@@ -80,35 +78,20 @@ def who() -> str:
     return truncate_utf8(f"{user}@{socket.gethostname()}")
 
 
-def author(by: str | None, why: str) -> str:
-    """Return the person or program that acts: `by`, or `who()`. Raises `ConfigError` if the name or
-    the reason `why` cannot be stored.
-    """
-    by = who() if by is None else by
-    check_note("why", why)
-    check_note("by", by)
-    return by
-
-
 def _document(file: Path) -> dict[str, object]:
     try:
-        text = file.read_text(encoding="utf-8")
+        return tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise config_missing(str(file)) from None
-    except (OSError, ValueError) as error:  # also a path that no file can have
-        raise config_unreadable(str(file), str(error)) from None
-    try:
-        return tomllib.loads(text)
-    except ValueError as error:  # also a number with thousands of digits
-        raise config_not_toml(str(file), str(error)) from None
     except RecursionError:
-        raise config_not_toml(str(file), _TOO_DEEP) from None
+        raise config_unreadable(str(file), _TOO_DEEP) from None
+    # Also a path that no file can have, and a number with thousands of digits.
+    except (OSError, ValueError) as error:
+        raise config_unreadable(str(file), str(error)) from None
 
 
 def _with_files(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment; a variable that names a file is replaced by the contents of the file,
-    without the last line end.
-    """
+    """The environment, with the contents of the files that variables name."""
     given = dict(environment)
     for variable, name in environment.items():
         if variable.startswith(ENVIRONMENT_PREFIX) and variable.endswith(FILE_SUFFIX):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 from connector.config.spark_settings import check_shared, is_local_master
 from connector.config.storage import SPARK_DEFAULTS, is_s3
 from connector.errors import argument_invalid
-from connector.errors.settings import extra_jar_missing
+from connector.errors.settings import setting_invalid
 from connector.errors.spark import spark_master_unreachable, spark_session_exists
 from connector.services.events import OnEvent, info
 from connector.text import duration
@@ -74,7 +74,6 @@ def _settings(
     memory: str | None,
     is_short: bool,
 ) -> dict[str, str]:
-    """The settings of a session of lowmark."""
     from connector.spark.session import SHORT_JVM_OPTIONS
 
     defaults = SPARK_DEFAULTS if is_s3(config.warehouse) else {}
@@ -131,7 +130,6 @@ def check_master(master: str) -> bool:
 
 
 def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
-    """The locked jars that the warehouse needs, and those of the user."""
     from connector.jars import JarStore, fetch
 
     store = JarStore.from_environment(os.environ)
@@ -145,7 +143,10 @@ def _jars(config: ConnectorConfig, on_event: OnEvent) -> list[Path]:
     extra = [Path(jar) for jar in config.spark.extra_jars]
     for jar in extra:
         if not jar.is_file():
-            raise extra_jar_missing(str(jar))
+            remedy = "Correct the path, or remove it"
+            raise setting_invalid(
+                "spark.extra_jars", f"{jar}, which is no file", "paths of files", remedy
+            )
     return [*locked, *extra]
 
 
@@ -160,9 +161,7 @@ def _check_no_session() -> None:
 
 @contextmanager
 def _output_as_messages() -> Iterator[None]:
-    """A process that is started meanwhile has standard error as its standard output, so that the
-    warnings of a JVM are not between rows.
-    """
+    """Start processes with standard error as their output: a JVM's warnings are no rows."""
     if __stdout__ is None or __stderr__ is None:  # closed, as daemons have them
         yield
         return

@@ -214,9 +214,7 @@ def _merged(
     allow_stale: bool,
     memory: str | None,
 ) -> TableRead:
-    """The table merged with everything that was ingested, by Spark; the merge is kept in the job
-    history (TBL-16, TBL-19).
-    """
+    """The table merged with everything that was ingested, by Spark (TBL-16, TBL-19)."""
     from connector.lake.jobs import History
     from connector.spark import failures
     from connector.spark.cluster import watching

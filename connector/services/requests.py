@@ -10,14 +10,10 @@ from typing import TYPE_CHECKING
 
 from connector.clock import now_us
 from connector.config.settings import find_stream
-from connector.errors.settings import (
-    stream_partition_unknown,
-    transaction_ambiguous,
-    transaction_unknown,
-)
+from connector.errors.settings import stream_partition_unknown, transaction_unknown
 from connector.records.views import view_of_time
 from connector.reports.stream_status import PartitionStatus, partition_statuses
-from connector.services.load_config import author
+from connector.services.load_config import who
 from connector.services.warehouses import warehouse_of
 from connector.state.incomplete_transactions import IncompleteTransaction, ReleaseTransaction
 from connector.state.overrides import ClosePartition
@@ -92,13 +88,13 @@ def close_partition(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = author(by, why)
     source, overrides = find_stream(config, stream), Overrides(warehouse_of(config))
     progress = progress_of(warehouse_of(config), source.name, with_frontier=True)
     _check_active({*progress.frontier.partitions, *source.partitions}, progress, source.name, name)
     for request in overrides.requests(ClosePartition, source.name, above=progress.closed_to):
         if request.stream_partition == name:
             return request, False
+    by = who() if by is None else by
     request = ClosePartition(progress.closed_to + 1, source.name, name, why, now_us(), by)
     overrides.add(request)
     return request, True
@@ -156,12 +152,12 @@ def release_transaction(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by = author(by, why)
     source = find_stream(config, stream)
     check = progress_of(warehouse_of(config), source.name).transactions
     transaction = _incomplete(
         check.incomplete, source.name, server_transaction_id, commit_timestamp
     )
+    by = who() if by is None else by
     request = ReleaseTransaction(
         *(check.released_to + 1, source.name, server_transaction_id, why, now_us(), by),
         commit_timestamp=transaction.commit_timestamp,
@@ -186,17 +182,23 @@ def _incomplete(
     server_transaction_id: str,
     commit_timestamp: int | None,
 ) -> IncompleteTransaction:
-    selected = [
+    of_id = [
         transaction
         for transaction in transactions
         if transaction.server_transaction_id == server_transaction_id
-        and commit_timestamp in (None, transaction.commit_timestamp)
     ]
-    if len(selected) > 1:
-        times = {str(view_of_time(transaction.commit_timestamp)) for transaction in selected}
-        raise transaction_ambiguous(stream, server_transaction_id, one_of(times))
-    if not selected:
+    selected = [
+        transaction
+        for transaction in of_id
+        if commit_timestamp in (None, transaction.commit_timestamp)
+    ]
+    if len(selected) == 1:
+        return selected[0]
+    if of_id:
+        times = one_of({str(view_of_time(transaction.commit_timestamp)) for transaction in of_id})
+        cause, remedy = f"Those of this id are of these times: {times}", "Name one of these times"
+    else:
         ids = {transaction.server_transaction_id for transaction in transactions}
+        cause = "It is complete, or its id is another one"
         remedy = nearest(server_transaction_id, ids) or "List the incomplete transactions"
-        raise transaction_unknown(stream, server_transaction_id, remedy)
-    return selected[0]
+    raise transaction_unknown(stream, server_transaction_id, cause, remedy)

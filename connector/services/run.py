@@ -18,7 +18,7 @@ from connector.config.storage import is_local, look_every_s
 from connector.dead_letters.envelope import dead_letter_topic
 from connector.dead_letters.ledger import LetterState
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
-from connector.errors.settings import no_streams
+from connector.errors.settings import setting_missing
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
@@ -132,7 +132,8 @@ def run(
             remedy. Nothing is lost.
     """
     if not config.streams:
-        raise no_streams()
+        remedy = 'Add a section such as [streams.orders] with topic = "orders"'
+        raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)
     pipeline_run = _Run(config, once, stop or threading.Event(), on_event, Trace(trace))
     check_logs(config, config.streams, config.tables)
     with (
@@ -167,7 +168,6 @@ class _Run:
     def run(
         self, start_session: Callable[[], SparkSession], ports: Mapping[str, IngestPorts]
     ) -> None:
-        """Run the pipeline until its work is done, or until `stop` is set."""
         session = None
         try:
             session = start_session()
@@ -250,7 +250,6 @@ def _short_turns() -> Iterator[None]:
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:
-    """The ingest batches in the changelogs of all streams. It needs no Spark."""
     from connector.lake.state_reader import progress_of
 
     batches = 0
@@ -284,9 +283,7 @@ def _report_open_transactions(config: ConnectorConfig, on_event: OnEvent) -> Non
 
 
 def report_waiting_changes(config: ConnectorConfig, on_event: OnEvent) -> None:
-    """Send a warning for each table with changes that wait for a heartbeat (TBL-10). A table that
-    cannot be read has none.
-    """
+    """Send a warning for each table with changes that wait for a heartbeat (TBL-10)."""
     from connector.lake.changelog_changes import waiting_changes
     from connector.lake.state_reader import progress_of, table_state_of
 
@@ -311,9 +308,7 @@ def ports_of(
     on_event: OnEvent = log_event,
     counter: _Counter | None = None,
 ) -> IngestPorts:
-    """Kafka, the registry and the clock of one stream, as functions; checked once before anything
-    starts (REC-2).
-    """
+    """Kafka, the registry and the clock of one stream, checked before anything starts (REC-2)."""
     from connector.kafka import topics
     from connector.kafka.client import records_between
     from connector.kafka.dead_letters.ledger_topic import read_ledger
@@ -357,7 +352,6 @@ def ports_of(
 def _publisher(
     config: ConnectorConfig, topic: str, stack: ExitStack, counter: _Counter
 ) -> Callable[[Iterable[DeadLetter]], int]:
-    """Publishes the dead letters of a topic, for one thread at a time."""
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
 
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, topic))
@@ -373,9 +367,7 @@ def _publisher(
 
 
 def _overrides(config: ConnectorConfig) -> Overrides:
-    """The requests of operators. They are cached for less than the time between two reads, so that
-    each read has the newest.
-    """
+    """The requests of operators, cached for less than the time between two reads."""
     from connector.lake.overrides import Overrides
 
     warehouse = warehouse_of(config)

@@ -64,7 +64,6 @@ class _Reader:
         self._paces = self._try("settings", overrides.paces) or {}
 
     def read(self) -> None:
-        """Read the commits of all tables, and then each stream with its tables."""
         from connector.lake.state_reader import logged_progress_of, table_state_of
 
         states = {

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
 from connector.clock import now_us
@@ -19,15 +19,13 @@ from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
-from connector.state.overrides import PaceOverride, StalenessOverride, pace_in_force
+from connector.state.overrides import APPLY_EVERY, MAX_STALENESS, Override, pace_in_force
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from connector.config.settings import ConnectorConfig
     from connector.spark.apply.rebuild import Rebuilt
-
-_Override = TypeVar("_Override", StalenessOverride, PaceOverride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +120,7 @@ def jobs(config: ConnectorConfig, table: str, *, limit: int | None = None) -> li
 
 
 def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
-    """The duration in seconds that 95 of 100 applies of the last seven days took at most; None:
-    there was none (TBL-19).
-    """
+    """The seconds that 95 of 100 applies of seven days took at most; None: none ran (TBL-19)."""
     from connector.lake.jobs import History
 
     find_table(config, table)
@@ -135,9 +131,7 @@ def apply_p95_s(config: ConnectorConfig, table: str) -> float | None:
     )
 
 
-def set_max_staleness(
-    config: ConnectorConfig, table: str, seconds: int | None
-) -> StalenessOverride:
+def set_max_staleness(config: ConnectorConfig, table: str, seconds: int | None) -> Override:
     """Set the `max_staleness` of a table while the pipeline runs. None: the one of the
     configuration counts again (TBL-20).
 
@@ -146,29 +140,27 @@ def set_max_staleness(
     `set_max_staleness(config, "orders", 60)`. Raises `ConfigError` if there is no such table, or if
     the number is not allowed, `TableError` if it cannot be stored.
     """
-    return _set(config, StalenessOverride(table, seconds, now_us(), who()))
+    return _set(config, Override(MAX_STALENESS, table, seconds, now_us(), who()))
 
 
-def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) -> PaceOverride:
+def set_apply_every(config: ConnectorConfig, table: str, seconds: int | None) -> Override:
     """Set the time from one apply of a table to the next. None: the one of the configuration counts
     again (JOB-2).
 
     For example: `set_apply_every(config, "orders", 3600)`. Raises as `set_max_staleness` does.
     """
-    return _set(config, PaceOverride(table, seconds, now_us(), who()))
+    return _set(config, Override(APPLY_EVERY, table, seconds, now_us(), who()))
 
 
 def apply_every_s(config: ConnectorConfig, table: str) -> float:
-    """The time in seconds from one apply of a table to the next that is in force (JOB-2). Raises as
-    `set_max_staleness` does.
-    """
+    """The pace in force, in seconds (JOB-2). Raises as `set_max_staleness` does."""
     from connector.lake.overrides import Overrides
 
     overrides = Overrides(warehouse_of(config))
     return pace_in_force(find_table(config, table), overrides.bounds(), overrides.paces())
 
 
-def _set(config: ConnectorConfig, override: _Override) -> _Override:
+def _set(config: ConnectorConfig, override: Override) -> Override:
     from connector.lake.overrides import Overrides
 
     find_table(config, override.table)

@@ -19,7 +19,7 @@ from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.errors.kafka import topic_foreign
-from connector.errors.settings import record_limit_above_topic, warehouse_unusable
+from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
@@ -145,9 +145,7 @@ def _warehouse(config: ConnectorConfig) -> Iterator[Finding]:
 
 
 def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
-    """The requests of operators, jobs and cuts can be read. No file of the warehouse that `run`
-    reads first is damaged (TBL-14, TBL-20).
-    """
+    """The small tables can be read, and no log is damaged (TBL-14, TBL-20)."""
     from connector.lake.jobs import History
     from connector.lake.overrides import Overrides
 
@@ -166,9 +164,7 @@ def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
 
 
 def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Finding]:
-    """A table that exists is at a commit of lowmark, was made from this changelog, and fits its
-    definition (TBL-8, TBL-14).
-    """
+    """A table that exists is lowmark's, of this changelog, and as defined (TBL-8, TBL-14)."""
     from connector.lake.plain_table import newest_stored, open_table
     from connector.lake.state_reader import logged_progress_of, table_state_of
 
@@ -209,9 +205,7 @@ def _check_topic(config: ConnectorConfig, stream: StreamConfig) -> None:
 
 
 def _records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:
-    """The newest records of the topic are records of lowmark. A topic of another program would
-    become dead letters as a whole (REC-11, DLQ-5).
-    """
+    """The newest records of the topic are records of lowmark (REC-11, DLQ-5)."""
     from connector.kafka.probe_offsets import newest_records
 
     newest, unreadable = newest_records(config.kafka, stream.topic, config.registry)
@@ -278,10 +272,11 @@ def _stream(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
         f" records kept {kept}",
     )
     yield from (_warning(warning) for warning in warnings)
-    if stream.limits.max_record_bytes > facts.max_message_bytes:
-        setting, limit = f"streams.{stream.name}.max_record_bytes", stream.limits.max_record_bytes
-        allowed = facts.max_message_bytes
-        yield _fault(record_limit_above_topic(setting, limit, facts.topic, allowed))
+    if (limit := stream.limits.max_record_bytes) > (most := facts.max_message_bytes):
+        allowed = f"at most {most}, the max.message.bytes of {facts.topic}"
+        remedy = f"Write max_record_bytes = {most}, or raise max.message.bytes of the topic"
+        setting = f"streams.{stream.name}.max_record_bytes"
+        yield _fault(setting_invalid(setting, str(limit), allowed, remedy))
     try:
         yield from _letters(kafka, stream, facts)
     except TopicError as error:

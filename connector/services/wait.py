@@ -178,9 +178,7 @@ class Lag(NamedTuple):
 
 
 def lag_of_ingest(logged: Mapping[int, int], ends: Mapping[int, int]) -> Lag:
-    """Return which Kafka partitions ingest has not read up to `ends`, those with the most offsets
-    first. `logged` are the end offsets of the changelog.
-    """
+    """Return the Kafka partitions that ingest has not read to `ends`, the longest lag first."""
     left = {k: end - logged.get(k, 0) for k, end in ends.items() if end > logged.get(k, 0)}
     if not left:
         return Lag("ingest; check that the pipeline runs")
@@ -195,9 +193,7 @@ def lag_of_ingest(logged: Mapping[int, int], ends: Mapping[int, int]) -> Lag:
 
 
 def lag_of_table(table: str, progress: Progress, commit_timestamp: int | None) -> Lag:
-    """Return why a table does not contain a batch, or does not show a commit whose rows are
-    released. `progress` has its frontier.
-    """
+    """Return why a table lacks a batch or a released commit. `progress` has its frontier."""
     low, delays = progress.low_watermark, progress.frontier.lagging_partition
     if commit_timestamp is None or low is None or low > commit_timestamp:
         return Lag(f"table {table} to be applied; check that the pipeline runs", table=table)

@@ -40,9 +40,7 @@ _LOCK: Final = threading.Lock()
 
 
 def warehouse_of(config: ConnectorConfig) -> str:
-    """The path or URI of the warehouse. From now on, its tables are opened with the storage
-    settings of the configuration (STO-1).
-    """
+    """The path or URI of the warehouse, which is opened with its settings from now on (STO-1)."""
     if not is_local(config.warehouse):
         remember(config.warehouse, {**LAKE_DEFAULTS, **config.storage.lake_options()})
     return config.warehouse
@@ -62,9 +60,7 @@ def check_logs(config: ConnectorConfig, streams: Iterable[str], tables: Iterable
 def naming_damage(
     config: ConnectorConfig, streams: Iterable[str], tables: Iterable[str]
 ) -> Iterator[None]:
-    """Raise the damage of a file of these streams and tables instead of an error that may come from
-    it: Spark tells damage in many ways (TBL-14).
-    """
+    """Raise the damage of a file instead of the error of Spark that it causes (TBL-14)."""
     from connector.lake.checks import check_files
 
     try:

@@ -22,18 +22,13 @@ from connector.reports.write_stream_status import (
     write_stream_statuses,
 )
 from connector.services.events import OnEvent, log_event
-from connector.services.load_config import author
+from connector.services.load_config import who
 from connector.services.rows.load_checks import check_as_of
 from connector.services.wait import wait_for_commit
 from connector.services.warehouses import warehouse_of
 from connector.text import nearest, one_of
 from connector.write_streams.model import StreamState, check_stream_names
-from connector.write_streams.releases import (
-    OpenRelease,
-    ReleaseProgress,
-    ReleaseRows,
-    Withheld,
-)
+from connector.write_streams.releases import OpenRelease, ReleaseProgress, ReleaseRows, Withheld
 from connector.write_streams.rules import Fault, fault_error
 
 if TYPE_CHECKING:
@@ -258,10 +253,11 @@ def release_rows(
     from connector.lake.overrides import Overrides
     from connector.lake.state_reader import progress_of
 
-    by, (name,) = author(by, why), check_stream_names([name])
+    (name,) = check_stream_names([name])
     source = find_stream(config, stream)
     releases = progress_of(warehouse_of(config), source.name).releases
     release = find_withheld(source.name, releases, name, commit_timestamp, Withheld.ROWS)
+    by = who() if by is None else by
     request = ReleaseRows(
         releases.requests_to + 1, source.name, release.commit_timestamp, why, now_us(), by, name
     )
@@ -318,9 +314,7 @@ def find_withheld(
     commit_timestamp: int | None,
     reason: Withheld,
 ) -> OpenRelease:
-    """Return the release of a write stream that is withheld for a reason. Raises `ConfigError` if
-    the write stream has no such release, or several.
-    """
+    """Return the release withheld for a reason. Raises `ConfigError` unless exactly one is."""
     withheld = [release for release in releases.withheld if release.withheld is reason]
     of_stream = [release for release in withheld if name in release.write_streams]
     selected = [

@@ -206,7 +206,7 @@ class Applies:
         for stream, turns in self._turns.items():
             paces, last_cut = self._paces[stream], self._cuts.get(stream)
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
-            if turns.is_ready(paces, now) and (has_news or turns.due(paces, now, last_cut)):
+            if now >= turns.ready_at(paces) and (has_news or turns.due(paces, now, last_cut)):
                 self._news[stream], self._looked[stream] = False, now
                 cut = self._cut(stream)
                 this_cut = (cut.batch, cut.low_watermark, cut.ignores_watermark)

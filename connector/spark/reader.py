@@ -37,7 +37,7 @@ from connector.spark.storage.maintenance import FILE_RETENTION
 from connector.spark.storage.table import Table
 from connector.state.damage import foreign_table, reading
 from connector.state.jobs import CutRecord, Job, JobKind, cut_of_another_table
-from connector.state.overrides import bound_in_force, bounds_at, check_bound
+from connector.state.overrides import MAX_STALENESS, bound_in_force, check_bound, seconds_at
 from connector.state.table_state import TableState
 from connector.tables.column_names import BOOKKEEPING
 
@@ -120,7 +120,7 @@ def read_table(
     table = Table.existing(spark, paths.table_folder(warehouse, name))
     if max_staleness_s is None:
         path = paths.overrides(warehouse)
-        bounds = bounds_at(path, DeltaLog(spark, path).newest_stored())
+        bounds = seconds_at(path, DeltaLog(spark, path).newest_stored(), MAX_STALENESS)
         max_staleness_s = bound_in_force(table.layout.definition, bounds)
     read = _Read(table, warehouse)
     result = read.stored_rows(max_staleness_s, at)

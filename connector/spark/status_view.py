@@ -18,7 +18,7 @@ from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.hadoop import names_in
 from connector.spark.storage.table import Table
-from connector.state.overrides import bound_in_force, bounds_at
+from connector.state.overrides import MAX_STALENESS, bound_in_force, seconds_at
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 
@@ -68,7 +68,7 @@ def register_status_view(
 
 def _statuses(spark: SparkSession, warehouse: str, now: int) -> Iterator[TableStatus]:
     overrides, changelogs = paths.overrides(warehouse), dict[str, ChangelogReader]()
-    bounds = bounds_at(overrides, DeltaLog(spark, overrides).newest_stored())
+    bounds = seconds_at(overrides, DeltaLog(spark, overrides).newest_stored(), MAX_STALENESS)
     for name in names_in(spark, paths.tables_folder(warehouse), folders=True):
         path = paths.table_folder(warehouse, name)
         if DeltaLog(spark, paths.data(path)).newest() is None:

@@ -31,15 +31,11 @@ it would leave more rows marked as deleted than not, and a compaction would writ
 MIN_BYTES: Final = 1_000_000
 """Smaller buckets are rewritten as quickly, and keep few files."""
 CHANGES_PER_TASK: Final = 20_000
-"""One task merges this many changes of a row-level apply on one bucket. Starting another task would
-take longer than its work.
-"""
+"""One task merges this many changes of a bucket. To start another one would take longer."""
 MAX_BYTES: Final = 64_000_000
 """An apply that must look at larger files is one of Spark."""
 MAX_IN_MEMORY: Final = 256_000_000
-"""The same for the bytes of one file without compression, for those of the changes, and for those
-of their rows.
-"""
+"""The same for one file without compression, for the changes, and for their rows."""
 MAX_ENTRIES: Final = 1_250_000
 MAX_ENTRIES_BY_ROW: Final = 400_000
 """An apply of more entries is one of Spark. An entry needs about half a kB, and twice as much if it

@@ -78,7 +78,6 @@ class RowCounts:
         of_one[kafka_partition] = max(claim, of_one.get(kafka_partition, 0))
 
     def epoch(self, stream_partition: str, kafka_partition: int, epoch: int, offset: int) -> None:
-        """Count the epoch of a control record."""
         runs = self.epochs.setdefault(stream_partition, {}).setdefault(kafka_partition, {})
         run = runs.get(epoch, EpochRun(epoch, offset, offset))
         runs[epoch] = EpochRun(epoch, min(run.first, offset), max(run.last, offset))

@@ -91,9 +91,7 @@ class Commits:
             version -= 1
 
     def of_lowmark(self, version: int) -> Iterator[Commit]:
-        """The commits of lowmark up to a version, the newest first, without restores. Other
-        programs may have committed since.
-        """
+        """The commits of lowmark up to a version, the newest first, without restores."""
         for commit in self.back_from(version):
             if commit.stored is not None and commit.operation != _RESTORE:
                 yield commit
@@ -139,9 +137,7 @@ def stored_in(info: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _lines(content: str | bytes) -> Sequence[str | bytes]:
-    """The lines of a commit. Delta writes other line separators, for example U+2028 of a key, as
-    they are.
-    """
+    """The lines of a commit. Other line separators, as U+2028, are part of a line."""
     return content.split("\n") if isinstance(content, str) else content.split(b"\n")
 
 

@@ -151,9 +151,7 @@ def reading(path: str, what: str = "The metadata of the newest commit") -> Itera
 def check_owner(
     path: str, what: str, name: str, stored: Mapping[str, Any] | None, commit: str = ""
 ) -> None:
-    """Raise `TableError` unless `stored`, the metadata of the newest commit at `path`, is that of
-    this "stream" or "table". `commit` describes the commit.
-    """
+    """Raise `TableError` unless `stored`, of the newest commit, is of this "stream" or "table"."""
     if stored is None or stored.get(what) != name:
         is_table = what == "table"
         otherwise = "rebuild it from the changelog" if is_table else "use another warehouse"

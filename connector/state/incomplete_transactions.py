@@ -111,15 +111,11 @@ class TransactionCheck:
         return replace(self, declared=total, checked_to=checked_to, waits=waits and total > 0)
 
     def trimmed(self, below: int) -> TransactionCheck:
-        """Return the result after changes with commit timestamps below `below` left the changelog.
-        Their transactions are not checked any more (TBL-15).
-        """
+        """Return the result after changes below `below` left the changelog (TBL-15)."""
         return replace(self, checked_to=max(self.checked_to, below))
 
     def is_due(self, low_watermark: int | None, now: int) -> bool:
-        """Return whether a check is due: there is something to check, and the last check is long
-        enough ago.
-        """
+        """Return whether there is something to check, and the last check is long enough ago."""
         is_early = 0 <= now - self.checked_at < CHECK_EVERY_US
         if low_watermark is None or not self.declared or is_early:
             return False
@@ -210,9 +206,7 @@ class TransactionCheck:
         )
 
     def complete_to(self, low_watermark: int) -> int:
-        """Return the time below which all transactions were checked, and each is complete or
-        released. It is at most the low watermark.
-        """
+        """Return the time below which each is complete or released, at most the low watermark."""
         return self._checked_to(
             low_watermark, [transaction for transaction in self.incomplete if not transaction[-1]]
         )

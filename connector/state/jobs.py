@@ -134,9 +134,7 @@ def failed_maintenance(jobs: Sequence[Job]) -> list[str]:
 
 
 def p95_s(durations_us: Iterable[int]) -> float | None:
-    """Return the 95th percentile in seconds of durations in microseconds. None: there are no
-    durations.
-    """
+    """Return the 95th percentile in seconds. None: there are no durations."""
     done = sorted(durations_us)
     return done[math.ceil(0.95 * len(done)) - 1] / 1_000_000 if done else None
 

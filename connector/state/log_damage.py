@@ -128,9 +128,7 @@ def _of_checkpoint(
     last: int,
     read: Callable[[str], bytes] | None,
 ) -> LogDamage | None:
-    """The damage of a checkpoint that readers use. The files that lead to it can be removed. `base`
-    is the newest whole checkpoint, or -1.
-    """
+    """The damage of a checkpoint that readers use. `base` is the newest whole one, or -1."""
     hint = _hint(read(LAST_CHECKPOINT)) if read and LAST_CHECKPOINT in sizes else -1
     newest = max((number for number in (*parts, hint) if number <= last), default=-1)
     if newest in (-1, base):
@@ -148,7 +146,6 @@ def _of_checkpoint(
 
 
 def _checkpoints(sizes: Mapping[str, int]) -> dict[int, list[str]]:
-    """The files of each checkpoint, by its version."""
     checkpoints: dict[int, list[str]] = {}
     for name in sizes:
         if "checkpoint" in name and (match := _CHECKPOINT.fullmatch(name)) is not None:
@@ -187,5 +184,4 @@ def _numbers(end: str, names: Iterable[str]) -> set[int]:
 
 
 def commit_file(version: int) -> str:
-    """The name of the file of a commit."""
     return f"{version:020}.json"

@@ -46,18 +46,14 @@ Otherwise it is not worth a commit. An apply or a read opens all files of a tabl
 newest files of a changelog. Therefore a changelog has `GAIN_OF_LOG`.
 """
 TIER: Final = 2
-"""A file joins smaller files only if they have together at least half of its bytes. So no byte is
-rewritten often.
-"""
+"""A file joins smaller ones that have half of its bytes: no byte is rewritten often."""
 MARKED: Final = 0.2
 """A file is rewritten if at least this share of its rows is deleted."""
 MARKED_BYTES: Final = 0.2
 """A commit is worthwhile if deleted rows use more than this share of the bytes of the table."""
 
 MOST_ATTEMPTS: Final = 100
-"""Tombstones are vacuumed when a commit names so many attempts. Each one is some 45 bytes of every
-commit of the table.
-"""
+"""Tombstones are vacuumed when a commit names so many attempts, of some 45 bytes each."""
 VACUUM_EVERY: Final = 1_000
 """Tombstones are vacuumed after so many applies, because the horizon has passed some of them."""
 
@@ -84,9 +80,7 @@ _LOG_FILE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A file of the newest version: its partition, its size in bytes, its rows, and the number of
-    its deleted rows.
-    """
+    """A file of the newest version: partition, bytes, rows, and deleted rows."""
 
     partition: str
     size: int
@@ -132,7 +126,6 @@ def to_compact(files: Sequence[DataFile], *, is_log: bool = False) -> list[list[
 
 
 def _groups(files: Sequence[DataFile], numbers: Iterable[int]) -> list[list[int]]:
-    """Return the groups of one partition."""
     rising = sorted(numbers, key=lambda number: files[number].size)
     marked = [number for number in rising if files[number].marked_share >= MARKED]
     small = [
@@ -203,7 +196,6 @@ class Compactions:
     _waits: Postponed = field(default_factory=Postponed)
 
     def passed(self, commits: Iterable[CommitCount]) -> None:
-        """Count the files of new commits."""
         for commit in commits:
             self._added += commit.added
             self._added_bytes += max(0, commit.added_bytes - commit.removed_bytes)
@@ -226,9 +218,7 @@ class Compactions:
 
 
 def is_vacuum_due(attempts: int, applies: int) -> bool:
-    """Return whether tombstones are to be vacuumed. There were so many applies since the last time,
-    and the commit names so many attempts.
-    """
+    """Return whether tombstones are to be vacuumed after so many attempts or applies."""
     return attempts >= MOST_ATTEMPTS or applies >= VACUUM_EVERY
 
 

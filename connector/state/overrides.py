@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from connector.errors import argument_invalid
 from connector.errors.settings import setting_invalid
@@ -22,51 +22,42 @@ from connector.state.pace import pace_s
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 
+MAX_STALENESS: Final = "max_staleness_s"
+APPLY_EVERY: Final = "apply_every_s"
+_LEAST_SECONDS: Final = {MAX_STALENESS: 0, APPLY_EVERY: 1}
+NO_OVERRIDES: Final[Mapping[str, Any]] = {MAX_STALENESS: {}}
+"""The metadata of the first commit, which makes the table."""
+
 
 @dataclass(frozen=True, slots=True)
-class StalenessOverride:
-    """The `max_staleness` of a table. It has priority over the configuration.
+class Override:
+    """A setting of a table that has priority over the configuration (TBL-20, JOB-2).
 
-    None: the configuration applies again. `made_at` is in microseconds. Raises `ConfigError` for a
-    negative number.
+    - `setting` is `MAX_STALENESS` or `APPLY_EVERY`.
+    - `seconds` is its value. None: the configuration applies again.
+    - `made_at` is in microseconds.
+
+    Raises:
+        ConfigError: The number is not allowed.
     """
 
+    setting: str
     table: str
-    max_staleness_s: int | None
+    seconds: int | None
     made_at: int
     made_by: str
 
     def __post_init__(self) -> None:
-        _check_seconds("max_staleness", self.table, self.max_staleness_s, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class PaceOverride:
-    """The `apply_every` of a table. It has priority over the configuration (JOB-2).
-
-    None: the configuration applies again. `made_at` is in microseconds. Raises `ConfigError` for a
-    number below 1.
-    """
-
-    table: str
-    apply_every_s: int | None
-    made_at: int
-    made_by: str
-
-    def __post_init__(self) -> None:
-        _check_seconds("apply_every", self.table, self.apply_every_s, 1)
-
-
-def _check_seconds(setting: str, table: str, seconds: object, least: int) -> None:
-    # A number of another type would be stored, and could not be read.
-    if seconds is None or (type(seconds) is int and least <= seconds <= MAX_INT):
-        return
-    raise setting_invalid(
-        f"{setting} of table {table}",
-        repr(seconds),
-        f"a number of seconds from {least} to {MAX_INT}",
-        "Set such a number, or None for the value of the configuration",
-    )
+        least = _LEAST_SECONDS[self.setting]
+        # A number of another type would be stored, and could not be read.
+        if self.seconds is None or (type(self.seconds) is int and least <= self.seconds <= MAX_INT):
+            return
+        raise setting_invalid(
+            f"{self.setting.removesuffix('_s')} of table {self.table}",
+            repr(self.seconds),
+            f"a number of seconds from {least} to {MAX_INT}",
+            "Set such a number, or None for the value of the configuration",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,58 +76,29 @@ class ClosePartition:
     made_by: str
 
 
-def bounds_at(path: str, metadata: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return the `max_staleness` overrides in seconds, by table, from the metadata of the newest
-    commit at `path` (TBL-20). None: there is no commit. Raises `TableError` if it is not known
-    which are in force.
+def seconds_at(path: str, metadata: Mapping[str, Any] | None, setting: str) -> dict[str, int]:
+    """Return the overrides of a setting in seconds, by table, from the metadata of the newest
+    commit at `path` (TBL-20, JOB-2). None: there is no commit. Raises `TableError` if it is not
+    known which are in force.
     """
-    check_requests(path, metadata, "max_staleness_s")
+    check_requests(path, metadata, MAX_STALENESS)
     with reading(path):
-        return bounds_in(metadata)
-
-
-def bounds_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return the `max_staleness` overrides in seconds, by table, from the metadata of the newest
-    commit. None: there is no commit. Raises `ValueError` if they are not numbers.
-    """
-    return _seconds_in(metadata, "max_staleness_s")
-
-
-def paces_in(metadata: Mapping[str, Any] | None) -> dict[str, int]:
-    """Return the `apply_every` overrides in seconds, by table, from the metadata of the newest
-    commit (JOB-2). As `bounds_in`.
-    """
-    return _seconds_in(metadata, "apply_every_s")
+        return from_stored(dict[str, int], (metadata or {}).get(setting, {}))
 
 
 def metadata_with(
-    override: StalenessOverride | PaceOverride, metadata: Mapping[str, Any] | None
+    path: str, override: Override, metadata: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Return the metadata of the commit of an override. `metadata` is the metadata of the commit
-    before; None: there is no commit. Raises as `bounds_in`.
-    """
-    overrides: dict[str, dict[str, int]] = {
-        "max_staleness_s": bounds_in(metadata),
-        "apply_every_s": paces_in(metadata),
-    }
-    name, seconds = (
-        ("max_staleness_s", override.max_staleness_s)
-        if isinstance(override, StalenessOverride)
-        else ("apply_every_s", override.apply_every_s)
-    )
-    overrides[name].pop(override.table, None)
-    if seconds is not None:
-        overrides[name][override.table] = seconds
+    """Return the metadata of the commit of an override after `metadata`, as in `seconds_at`."""
+    overrides = {setting: seconds_at(path, metadata, setting) for setting in _LEAST_SECONDS}
+    overrides[override.setting].pop(override.table, None)
+    if override.seconds is not None:
+        overrides[override.setting][override.table] = override.seconds
     return {
-        name: of_tables
-        for name, of_tables in overrides.items()
-        if of_tables or name == "max_staleness_s"
+        setting: seconds
+        for setting, seconds in overrides.items()
+        if seconds or setting == MAX_STALENESS
     }
-
-
-def metadata_without_overrides() -> dict[str, Any]:
-    """Return the metadata of the first commit, which makes the table and has no override."""
-    return {"max_staleness_s": {}}
 
 
 def check_requests(path: str, metadata: Mapping[str, Any] | None, key: str) -> None:
@@ -157,23 +119,15 @@ def check_bound(max_staleness_s: float | None) -> None:
         raise argument_invalid("max_staleness_s", max_staleness_s, allowed)
 
 
-def _seconds_in(metadata: Mapping[str, Any] | None, name: str) -> dict[str, int]:
-    return from_stored(dict[str, int], (metadata or {}).get(name, {}))
-
-
 def bound_in_force(table: TableDefinition, seconds: Mapping[str, int]) -> int | None:
-    """Return the `max_staleness` of a table in seconds: the override, or the configuration. None
-    and 0 mean no bound (TBL-16).
-    """
+    """Return the `max_staleness` in seconds. None and 0: no bound (TBL-16)."""
     return seconds.get(table.name, table.max_staleness_s)
 
 
 def pace_in_force(
     table: TableDefinition, bounds: Mapping[str, int], paces: Mapping[str, int]
 ) -> float:
-    """Return the time between two applies of a table in seconds: the override, or the configuration
-    (JOB-2).
-    """
+    """Return the time between two applies of a table in seconds (JOB-2)."""
     return pace_s(paces.get(table.name, table.apply_every_s), bound_in_force(table, bounds))
 
 

@@ -31,18 +31,14 @@ LOOK_AGAIN_S: Final = 10.0
 
 
 def pace_s(apply_every_s: int | None, max_staleness_s: int | None) -> float:
-    """Return the pace of a table in seconds: `apply_every`, or half of its bound. None and 0 mean
-    no bound.
-    """
+    """Return the pace: `apply_every`, or half of the bound. None and 0: no bound."""
     wanted = apply_every_s or (max_staleness_s / 2 if max_staleness_s else APPLY_EVERY_S)
     return max(MIN_APPLY_EVERY_S, wanted)
 
 
 @dataclass(slots=True)
 class _LastApply:
-    """`started`: the last apply with changes. `looked`: the last apply. `cut`: the cut of the last
-    apply.
-    """
+    """The last apply with changes, the last apply, and its cut."""
 
     started: float = -math.inf
     looked: float = -math.inf
@@ -60,12 +56,6 @@ class ApplySchedule:
     """
 
     _by_table: dict[str, _LastApply] = field(default_factory=dict)
-
-    def is_ready(self, paces: Mapping[str, float], now: float) -> bool:
-        """Return whether the time of a table has come. `take` returns it if there is something new
-        for it.
-        """
-        return now >= self.ready_at(paces)
 
     def ready_at(self, paces: Mapping[str, float]) -> float:
         """Return when the time of the next table comes. Infinity: all tables are being applied."""

@@ -80,9 +80,7 @@ class SchemaFields:
 
 
 class SampledChange(NamedTuple):
-    """A change of a sample: its key, its Kafka partition and offset, and the number of Kafka
-    partitions that it names.
-    """
+    """A change of a sample, and the number of Kafka partitions that it names."""
 
     key: bytes
     kafka_partition: int
@@ -92,9 +90,7 @@ class SampledChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Misplaced:
-    """A change in another Kafka partition than that of its key. `key` has its first
-    `MAX_SHOWN_KEY_BYTES` bytes.
-    """
+    """A change in a wrong Kafka partition. `key` has `MAX_SHOWN_KEY_BYTES` bytes at most."""
 
     key: bytes
     kafka_partition: int
@@ -115,7 +111,6 @@ class KeyPlacement:
     example: Misplaced | None = None
 
     def is_due(self, now: int) -> bool:
-        """Return whether the last sample is a minute old."""
         return now - self.sampled_at >= SAMPLE_EVERY_S * 1_000_000
 
     def after(
@@ -166,9 +161,7 @@ class BatchFindings:
 
 @dataclass(frozen=True, slots=True)
 class SourceChecks:
-    """The findings of all batches. Of each kind, the names with the most, or with the newest
-    findings are kept.
-    """
+    """The findings of all batches: of each kind, the most or the newest."""
 
     ignored: Hidden[Mapping[str, Mapping[Ignored, int]]] = field(default_factory=dict)
     two_producers: Annotated[Mapping[str, TwoProducers], Listed("stream_partition")] = field(
@@ -287,14 +280,12 @@ def _starts_of_children(claims: BatchClaims, earlier_starts: Mapping[str, int]) 
 
 
 def sum_counts(first: Mapping[_Key, int], second: Mapping[_Key, int]) -> dict[_Key, int]:
-    """Return the sum of two counts by key."""
     return {key: first.get(key, 0) + second.get(key, 0) for key in sorted({*first, *second})}
 
 
 def _greatest(
     by_name: Mapping[_Name, _Finding], weight: Callable[[_Finding], int]
 ) -> dict[_Name, _Finding]:
-    """Keep the names with the greatest weights."""
     if len(by_name) <= MAX_NAMES:
         return dict(by_name)
     ordered = sorted(by_name, key=lambda name: (-weight(by_name[name]), name))

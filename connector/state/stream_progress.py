@@ -27,15 +27,11 @@ from connector.state.source_checks import (
 )
 from connector.state.table_state import TableState
 from connector.stored import from_stored, from_text, to_stored
-from connector.tables.retention import NONE_READ, BatchHorizons, Retention
+from connector.tables.retention import DELETE_RETENTION_S, NONE_READ, BatchHorizons, next_horizon
 from connector.text import counted, duration
 from connector.watermarks.advance import advance
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets, FreshnessLog, is_fresh
-from connector.watermarks.frontier import (
-    UNKNOWN,
-    BatchClaims,
-    Frontier,
-)
+from connector.watermarks.frontier import UNKNOWN, BatchClaims, Frontier
 from connector.write_streams.releases import NO_RELEASES, ReleaseProgress
 
 NORMAL_US: Final = 60_000_000
@@ -91,7 +87,7 @@ class StreamRules:
     `connector.watermarks.advance`, and `wait_s` as in `Progress.cut`.
     """
 
-    retention: Retention = field(default_factory=Retention)
+    delete_retention_s: int = DELETE_RETENTION_S
     roots: frozenset[str] = frozenset()
     wait_s: int | None = None
 
@@ -192,9 +188,7 @@ class Progress:
 
     @property
     def low_watermark(self) -> int | None:
-        """The low watermark: the changelog has every change with a smaller commit timestamp, if the
-        source's watermarks are true.
-        """
+        """The low watermark: the changelog has every change with a smaller commit timestamp."""
         return self.frontier.low_watermark
 
     @property
@@ -249,7 +243,7 @@ class Progress:
         that of the keys, if a sample was taken (ING-1). `releases` are those after the batch; None:
         as before.
         """
-        wait_s = rules.wait_s
+        wait_s, retention_s = rules.wait_s, rules.delete_retention_s
         assert ingest_batch == self.ingest_batch + 1, (ingest_batch, self.ingest_batch)
         taken = tuple(override for override in overrides if override.number > self.closed_to)
         ended = [override.stream_partition for override in taken]
@@ -278,8 +272,8 @@ class Progress:
             ignored_claims=self.ignored_claims + counts.ignored_claims,
             rejected=sum_counts(self.rejected, counts.rejected),
             rejected_since=self.rejected_since or (read_at if counts.rejected else None),
-            horizon=rules.retention.horizon(self.horizon, complete_to),
-            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, rules.retention),
+            horizon=next_horizon(self.horizon, complete_to, retention_s),
+            batch_horizons=self.batch_horizons.after(ingest_batch, read_at, retention_s),
             freshness=self.freshness.after(
                 ingest_batch, ends, asked, is_whole=not releases.is_waiting
             ),
@@ -388,9 +382,7 @@ class Progress:
         return read_to - 2 * staging_retention_s * 1_000_000
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to JSON values without the frontier. The frontier may be large and is stored in a
-        separate row.
-        """
+        """Convert to JSON values without the frontier, which is stored in a separate row."""
         stored = to_stored(replace(self, frontier=UNKNOWN))
         del stored["frontier"]
         if self.checks == NOTHING_FOUND:

@@ -93,9 +93,7 @@ class TableState:
         )
 
     def covers(self, ingest_batch: int, commit_timestamp: int) -> bool:
-        """Return whether the applies covered a change of this batch. If its row is blocked, the
-        change may wait nevertheless.
-        """
+        """Return whether the applies covered a change. It may wait if its row is blocked."""
         return ingest_batch <= self.complete_to_batch or (
             ingest_batch <= self.to_batch
             and self.apply_watermark is not None

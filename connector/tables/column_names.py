@@ -7,11 +7,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from connector.errors.definitions import (
-    column_name_invalid,
-    column_name_repeated,
-    column_name_reserved,
-)
+from connector.errors.definitions import column_name_invalid, column_name_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -49,9 +45,6 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
 
 
 def name_fault(what: str, name: str) -> ConfigError | None:
-    """Return what is wrong with the name of a column."""
-    if name.startswith("_"):
-        return column_name_reserved(what, name)
     return None if _is_column_name(name) else column_name_invalid(what, name)
 
 

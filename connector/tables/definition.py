@@ -11,22 +11,20 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import (
     cell_repeated,
     column_encoding_invalid,
-    column_family_invalid,
-    column_qualifier_invalid,
     columns_changed,
     columns_missing,
     columns_too_many,
     definition_different,
-    source_table_invalid,
+    source_name_invalid,
 )
 from connector.errors.settings import name_invalid, setting_invalid
-from connector.records.field_types import check_ranges
+from connector.records.field_types import Between, check_ranges
 from connector.records.model import FAMILY_PATTERN, MAX_QUALIFIER_BYTES, TABLE_PATTERN
 from connector.records.ordering import OrderBy
 from connector.tables.column_names import (
@@ -42,6 +40,7 @@ from connector.tables.values import TEXT_ONLY, DataType, Encoding
 
 MAX_COLUMNS: Final = 2_000
 MAX_BUCKETS: Final = 4096
+_NAME: Final = "of the characters - _ . a-z A-Z 0-9"
 _is_family = re.compile(FAMILY_PATTERN).fullmatch
 _is_table_name = re.compile(TABLE_PATTERN).fullmatch
 
@@ -116,8 +115,8 @@ class TableDefinition:
     columns: tuple[Column, ...] = ()
     order: OrderBy = OrderBy.COMMIT
     versions: Versions = Versions.LATEST
-    max_staleness_s: int | None = None
-    apply_every_s: int | None = None
+    max_staleness_s: Annotated[int, Between(0)] | None = None
+    apply_every_s: Annotated[int, Between(1)] | None = None
     keep_unmapped: bool = True
     deletion_vectors: bool = True
     block_rows: bool = False
@@ -125,14 +124,7 @@ class TableDefinition:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        for fault in setting_faults(
-            self.name,
-            self.stream,
-            self.source,
-            self.max_staleness_s,
-            self.apply_every_s,
-            self.buckets,
-        ):
+        for fault in setting_faults(self.name, self.stream, self.source, self.buckets):
             raise fault
         names = [column.name for column in self.columns]
         cells = [(column.name, *column.cell) for column in self.columns]
@@ -152,20 +144,16 @@ def column_faults(
     if name is not None and (fault := name_fault("column", name)):
         yield fault
     if family is not None and not _is_family(family):
-        yield column_family_invalid(str(name), family)
+        yield source_name_invalid(f"The family of column {name}", repr(family), f"1 to 64 {_NAME}")
     if len(qualifier) > MAX_QUALIFIER_BYTES:
-        yield column_qualifier_invalid(str(name), len(qualifier), MAX_QUALIFIER_BYTES)
+        given, allowed = f"{len(qualifier)} bytes long", f"at most {MAX_QUALIFIER_BYTES} bytes"
+        yield source_name_invalid(f"The qualifier of column {name}", given, allowed)
     if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
         yield column_encoding_invalid(str(name), str(type_))
 
 
 def setting_faults(
-    table: str,
-    stream: str | None,
-    source: str,
-    max_staleness_s: int | None,
-    apply_every_s: int | None,
-    buckets: int,
+    table: str, stream: str | None, source: str, buckets: int
 ) -> Iterator[ConfigError]:
     """Yield what is wrong with the settings of a table that are not about columns (TBL-8)."""
     for what, name in (("A table", table), (f"The stream of tables.{table}", stream)):
@@ -176,21 +164,7 @@ def setting_faults(
                 "1 to 128 of the characters - _ a-z A-Z 0-9, with a letter or a digit at both ends",
             )
     if not _is_table_name(source):
-        yield source_table_invalid(table, source)
-    if max_staleness_s is not None and max_staleness_s < 0:
-        yield setting_invalid(
-            f"tables.{table}.max_staleness",
-            f"{max_staleness_s} s",
-            "a duration of at least 0 s",
-            "Remove the setting, or set it to 10m, for example",
-        )
-    if apply_every_s is not None and apply_every_s < 1:
-        yield setting_invalid(
-            f"tables.{table}.apply_every",
-            f"{apply_every_s} s",
-            "a duration of at least 1 s",
-            "Remove the setting, or set it to 1h, for example",
-        )
+        yield source_name_invalid(f"tables.{table}.source", repr(source), f"1 to 128 {_NAME}")
     if not 1 <= buckets <= MAX_BUCKETS or buckets.bit_count() != 1:
         yield setting_invalid(
             f"tables.{table}.buckets",
@@ -230,9 +204,7 @@ def columns_faults(
 
 
 def column_names(definition: TableDefinition) -> tuple[str, ...]:
-    """Return all columns in their order on disk. The internal columns of `BOOKKEEPING` are last
-    (TBL-22).
-    """
+    """Return all columns in their order on disk, those of `BOOKKEEPING` last (TBL-22)."""
     return (
         *(part.name for part in definition.key.parts),
         *(column.name for column in definition.columns),

@@ -192,9 +192,7 @@ def explain(
 def _outcome(
     state: RowState, winner: tuple[CellName, Cell] | None, name: CellName, order: ChangeOrder
 ) -> tuple[Outcome, ChangeOrder | None]:
-    """The outcome of one entry. A cell that is not shown is deleted: the caller finds the
-    deletion.
-    """
+    """The outcome of one entry. `DELETED`: the caller finds the deletion."""
     if winner is not None and winner[1].order == order:
         return Outcome.WON, None
     newest = state.cells.get(name)

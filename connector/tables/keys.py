@@ -223,7 +223,6 @@ def _forms_for(columns: Sequence[tuple[str, DataType | None]], delimiter: str) -
 def _delimiter_fault(
     columns: Sequence[tuple[str, DataType | None]], delimiter: str
 ) -> ConfigError | None:
-    """Return why a delimiter cannot join key columns."""
     if not _is_delimiter(delimiter):
         cause = f"A delimiter has 1 to {MAX_DELIMITER_LENGTH} ASCII characters"
         return delimiter_invalid(delimiter, cause, 'Set delimiter = "#"')

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 
 
 class CellName(NamedTuple):
-    """The name of a cell of a row. With `versions = latest`, the timestamp is `None`, and the name
-    means the column.
-    """
+    """The name of a cell of a row. The timestamp is `None` with `versions = latest`."""
 
     family: str
     qualifier: bytes
@@ -66,9 +64,7 @@ class Tombstone(NamedTuple):
     end: int
 
     def covers(self, name: CellName, cell_timestamp: int) -> bool:
-        """Return whether a cell of this name and timestamp is in the deleted range. Orders are not
-        compared.
-        """
+        """Return whether a cell is in the deleted range. Orders are not compared."""
         if self.family != name.family or self.qualifier not in (None, name.qualifier):
             return False
         return self.start <= cell_timestamp and (self.end == 0 or cell_timestamp < self.end)
@@ -94,9 +90,7 @@ EMPTY: Final = RowState()
 def lift(
     change: DataChange, position: OrderPosition, order_by: OrderBy, versions: Versions
 ) -> RowState:
-    """Return the state of a row with this change only. `position` is the place of its first
-    delivery (MRG-3).
-    """
+    """Return the state with this change only. `position` is its first delivery (MRG-3)."""
     cells: dict[CellName, Cell] = {}
     tombstones: dict[Tombstone, ChangeOrder] = {}
     first = change_order(change, position, order_by)

@@ -57,7 +57,6 @@ NUMBER_RANGE: Final[Mapping[DataType, tuple[int, int]]] = {
 
 
 def join_parts(pieces: Sequence[bytes]) -> bytes:
-    """Join the bytes of the parts to a row key."""
     last = max((index for index, piece in enumerate(pieces) if piece), default=0)
     return b"\x00\x01".join(
         piece.replace(b"\x00", b"\x00\xff") or b"\x00\x00" for piece in pieces[: last + 1]
@@ -65,9 +64,7 @@ def join_parts(pieces: Sequence[bytes]) -> bytes:
 
 
 def split_parts(row_key: bytes, count: int) -> list[bytes]:
-    """Split a row key into the bytes of its `count` parts. Return an empty list if the key is not
-    valid.
-    """
+    """Split a row key into its `count` parts. Return an empty list if it is not valid."""
     escaped = row_key.split(b"\x00\x01")
     pieces = [
         b"" if piece == b"\x00\x00" else piece.replace(b"\x00\xff", b"\x00") for piece in escaped
@@ -87,9 +84,7 @@ def read_part(type_: DataType, piece: bytes) -> object | Unreadable:
 
 
 def write_part(type_: DataType, value: object) -> bytes:
-    """Write the bytes of a value. Raises `InvalidChangeError` if the type does not have the
-    value.
-    """
+    """Write a value. Raises `InvalidChangeError` if the type does not have it."""
     written = write_value(type_, Encoding.TEXT, value)
     return write_number(_TO_NUMBER[type_](value)) if type_ in NUMBER_RANGE else written
 

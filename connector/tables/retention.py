@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from connector.errors.settings import setting_invalid
 from connector.records.model import DataChange, Release
 
 
@@ -18,35 +17,22 @@ def is_too_late(record: DataChange | Release, horizon: int | None) -> bool:
     return horizon is not None and 0 < record.commit_timestamp < horizon
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """How long a stream remembers deletes, counted back from its low watermark. Raises
-    `ConfigError`.
+DELETE_RETENTION_S: Final = 2 * 24 * 60 * 60
+"""How long a stream remembers deletes by default: two days, as in BigQuery."""
 
-    The default is two days, as in BigQuery.
+
+def next_horizon(
+    before: int | None, low_watermark: int | None, delete_retention_s: int
+) -> int | None:
+    """Return the horizon (µs) of a batch, counted back from its low watermark.
+
+    It is never below the horizon that was committed before, even if the setting changes (MRG-10).
+    It is at least 0, the least time of a change.
     """
-
-    delete_retention_s: int = 2 * 24 * 60 * 60
-
-    def __post_init__(self) -> None:
-        if self.delete_retention_s <= 0:
-            raise setting_invalid(
-                "delete_retention",
-                f"{self.delete_retention_s} s",
-                "a duration of at least 1 s",
-                "Set it to 2d, for example",
-            )
-
-    def horizon(self, before: int | None, low_watermark: int | None) -> int | None:
-        """Return the horizon (µs) of a batch.
-
-        It is never below the horizon that was committed before, even if the setting changes
-        (MRG-10). It is at least 0, the least time of a change.
-        """
-        if low_watermark is None:
-            return before
-        reached = max(0, low_watermark - self.delete_retention_s * 1_000_000)
-        return reached if before is None else max(before, reached)
+    if low_watermark is None:
+        return before
+    reached = max(0, low_watermark - delete_retention_s * 1_000_000)
+    return reached if before is None else max(before, reached)
 
 
 class BatchHorizon(NamedTuple):
@@ -70,11 +56,9 @@ class BatchHorizons:
 
     horizons: tuple[BatchHorizon, ...] = ()
 
-    def after(self, ingest_batch: int, at: int, retention: Retention) -> BatchHorizons:
-        """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs). A
-        horizon is never below an earlier one.
-        """
-        retention_us = retention.delete_retention_s * 1_000_000
+    def after(self, ingest_batch: int, at: int, delete_retention_s: int) -> BatchHorizons:
+        """Return the horizons after the next batch, `ingest_batch`, was read at `at` (µs)."""
+        retention_us = delete_retention_s * 1_000_000
         last = self.horizons[-1] if self.horizons else BatchHorizon(0, 0, 0)
         # The clock may have been set back. Times of batches never decrease.
         at = max(at, last.at)

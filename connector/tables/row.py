@@ -3,8 +3,8 @@ TBL-22).
 
 A table stores the values of its columns, and a change has bytes. Several bytes can be the same
 value, for example `1.5` and `1.50`. Therefore the states of the rows of a table have *canonical*
-bytes (`canonical`). They can be joined and compared, whether they come from the table or from
-changes.
+bytes (`RowReader.canonical`). They can be joined and compared, whether they come from the table or
+from changes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,11 @@ from connector.records.views import Json, view_of_bytes
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.merge import EMPTY, Cell, RowState, join, lift
-from connector.tables.values import (
-    VERBATIM,
-    Unreadable,
-    read_value,
-    view_of_value,
-    write_value,
-)
+from connector.tables.values import VERBATIM, Unreadable, read_value, view_of_value, write_value
 
 
 class RowReader:
-    """The functions of this module for many rows of one table. It remembers the values that it has
-    read, so it is for one apply or one command.
-    """
+    """Reads many rows of one table, for one apply: it remembers the values that it read."""
 
     def __init__(self, definition: TableDefinition) -> None:
         self._definition = definition
@@ -40,7 +32,6 @@ class RowReader:
         self._keys: dict[bytes, tuple[object, ...] | Unreadable] = {}
 
     def key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
-        """Return the values of the key columns."""
         key = self._keys.get(row_key)
         if key is None:
             key = self._keys[row_key] = self._definition.key.read_key(row_key)
@@ -73,7 +64,10 @@ class RowReader:
         return self.canonical(state)
 
     def canonical(self, state: RowState) -> RowState:
-        """Return the state with canonical bytes: the function `canonical`."""
+        """Return the state with the canonical bytes of each value that a column shows.
+
+        For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
+        """
         cells = dict(state.cells)
         for name, cell in state.cells.items():
             of_column = self._columns.get((name.family, name.qualifier))
@@ -137,18 +131,8 @@ def state_of(
     return RowReader(definition).state(deliveries)
 
 
-def canonical(definition: TableDefinition, state: RowState) -> RowState:
-    """Return the state with the canonical bytes of each value that a column shows.
-
-    For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
-    """
-    return RowReader(definition).canonical(state)
-
-
 def is_same_row(first: Mapping[str, object] | None, second: Mapping[str, object] | None) -> bool:
-    """Return whether two results of `row_of` are equal. A NaN is equal to itself, and -0.0 differs
-    from 0.0.
-    """
+    """Return whether two rows are equal. NaN equals NaN, and -0.0 differs from 0.0."""
     first_row, second_row = (
         row
         and {name: repr(cell) if isinstance(cell, float) else cell for name, cell in row.items()}

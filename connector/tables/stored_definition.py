@@ -58,9 +58,7 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
-    """Return the definition as properties of the Delta table: JSON in ASCII. Equal definitions have
-    equal text.
-    """
+    """Return the definition as properties: JSON in ASCII, equal for equal definitions."""
     assert set(ids.by_name) == {column.name for column in definition.columns}, (
         "ids are assigned to a definition as it stands"
     )
@@ -94,9 +92,7 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
 
 
 def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, ColumnIds]:
-    """The inverse of `to_properties`. Other properties are ignored. Raises `TableError` if no
-    definition can be read.
-    """
+    """The inverse of `to_properties`. Raises `TableError` if it cannot be read."""
     try:
         stored = json.loads(properties[DEFINITION_PROPERTY])
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])

@@ -24,7 +24,6 @@ _position_of = itemgetter(*OrderPosition._fields)
 
 
 def families_of(definition: TableDefinition) -> list[str]:
-    """Return the families with a column, in the order of the columns."""
     return list(dict.fromkeys(column.family for column in definition.columns))
 
 
@@ -81,9 +80,7 @@ class StateForm:
         return RowState(cells, tombstones)
 
     def write(self, state: RowState) -> dict[str, Any]:
-        """Return the value of `_state` for a normal state, without the values of the columns. The
-        table keeps the latest version of a cell.
-        """
+        """Return the value of `_state` for a normal state, without the values of the columns."""
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
         registers = [
@@ -109,7 +106,6 @@ def _read_element(
     cells: dict[CellName, Cell],
     tombstones: dict[Tombstone, ChangeOrder],
 ) -> None:
-    """Add an element of the residual to a state."""
     order = read_order(definition.order, element["order"]["change"])
     order = order._replace(entry_index=element["order"]["entry_index"])
     family, qualifier, at = element["family"], element["qualifier"], element["cell_timestamp"]

@@ -49,9 +49,7 @@ TIMESTAMP_MIN: Final = -62135596800000000
 TIMESTAMP_MAX: Final = 253402300799999999
 """The last microsecond of the year 9999, UTC."""
 MAX_JSON_DEPTH: Final = 500
-"""The maximum nesting of objects and arrays, counted from 1. All parsers in use support this depth.
-Above it, they differ.
-"""
+"""The maximum nesting, counted from 1. Above it, the parsers in use differ."""
 MAX_JSON_DIGITS: Final = 1_000
 """The maximum number of digits of one number, including its exponent."""
 MAX_JSON_NAME_LENGTH: Final = 50_000
@@ -115,9 +113,7 @@ CANONICAL_PATTERN: Final[Mapping[DataType, str]] = {
     DataType.DATE: _DATE,
     DataType.TIMESTAMP: _DATE + "T" + _TIME + r"\.[0-9]{6}Z",
 }
-"""The written form, and the only form for a part of a key. The other rules of `TEXT_PATTERN` apply,
-too.
-"""
+"""The written form, and the only one in a key. `TEXT_PATTERN` has the other rules."""
 
 _matches = {
     type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in TEXT_PATTERN.items()
@@ -126,9 +122,7 @@ _matches = {
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Bytes that do not fit. `expected` describes the expected form. `detail` has the expected form
-    and the bytes.
-    """
+    """Bytes that do not fit. `expected` describes the form, and `detail` has both."""
 
     expected: str
     value: bytes
@@ -141,9 +135,7 @@ class Unreadable:
 
 
 def read_value(type_: DataType, encoding: Encoding, value: bytes) -> object | Unreadable:
-    """Return the value of the bytes of a cell, or `Unreadable` if they do not fit. Never raises
-    (TBL-7, TBL-9).
-    """
+    """Return the value of a cell, or `Unreadable`. Never raises (TBL-7, TBL-9)."""
     assert encoding is Encoding.TEXT or type_ not in TEXT_ONLY, f"{type_} has no binary form"
     if type_ is DataType.BYTES:
         return value
@@ -192,9 +184,6 @@ def write_value(type_: DataType, encoding: Encoding, value: object) -> bytes:
     if type_ not in _CHECKED and isinstance(read_value(type_, encoding, written), Unreadable):
         _refuse(type_, value)
     return written
-
-
-# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _read_text(type_: DataType, text: str, value: bytes) -> object | Unreadable:
@@ -255,7 +244,6 @@ def _is_json(text: str) -> bool:
 
 
 def _json_depth(text: str) -> int:
-    """Return the depth of valid JSON."""
     depth = deepest = 0
     for bracket in re.findall(r"[\[\]{}]", re.sub(r'"[^"\\]*(?:\\.[^"\\]*)*"', "", text)):
         depth += 1 if bracket in "[{" else -1
@@ -333,9 +321,6 @@ _BINARY: Final[Mapping[DataType, tuple[str, str]]] = {
         "TIMESTAMP in 8 bytes: microseconds since 1970-01-01 UTC, in the years 0001 to 9999",
     ),
 }
-
-
-# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _write_int64(number: int) -> str:

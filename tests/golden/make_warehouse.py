@@ -28,7 +28,7 @@ from connector.records.model import (
 )
 from connector.spark.session import start_session
 from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride
+from connector.state.overrides import ClosePartition, Override
 from tests.changes import change
 from tests.spark.streams import Stream, account, definition, shown
 
@@ -96,8 +96,8 @@ def _operate(warehouse: str, now: int, version: int) -> None:
         Job(JobKind.APPLY, "accounts", now - 2_000_000, now, 1, 2, 4, 0, 31, 61),
     )
     history.add_cut(CutRecord("s", 61, 2, 0, 12, now, {"accounts": version}))
-    overrides.set(StalenessOverride("accounts", 60, now, "a person"))
-    overrides.set(PaceOverride("accounts", 20, now, "a person"))
+    overrides.set(Override("max_staleness_s", "accounts", 60, now, "a person"))
+    overrides.set(Override("apply_every_s", "accounts", 20, now, "a person"))
     overrides.add(ClosePartition(0, "s", "p", "the tablet is gone", now, "a person"))
 
 

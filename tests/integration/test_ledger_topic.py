@@ -97,7 +97,7 @@ def test_a_replay_that_is_killed_at_every_step_takes_effect_once(
         assert ended.returncode == 9, ended.stderr
     replay(kafka, facts.topic)
     assert records(kafka, facts) == [letter_id.encode() for letter_id in IDS]
-    assert read_ledger(kafka, facts.topic).states() == {LetterState.REPLAYED: 2}
+    assert len(read_ledger(kafka, facts.topic).ids(LetterState.REPLAYED)) == 2
 
 
 def test_where_replays_lie_is_kept(kafka: KafkaConfig, new_topic: NewTopic) -> None:

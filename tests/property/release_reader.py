@@ -11,7 +11,7 @@ from typing import Any
 
 from connector.records.model import ChildPartitions, Heartbeat, OffsetRange, Release
 from connector.state.stream_progress import BatchCounts, Progress, StreamRules
-from connector.tables.retention import Retention, is_too_late
+from connector.tables.retention import is_too_late
 from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import BatchClaims, LineageRecord
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, Withheld
@@ -210,7 +210,7 @@ class Reader:
             counts,
             batch.ends,
             batch.asked,
-            StreamRules(Retention(RETENTION_S)),
+            StreamRules(RETENTION_S),
             releases=releases,
         )
         return after, ranges

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Versions
 from connector.tables.merge import EMPTY, RowState, exists, expire, join, lift, normal, visible
-from connector.tables.retention import NONE_READ, Retention, is_too_late
+from connector.tables.retention import NONE_READ, is_too_late
 from tests.examples import examples
 from tests.property import model
 from tests.property.histories import Delivery, histories, history
@@ -231,7 +231,7 @@ def test_in_a_table_by_number_deletes_are_remembered_long_enough_and_not_for_eve
     horizons, read_at = NONE_READ, [0]
     for batch, pause in enumerate(pauses, start=1):
         read_at.append(read_at[-1] + pause * 1_000_000)
-        horizons = horizons.after(batch, read_at[batch], Retention(retention))
+        horizons = horizons.after(batch, read_at[batch], retention)
     for complete_to in range(1, len(read_at)):
         horizon = horizons.horizon_of(complete_to)
         old = read_at[complete_to] - retention * 1_000_000

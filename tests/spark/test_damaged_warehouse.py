@@ -23,7 +23,7 @@ from connector.spark.reader import read_snapshot, read_table
 from connector.spark.status_view import register_status_view
 from connector.spark.storage.delta_log import DeltaLog
 from connector.state.jobs import CutRecord
-from connector.state.overrides import StalenessOverride
+from connector.state.overrides import Override
 from tests.golden.make_warehouse import FOLDER, TABLE
 from tests.spark.streams import STREAM, Stream, account, rows_by_key
 from tests.spark.test_cut import ANNOUNCED
@@ -66,7 +66,7 @@ def test_overrides_without_their_log_or_of_another_program_are_not_none(
     stream = applied(spark, tmp_path)
     warehouse, path = str(stream.folder), Path(places.overrides(str(stream.folder)))
     assert rows_by_key(read_table(spark, warehouse, "accounts").rows)
-    Overrides(warehouse).set(StalenessOverride("accounts", 600, 1, "ann"))
+    Overrides(warehouse).set(Override("max_staleness_s", "accounts", 600, 1, "ann"))
     row = as_arrow([{"made_by": "x"}], {"made_by": "string"})
     write_deltalake(path, row, mode="append", schema_mode="merge")
     with pytest.raises(TableError, match="does not belong to lowmark") as caught:

@@ -23,7 +23,7 @@ from connector.spark.reader import SparkRead, plain_rows, read_snapshot, read_ta
 from connector.spark.status_view import register_status_view
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.overrides import StalenessOverride
+from connector.state.overrides import Override
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -69,9 +69,9 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
     assert read(5, max_staleness_s=0).changes == 2, "no bound: everything"
 
     overrides = Overrides(str(tmp_path))
-    overrides.set(StalenessOverride("accounts", 60, 1, "me"))
+    overrides.set(Override("max_staleness_s", "accounts", 60, 1, "me"))
     assert read(5).changes == 2, "an operator's bound outranks the declared one"
-    overrides.set(StalenessOverride("accounts", None, 2, "me"))
+    overrides.set(Override("max_staleness_s", "accounts", None, 2, "me"))
     assert read(5).changes is None, "until it is unset"
 
     merged = read(10.001)
@@ -394,7 +394,7 @@ def test_the_state_of_tables_is_readable_from_sql(spark: SparkSession, tmp_path:
         ("one", 10 * S + 1, True, 1, True, False),
         ("other", None, False, 2, None, True),
     ]
-    Overrides(str(tmp_path)).set(StalenessOverride("one", 300, 1, "me"))
+    Overrides(str(tmp_path)).set(Override("max_staleness_s", "one", 300, 1, "me"))
     warehouse = os.path.relpath(tmp_path)
     register_status_view(spark, warehouse, now=stream.clock + 400 * S)
     assert [

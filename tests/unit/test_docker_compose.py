@@ -8,7 +8,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from connector.jars import read_lock
+from connector.jars.store import lock_text, parse_lock
 from connector.kafka.local.folder import CLUSTER_ID, SERVER_SETTINGS
 
 COMPOSE = (Path(__file__).parents[2] / "docker-compose.yml").read_text("utf-8")
@@ -43,7 +43,9 @@ def test_listeners_of_the_local_broker_are_there_too() -> None:
 
 
 def test_version_is_that_of_the_local_broker() -> None:
-    version = next(jar.version for jar in read_lock("broker") if jar.artifact == "kafka_2.13")
+    version = next(
+        jar.version for jar in parse_lock(lock_text("broker")) if jar.artifact == "kafka_2.13"
+    )
     assert f"image: apache/kafka:{version}\n" in BROKER
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from connector.errors import ConnectorError
-from connector.jars import JarStore, find_java, read_lock
-from connector.jars.store import fetch_listed
+from connector.jars import JarStore, find_java
+from connector.jars.store import fetch_listed, lock_text, parse_lock
 
 REPOSITORY = Path(__file__).parents[2]
 COORDINATES = ("org.example:first:1.0", "org.example:second_2.13:2.0-rc1", "com.example:third:3")
@@ -91,14 +91,14 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.mark.parametrize(("lock", "count"), [("broker", 46), ("spark", 10)])
 def test_shipped_locks_pin_every_jar(lock: str, count: int) -> None:
-    jars = read_lock(lock)
+    jars = parse_lock(lock_text(lock))
     assert len(jars) == count
     assert list(jars) == sorted(jars, key=lambda jar: (jar.organisation, jar.artifact))
     assert all(len(jar.sha256) == 64 and jar.size_bytes > 1000 for jar in jars)
 
 
 def test_spark_jars_are_of_the_pinned_line() -> None:
-    versions = {jar.artifact: jar.version for jar in read_lock("spark")}
+    versions = {jar.artifact: jar.version for jar in parse_lock(lock_text("spark"))}
     assert versions["delta-spark_4.1_2.13"] == "4.4.0"
     assert versions["spark-sql-kafka-0-10_2.13"] == "4.1.1"
 

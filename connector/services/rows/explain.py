@@ -128,19 +128,15 @@ class RowHistory(Viewed):
 
     @property
     def _view_of_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("row")]:
-        """The row as `connector read` prints it."""
         return None if self.row is None else view_of_row(self.definition, self.row)
 
     @property
     def _view_of_applied_row(self) -> Annotated[Json | None, Mark.SHOWN, Named("applied_row")]:
-        """The row that the last apply left, as `connector read` prints it."""
         return None if self.applied_row is None else view_of_row(self.definition, self.applied_row)
 
     @property
     def is_known(self) -> Shown[bool]:
-        """Whether anything is known of the key: a change, a stored cell, a deletion, a dead
-        letter.
-        """
+        """Whether the key has a change, a stored cell, a deletion or a dead letter."""
         cells = self.explanation
         return bool(self.changes or self.dead_letters or cells.columns or cells.deletions)
 
@@ -247,9 +243,7 @@ class _Log:
 
     @staticmethod
     def read(changelog: PlainTable | None, path: str) -> _Log:
-        """Read the commits of the changelog at `path`. Raises `TableError` if the newest one cannot
-        be read.
-        """
+        """Raises `TableError` if the newest commit at `path` cannot be read."""
         newest_first = [] if changelog is None else changelog.commits()
         commits = [commit.stored for commit in newest_first if commit.stored]
         low_watermarks: dict[int, int | None] = {0: None}
@@ -313,9 +307,7 @@ def _letters(
     log: _Log,
     ask_kafka: bool,
 ) -> tuple[tuple[RowLetter, ...], list[str]]:
-    """The dead letters of the row, and what could not be looked at. Kafka is asked only where there
-    is a dead letter.
-    """
+    """The dead letters of the row, and what could not be looked at."""
     from connector.lake.changelog_changes import rejected_of
 
     source = states.definition.source

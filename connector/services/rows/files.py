@@ -17,7 +17,6 @@ from typing import IO, Any, Final, NamedTuple
 from connector.errors.records import (
     file_changed,
     file_columns_unsuitable,
-    file_format_unknown,
     file_malformed,
     file_unreadable,
 )
@@ -76,7 +75,8 @@ def describe_file(path: Path, file_format: FileFormat | None) -> RowFile:
     """
     file_format = file_format or _FORMATS.get(path.suffix.lower())
     if file_format is None:
-        raise file_format_unknown(str(path), one_of(_FORMATS), one_of(FileFormat))
+        cause = f"Its format is not known: its name does not end with one of {one_of(_FORMATS)}"
+        raise file_unreadable(str(path), cause, f"Name the format: one of {one_of(FileFormat)}")
     digest = hashlib.blake2b(digest_size=16)
     try:
         if stat.S_IFMT(path.stat().st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
@@ -123,9 +123,6 @@ def column_indexes(
         raise file_columns_unsuitable(str(path), problem, cause)
     indexes = {name: index for index, name in enumerate(columns)}
     return [indexes.get(name) for name in names]
-
-
-# ── CSV ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def csv_columns(file: RowFile) -> list[str]:
@@ -189,7 +186,6 @@ def _values(record: _Record, null: str) -> Sequence[str | None]:
 
 
 def _records(file: RowFile, opened: IO[bytes]) -> Iterator[_Record]:
-    """The records of a CSV file that are not empty."""
     csv.field_size_limit(MAX_LINE_BYTES)
     lines: list[str] = []
 
@@ -212,9 +208,6 @@ def _records(file: RowFile, opened: IO[bytes]) -> Iterator[_Record]:
             ) from None
         if fields:
             yield _Record(first, fields, "".join(lines))
-
-
-# ── JSON lines ────────────────────────────────────────────────────────────────────────────────────
 
 
 class _RepeatedError(Exception):
@@ -277,9 +270,6 @@ def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise _RepeatedError(next(name for name in names if names.count(name) > 1))
     return members
-
-
-# ── lines ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _opened(file: RowFile) -> IO[bytes]:

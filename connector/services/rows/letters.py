@@ -78,15 +78,14 @@ def table_letter(table: str, logged: LoggedChange, rejection: Rejection) -> RowL
 def with_replays(
     letters: Iterable[RowLetter], accepted: Iterable[LoggedChange]
 ) -> tuple[RowLetter, ...]:
-    """The letters, the oldest first, with `is_replayed`. `accepted` are the changes that the table
-    can hold.
-    """
+    """The letters, the oldest first, with `is_replayed`: a change of `accepted` replays it."""
     replays = {logged.position[:3] for logged in accepted if logged.position.attempt}
-    marked = [
-        replace(letter, is_replayed=_position(letter.order_position)[:3] in replays)
-        for letter in letters
-    ]
-    return tuple(sorted(marked, key=lambda letter: (_position(letter.order_position), letter.id)))
+
+    def order(letter: RowLetter) -> OrderPosition:
+        return OrderPosition.of_letter(letter.order_position)
+
+    marked = [replace(letter, is_replayed=order(letter)[:3] in replays) for letter in letters]
+    return tuple(sorted(marked, key=lambda letter: (order(letter), letter.id)))
 
 
 def from_kafka(
@@ -129,10 +128,3 @@ def _is_of(
     if change is None or (change["table"], change["row_key"]) != (source, row_key):
         return None
     return True
-
-
-def _position(text: str) -> OrderPosition:
-    try:
-        return OrderPosition.parse(text)
-    except ValueError:
-        return OrderPosition(2**62, 0, 0)

@@ -19,12 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from connector.clock import now_us
 from connector.config.settings import find_table
-from connector.errors import (
-    InvalidChangeError,
-    OffsetError,
-    RowErrors,
-    argument_invalid,
-)
+from connector.errors import InvalidChangeError, OffsetError, RowErrors, argument_invalid
 from connector.errors.records import load_ended, rows_rejected, table_not_loadable
 from connector.records.ordering import OrderBy
 from connector.records.views import Hidden
@@ -44,7 +39,7 @@ from connector.services.rows.load_checks import check_as_of, check_empty
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.services.wait import wait_for_commit
 from connector.state.pace import RateLimit, check_rate
-from connector.text import counted, one_of
+from connector.text import FEW, counted, one_of
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,
     Catalog,
@@ -64,7 +59,6 @@ if TYPE_CHECKING:
 APPEND_BYTES: Final = 4 * 1024 * 1024
 TRANSACTION_ROWS: Final = 10_000
 MAX_NAME_LENGTH: Final = 64
-EXAMPLES: Final = 3
 
 
 def load(
@@ -128,9 +122,7 @@ def load(
 
 
 def _check_columns(job: LoadJob) -> None:
-    """Raise `ConnectorError` if the columns of a file are not those of the table. Say which ones
-    it does not have.
-    """
+    """Raise `ConnectorError` if a file has wrong columns. Warn of those that it does not have."""
     maker = job.maker
     for file in job.files:
         if file.format is FileFormat.JSONL:
@@ -341,10 +333,7 @@ class LoadJob:
             was_committed,
         )
 
-    # ── checks ────────────────────────────────────────────────────────────────────────────────────
-
     def _check_may_load(self) -> None:
-        """Raises as `load` does."""
         if self.as_of is not None:
             check_as_of(self.config, self.stream, self.as_of)
         else:
@@ -369,8 +358,6 @@ class LoadJob:
                         write_stream=name,
                     )
                 )
-
-    # ── rows ──────────────────────────────────────────────────────────────────────────────────────
 
     def _append_all(self, session: WriteSession) -> StreamEntry:
         """Append the rows that the write stream lacks, and finalize it. Return its record.
@@ -504,11 +491,9 @@ class LoadJob:
             "row" if file.format is FileFormat.PARQUET else "line",
         )
         self.rejected += 1
-        if len(self.first_rejected) < EXAMPLES:
+        if len(self.first_rejected) < FEW:
             self.first_rejected.append(rejected)
         self.on_rejected(rejected)
-
-    # ── the end ───────────────────────────────────────────────────────────────────────────────────
 
     def _commit(self) -> int:
         from connector.services.write_streams import commit_write_streams

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from connector import warehouse as paths
@@ -13,7 +14,7 @@ from connector.records.views import view_of_time
 from connector.services.warehouses import warehouse_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
     from connector.config.settings import ConnectorConfig, StreamConfig
     from connector.lake.plain_table import PlainTable
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
 
 def check_as_of(config: ConnectorConfig, stream: StreamConfig, as_of: int) -> None:
-    """Raise `ConnectorError` if `as_of` is below the horizon of a stream, and `TableError` if the
-    changelog cannot be read.
-    """
+    """Raise `ConnectorError` if `as_of` is below the horizon of a stream. Also `TableError`."""
     from connector.lake.state_reader import progress_of
 
     horizon = progress_of(warehouse_of(config), stream.name).horizon
@@ -63,7 +62,6 @@ def check_empty(
 
 
 def _opened(path: str) -> PlainTable | None:
-    """The newest version of a Delta table, or None if it does not exist."""
     from connector.lake.plain_table import open_table
 
     try:
@@ -82,7 +80,6 @@ def _has_changes(changelog: PlainTable, source: str, after: int) -> bool:
 
 
 def _staged_streams(changelog: PlainTable, source: str) -> set[str]:
-    """The write streams with rows of a source table that the changelog has."""
     from connector.lake.small_tables import quoted
     from connector.warehouse import STAGED_SLOT
 
@@ -113,7 +110,7 @@ def _unread(
     return staged, released, False
 
 
-def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[object]:
+def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterator[object]:
     from connector.kafka import topics
     from connector.kafka.client import records_between
     from connector.kafka.consume.decode import Decoder
@@ -124,13 +121,8 @@ def _unread_records(config: ConnectorConfig, stream: StreamConfig) -> Iterable[o
     begins = topics.beginning_offsets(config.kafka, facts)
     ends = topics.end_offsets(config.kafka, facts)
     ranges = {number: (max(begins[number], logged.get(number, 0)), ends[number]) for number in ends}
-    if all(begin >= end for begin, end in ranges.values()):
-        return
-    decoder = Decoder(config.registry, stream.limits)
-    try:
+    with closing(Decoder(config.registry, stream.limits)) as decoder:
         for record in records_between(config.kafka, facts.topic, facts.topic_id, ranges):
             decoded = decoder.decode(record, facts.kafka_partitions)
             if not isinstance(decoded, Rejection):
                 yield decoded.record
-    finally:
-        decoder.close()

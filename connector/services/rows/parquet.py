@@ -111,7 +111,6 @@ def _stored_values(column: Any) -> Any:
 
 
 def _stored_type(arrow: Any) -> Any:
-    """The type of `_stored_values` of a column with this type."""
     from pyarrow import BaseExtensionType
     from pyarrow import types as arrow_types
 

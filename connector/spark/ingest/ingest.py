@@ -47,7 +47,6 @@ from connector.state.stream_progress import (
     StreamRules,
     still_hiding,
 )
-from connector.tables.retention import Retention
 from connector.validation import KafkaRecord, validate_record
 from connector.watermarks.freshness import EndOffsets
 from connector.write_streams.releases import ReleasedRange, ReleaseProgress, ReleaseRows
@@ -420,9 +419,7 @@ class Ingest:
             counts,
             batch.offsets.end,
             batch.asked,
-            StreamRules(
-                Retention(stream.delete_retention_s), frozenset(stream.partitions), stream.wait_s
-            ),
+            StreamRules(stream.delete_retention_s, frozenset(stream.partitions), stream.wait_s),
             batch.closed_partitions,
             placement,
             releases,

@@ -173,10 +173,10 @@ def test_the_errors_of_keys_and_columns_are_reported_together() -> None:
     }
     assert [text.partition(". ")[0] for text in faults_of(table).values()] == [
         'tables.t.key.columns[0].type is "INT"',
-        "tables.t.key.columns[2]: A key column has the name _r",
+        "tables.t.key.columns[2]: A key column has the name '_r'",
         "tables.t.key: The delimiter of the key is '-'",
         'tables.t.columns[0].type is "tex"',
-        "tables.t.columns[0]: Column P has the family 'no family'",
+        "tables.t.columns[0]: The family of column P is 'no family'",
         "tables.t.columns[1]: Column a has the type JSON and a binary encoding",
         "tables.t.source is 'no source'",
         "tables.t.buckets is 3",

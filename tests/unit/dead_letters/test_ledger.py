@@ -302,21 +302,6 @@ def test_a_history_fits_into_a_record() -> None:
     assert len(history_to_json((long,) * MAX_ENTRIES)) < 1_000_000
 
 
-def test_letters_are_counted_by_how_they_stand() -> None:
-    ledger = Ledger()
-    for name, action in (
-        ("a", Action.PARKED),
-        ("b", Action.REPLAYED),
-        ("c", Action.REPLAYED),
-        ("d", Action.REOPENED),
-    ):
-        ledger.set_history(name, (entry(action),))
-    assert (len(ledger), ledger.states()) == (
-        4,
-        {LetterState.PARKED: 1, LetterState.REPLAYED: 2, LetterState.OPEN: 1},
-    )
-
-
 @pytest.mark.parametrize(
     ("letter_id", "family"),
     [

@@ -401,7 +401,7 @@ def test_an_unknown_field_is_named_with_the_nearest_known_one(
     error = problem(document)
     assert error.field == field
     assert str(error).startswith(f"{field} is not a field")
-    assert error.remedy == f"Did you mean {near}?"
+    assert error.remedy == f"did you mean {near}?"
 
 
 def test_a_field_of_another_kind_of_entry_is_unknown_too() -> None:
@@ -573,7 +573,7 @@ def test_an_annotated_dataclass_is_read_by_name_and_null_is_missing() -> None:
     assert read == (Header("a"),)
     with pytest.raises(JsonViewError, match=r"headers\[0\]\.name is missing"):
         read_value(tuple[Header, ...], [{"value": "b"}], "headers")
-    with pytest.raises(JsonViewError, match=r"headers\[0\]\.nam is not a field.*Did you mean name"):
+    with pytest.raises(JsonViewError, match=r"headers\[0\]\.nam is not a field.*did you mean name"):
         read_value(tuple[Header, ...], [{"nam": "a"}], "headers")
 
 

@@ -10,8 +10,8 @@ from connector.records.ordering import (
     ChangeOrder,
     OrderBy,
     OrderPosition,
-    SequenceNumber,
     change_order,
+    sections_of,
     sequence_number,
 )
 from tests.changes import change, put
@@ -108,12 +108,12 @@ def test_retention_counts_commits_or_with_sequence_numbers_batches() -> None:
 )
 def test_sequence_numbers_of_the_field(larger: str, smaller: str) -> None:
     """REC-10: BigQuery's examples, unsigned numbers, sections that are missing."""
-    assert SequenceNumber.parse(larger) > SequenceNumber.parse(smaller)
+    assert sections_of(larger) > sections_of(smaller)
 
 
 def test_missing_sections_count_as_0() -> None:
     """REC-10."""
-    assert SequenceNumber.parse("1") == SequenceNumber.parse("1/0/0/0") == (1, 0, 0, 0)
+    assert sections_of("1") == sections_of("1/0/0/0") == (1, 0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_missing_sections_count_as_0() -> None:
 def test_invalid_texts_of_sequence_numbers(text: str) -> None:
     """REC-10: 1 to 4 sections of 1 to 16 hexadecimal digits, nothing else."""
     with pytest.raises(InvalidChangeError) as caught:
-        SequenceNumber.parse(text)
+        change(change_sequence_number=text)
     assert caught.value.rule == "INVALID_SEQUENCE_NUMBER"
 
 
@@ -148,7 +148,7 @@ def test_an_invalid_sequence_number_is_shown_with_the_required_form() -> None:
     """REC-10, REC-14: field, limit and value."""
     limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
     for made, shown, wanted in (
-        (lambda: SequenceNumber.parse("0x1"), "'0x1'", limit),
+        (lambda: change(change_sequence_number="0x1"), "'0x1'", limit),
         (sequence_number, "()", "made of 1 to 4 parts"),
         (
             lambda: sequence_number(-1),

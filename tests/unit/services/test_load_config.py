@@ -106,7 +106,7 @@ DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"{TEXT}[streams.s]\nmax_record_bytes = {DIGITS}\n", "is not a TOML document of settings"),
+        (f"{TEXT}[streams.s]\nmax_record_bytes = {DIGITS}\n", "cannot be read as a TOML document"),
         (f"x = {'[' * 20_000}{']' * 20_000}\n{TEXT}", "nested too deeply"),
         (f"x{'.x' * 2_000} = 1\n{TEXT}", "nested too deeply"),
         (f"x = {'{a=' * 20_000}1{'}' * 20_000}\n{TEXT}", "nested too deeply"),
@@ -117,7 +117,7 @@ DIGITS, HEX = "9" * 5000, "0x" + "f" * 5000
         (f"{TEXT}[streams.s]\nmax_dead_letter_ratio = {HEX}\n", "an integer of 20000 bits"),
         (f"{TEXT}[streams.s]\nstall_after = '{DIGITS}s'\n", "stall_after"),
         (TEXT.replace("wh", r"w\u0000h"), r"warehouse is .w\\x00h"),
-        (TEXT.replace('"wh"', '"~nobody-of-this-name/wh"'), "is not a folder that can be used"),
+        (TEXT.replace('"wh"', '"~nobody-of-this-name/wh"'), "cannot be used"),
         (f'{TEXT}"ssl.ca.location" = "a\\u0000b"\n', "ssl.ca.location is"),
         (f'{TEXT}[registry]\nurl = "http://h/\\u0000"\n', "registry.url is"),
         (f'{TEXT}[registry]\nurl = "http://h"\nca_location = "\\u0000"\n', "ca_location is"),

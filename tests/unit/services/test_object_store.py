@@ -10,14 +10,14 @@ from connector.config.storage import LAKE_DEFAULTS, StorageConfig, look_every_s
 from connector.lake.overrides import Overrides
 from connector.lake.stores import options_of, warehouse_with
 from connector.services.warehouses import warehouse_of
-from connector.state.overrides import StalenessOverride
+from connector.state.overrides import Override
 
 
 def test_settings_of_a_store_are_read_once_for_a_while(tmp_path: Path) -> None:
     """STO-5"""
     patient, prompt = Overrides(str(tmp_path), kept_for_s=60), Overrides(str(tmp_path))
     assert patient.bounds() == prompt.bounds() == {}
-    prompt.set(StalenessOverride("t", 5, now_us(), "a test"))
+    prompt.set(Override("max_staleness_s", "t", 5, now_us(), "a test"))
     assert (patient.bounds(), prompt.bounds()) == ({}, {"t": 5})
 
 

@@ -28,7 +28,7 @@ from connector.lake.state_reader import progress_of
 from connector.state.damage import explained, reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import CutRecord, Job, JobKind
-from connector.state.overrides import ClosePartition, PaceOverride, StalenessOverride
+from connector.state.overrides import ClosePartition, Override
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from connector.write_streams.releases import ReleaseRows
@@ -57,7 +57,7 @@ def readers(warehouse: str) -> dict[str, Callable[[], object]]:
 def writers(warehouse: str) -> dict[str, Callable[[], object]]:
     overrides, history = Overrides(warehouse), History(warehouse)
     return {
-        "overrides": lambda: overrides.set(StalenessOverride("t", 600, 1, "ann")),
+        "overrides": lambda: overrides.set(Override("max_staleness_s", "t", 600, 1, "ann")),
         "closed_partitions": lambda: overrides.add(ClosePartition(1, "s", "p", "gone", 1, "ann")),
         "released_transactions": lambda: overrides.add(
             ReleaseTransaction(1, "s", "tx", "gone", 1, "ann", 5)
@@ -261,11 +261,14 @@ def test_a_row_of_another_program_is_an_error_with_a_remedy(
 def test_damaged_overrides_say_that_their_folder_can_be_moved_away(tmp_path: Path) -> None:
     """TBL-20: every read needs the bounds."""
     overrides, path = Overrides(str(tmp_path)), tmp_path / "_connector/overrides"
-    overrides.set(StalenessOverride("one", 600, 1, "ann"))
-    overrides.set(PaceOverride("one", 7, 2, "ann"))
+    overrides.set(Override("max_staleness_s", "one", 600, 1, "ann"))
+    overrides.set(Override("apply_every_s", "one", 7, 2, "ann"))
     for text in ("{", ""):
         (path / "_delta_log/00000000000000000002.json").write_text(text)
-        for action in (overrides.bounds, lambda: overrides.set(PaceOverride("one", 8, 3, "ann"))):
+        for action in (
+            overrides.bounds,
+            lambda: overrides.set(Override("apply_every_s", "one", 8, 3, "ann")),
+        ):
             with pytest.raises(TableError) as caught:
                 action()
             assert f"Or move the folder {path} away" in caught.value.remedy

@@ -19,7 +19,7 @@ from connector.lake.plain_table import open_table
 from connector.lake.state_reader import batch_with, progress_of, table_state_of
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.damage import reading
-from connector.state.overrides import PaceOverride
+from connector.state.overrides import Override
 from connector.state.stream_progress import Progress
 from connector.state.table_state import TableState
 from tests.unit.warehouses import commit, log_table
@@ -115,7 +115,10 @@ def test_a_file_at_the_path_of_the_overrides_is_an_error(tmp_path: Path) -> None
     """TBL-20."""
     (tmp_path / "_connector").write_text("")
     overrides = Overrides(str(tmp_path))
-    for action in (overrides.bounds, lambda: overrides.set(PaceOverride("one", 7, 2, "ann"))):
+    for action in (
+        overrides.bounds,
+        lambda: overrides.set(Override("apply_every_s", "one", 7, 2, "ann")),
+    ):
         with pytest.raises(TableError, match="is not a folder"):
             action()
 

@@ -18,12 +18,11 @@ from connector.lake.small_tables import as_arrow, select
 from connector.state.commits import stored_in
 from connector.state.overrides import (
     ClosePartition,
-    PaceOverride,
-    StalenessOverride,
-    bounds_in,
+    Override,
     bounds_in_force,
     metadata_with,
     pace_in_force,
+    seconds_at,
 )
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
@@ -42,27 +41,24 @@ def test_an_operators_bound_outranks_the_configured_one_until_it_is_unset() -> N
     """TBL-20"""
     tables = [defined("one", 600), defined("other", None), defined("third", 60)]
     assert bounds_in_force(tables, {}) == {"one": 600, "third": 60}
-    metadata = metadata_with(
-        StalenessOverride("third", 0, 3, "me"),
-        metadata_with(
-            StalenessOverride("other", 5, 2, "me"),
-            metadata_with(StalenessOverride("one", 7, 1, "me"), None),
-        ),
-    )
-    assert bounds_in_force(tables, bounds_in(metadata)) == {"one": 7, "other": 5}, "0 is no bound"
-    assert bounds_in(metadata_with(StalenessOverride("one", None, 4, "me"), metadata)) == {
-        "other": 5,
-        "third": 0,
-    }
+    metadata: dict[str, Any] | None = None
+    for name, seconds in (("one", 7), ("other", 5), ("third", 0)):
+        metadata = metadata_with(
+            "path", Override("max_staleness_s", name, seconds, 1, "me"), metadata
+        )
+    bounds = seconds_at("path", metadata, "max_staleness_s")
+    assert bounds_in_force(tables, bounds) == {"one": 7, "other": 5}, "0 is no bound"
+    metadata = metadata_with("path", Override("max_staleness_s", "one", None, 4, "me"), metadata)
+    assert seconds_at("path", metadata, "max_staleness_s") == {"other": 5, "third": 0}
 
 
 def test_overrides_are_read_as_they_were_written_with_their_author(tmp_path: Path) -> None:
     """TBL-20, TBL-22"""
     overrides = Overrides(str(tmp_path))
     assert overrides.bounds() == {}
-    overrides.set(StalenessOverride("one", 600, 1, "ann"))
-    overrides.set(StalenessOverride("other", 0, 2, "bob"))
-    overrides.set(StalenessOverride("one", None, 3, "bob"))
+    overrides.set(Override("max_staleness_s", "one", 600, 1, "ann"))
+    overrides.set(Override("max_staleness_s", "other", 0, 2, "bob"))
+    overrides.set(Override("max_staleness_s", "one", None, 3, "bob"))
     assert overrides.bounds() == {"other": 0}
     rows = select(
         f"{tmp_path}/_connector/overrides", "true ORDER BY made_at", "made_by, max_staleness_s"
@@ -78,13 +74,13 @@ def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> No
     pace where none is.
     """
     overrides, table = Overrides(str(tmp_path)), replace(defined("one", 600), apply_every_s=50)
-    overrides.set(StalenessOverride("one", 60, 1, "ann"))
-    overrides.set(PaceOverride("one", 7, 2, "ann"))
-    overrides.set(StalenessOverride("other", 20, 3, "ann"))
+    overrides.set(Override("max_staleness_s", "one", 60, 1, "ann"))
+    overrides.set(Override("apply_every_s", "one", 7, 2, "ann"))
+    overrides.set(Override("max_staleness_s", "other", 20, 3, "ann"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60, "other": 20}, {"one": 7})
     assert pace_in_force(table, overrides.bounds(), overrides.paces()) == 7
     assert pace_in_force(defined("other", 600), overrides.bounds(), overrides.paces()) == 10
-    overrides.set(PaceOverride("one", None, 4, "bob"))
+    overrides.set(Override("apply_every_s", "one", None, 4, "bob"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 60, "other": 20}, {})
     assert pace_in_force(table, overrides.bounds(), overrides.paces()) == 50
     assert pace_in_force(defined("third", 600), {}, {}) == 300
@@ -93,7 +89,7 @@ def test_a_pace_is_set_beside_a_bound_and_unset_without_it(tmp_path: Path) -> No
 def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
     def set_some(first: int) -> None:
         for number in (first, first + 1):
-            Overrides(str(tmp_path)).set(StalenessOverride(f"t{number}", number, 1, "me"))
+            Overrides(str(tmp_path)).set(Override("max_staleness_s", f"t{number}", number, 1, "me"))
 
     threads = [Thread(target=set_some, args=(first,)) for first in (0, 2)]
     for thread in threads:
@@ -106,12 +102,12 @@ def test_two_operators_at_once_do_not_undo_each_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seconds", [-1, "x", 1.5, True, 2**31, 10**30])
 def test_a_number_of_seconds_that_is_not_allowed_is_refused(seconds: int) -> None:
     """TBL-20, JOB-2."""
-    for override in (StalenessOverride, PaceOverride):
+    for setting in ("max_staleness_s", "apply_every_s"):
         with pytest.raises(ConfigError, match="table t is"):
-            override("t", seconds, 1, "a person")
-    assert StalenessOverride("t", 0, 1, "a person").max_staleness_s == 0
+            Override(setting, "t", seconds, 1, "a person")
+    assert Override("max_staleness_s", "t", 0, 1, "a person").seconds == 0
     with pytest.raises(ConfigError, match="apply_every of table t is 0"):
-        PaceOverride("t", 0, 1, "a person")
+        Override("apply_every_s", "t", 0, 1, "a person")
 
 
 def foreign_commit(path: str, metadata: str | None) -> None:
@@ -136,14 +132,14 @@ def test_a_newest_commit_of_another_program_is_not_no_overrides(
 ) -> None:
     """TBL-20, TBL-14: an override that is set then would have removed the others for good."""
     overrides, path = Overrides(str(tmp_path)), places.overrides(str(tmp_path))
-    overrides.set(StalenessOverride("one", 600, 1, "ann"))
+    overrides.set(Override("max_staleness_s", "one", 600, 1, "ann"))
     version = DeltaTable(path).version()
     foreign_commit(path, metadata)
     for action in (
         overrides.bounds,
         overrides.paces,
-        lambda: overrides.set(PaceOverride("one", 7, 2, "ann")),
-        lambda: overrides.set(StalenessOverride("one", None, 2, "ann")),
+        lambda: overrides.set(Override("apply_every_s", "one", 7, 2, "ann")),
+        lambda: overrides.set(Override("max_staleness_s", "one", None, 2, "ann")),
     ):
         with pytest.raises(TableError, match="Restore") as caught:
             action()
@@ -151,7 +147,7 @@ def test_a_newest_commit_of_another_program_is_not_no_overrides(
         assert DeltaTable(path).version() == version + 1, "nothing was written"
     DeltaTable(path).restore(version)
     assert overrides.bounds() == {"one": 600}, "the remedy helps"
-    overrides.set(PaceOverride("one", 7, 3, "ann"))
+    overrides.set(Override("apply_every_s", "one", 7, 3, "ann"))
     assert (overrides.bounds(), overrides.paces()) == ({"one": 600}, {"one": 7})
 
 
@@ -184,7 +180,7 @@ def test_overrides_that_are_no_numbers_are_an_error_also_for_what_is_set_next(
     overrides = Overrides(str(tmp_path))
     for action in (
         overrides.bounds,
-        lambda: overrides.set(StalenessOverride("two", 5, 1, "ann")),
+        lambda: overrides.set(Override("max_staleness_s", "two", 5, 1, "ann")),
     ):
         with pytest.raises(TableError, match="cannot be read") as caught:
             action()

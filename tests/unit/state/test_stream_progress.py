@@ -24,7 +24,7 @@ from connector.state.stream_progress import (
     still_hiding,
 )
 from connector.state.table_state import TableState
-from connector.tables.retention import BatchHorizon, BatchHorizons, Retention
+from connector.tables.retention import BatchHorizon, BatchHorizons
 from connector.watermarks.freshness import NONE_ASKED, EndOffsets
 from connector.watermarks.frontier import UNKNOWN, BatchClaims, Ended, LineageRecord
 
@@ -171,7 +171,7 @@ def ingested(
     """The progress after another batch, before which Kafka was asked at `at`."""
     batch = before.ingest_batch + 1
     return before.after(
-        batch, counts, {0: batch}, EndOffsets(at, {0: batch}), StreamRules(Retention(retention_s))
+        batch, counts, {0: batch}, EndOffsets(at, {0: batch}), StreamRules(retention_s)
     )
 
 
@@ -291,7 +291,7 @@ def test_ends_below_the_horizon_of_the_previous_batch_are_forgotten() -> None:
     """WMK-9: the horizon of the batch itself is not yet committed."""
     claims = BatchClaims(1, {"p": {0: 5 * S}, "q": {0: 50 * S}})
     override = ClosePartition(1, "s", "p", "gone", 1, "me")
-    asked, rules = EndOffsets(1, {0: 1}), StreamRules(Retention(10), frozenset({"p", "q"}))
+    asked, rules = EndOffsets(1, {0: 1}), StreamRules(10, frozenset({"p", "q"}))
     one = Progress().after(
         1, BatchCounts(claims=claims, read_at=1), {0: 1}, asked, rules, [override]
     )

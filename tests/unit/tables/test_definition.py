@@ -177,7 +177,7 @@ REFUSED = {
     ),
     "a reserved name": (
         lambda: column("_CHANGE_TYPE"),
-        "_CHANGE_TYPE. Names that begin with _ are reserved",
+        "names that begin with _ are reserved",
     ),
     "another reserved name": (lambda: column("_change_sequence_number"), "reserved"),
     "a reserved key name": (lambda: KeyPart("_state", BYTES), "reserved"),
@@ -198,8 +198,14 @@ REFUSED = {
     "no name": (lambda: column(""), "has the name ''"),
     "a name of several words": (lambda: column("a b"), "has the name 'a b'"),
     "a name that is SQL": (lambda: column("a`; DROP"), "has the name"),
-    "a family that cannot be": (lambda: Column("a", "f:", b"", STRING), "the family 'f:'"),
-    "a long qualifier": (lambda: column("a", b"q" * 16_385), "a qualifier of 16385 bytes"),
+    "a family that cannot be": (
+        lambda: Column("a", "f:", b"", STRING),
+        "The family of column a is 'f:'",
+    ),
+    "a long qualifier": (
+        lambda: column("a", b"q" * 16_385),
+        "The qualifier of column a is 16385 bytes long",
+    ),
     "NUMERIC in binary": (
         lambda: column("a", b"", DataType.NUMERIC, Encoding.BINARY),
         "NUMERIC has no binary form",
@@ -240,8 +246,14 @@ REFUSED = {
         "The stream of tables.t has the name 'a/b'",
     ),
     "a source that cannot be": (lambda: table(source="a b"), "tables.t.source is 'a b'"),
-    "a pace below a second": (lambda: table(apply_every_s=0), "tables.t.apply_every is 0 s"),
-    "a negative bound": (lambda: table(max_staleness_s=-1), "tables.t.max_staleness is -1 s"),
+    "a pace below a second": (
+        lambda: table(apply_every_s=0),
+        "TableDefinition.apply_every_s is 0. It must be a number of at least 1",
+    ),
+    "a negative bound": (
+        lambda: table(max_staleness_s=-1),
+        "TableDefinition.max_staleness_s is -1",
+    ),
     "a table of nothing": (
         lambda: table(keep_unmapped=False),
         "tables.t has no columns and keep_unmapped = false",

@@ -5,7 +5,6 @@ from time import perf_counter
 
 import pytest
 
-from connector.errors import ConfigError
 from connector.records.model import ChangeType, DataChange
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Versions
@@ -21,7 +20,7 @@ from connector.tables.merge import (
     normal,
     visible,
 )
-from connector.tables.retention import NONE_READ, Retention, is_too_late
+from connector.tables.retention import DELETE_RETENTION_S, NONE_READ, is_too_late, next_horizon
 from tests.changes import change, delete_cells, delete_family, put
 
 Q = ("f", b"q")
@@ -322,12 +321,12 @@ def test_in_a_table_ordered_by_number_deletes_expire_by_batch() -> None:
 def test_horizon_never_goes_back() -> None:
     """MRG-10, example 8: retention lowered and raised again."""
     day = 86_400_000_000
-    assert Retention().horizon(None, 10 * day) == 8 * day
-    assert Retention(86_400).horizon(8 * day, 10 * day) == 9 * day
-    assert Retention().horizon(9 * day, 10 * day) == 9 * day
-    assert Retention().horizon(9 * day, None) == 9 * day
-    assert Retention().horizon(None, None) is None
-    assert Retention().horizon(None, day) == 0, "no change is older"
+    assert next_horizon(None, 10 * day, DELETE_RETENTION_S) == 8 * day
+    assert next_horizon(8 * day, 10 * day, 86_400) == 9 * day
+    assert next_horizon(9 * day, 10 * day, DELETE_RETENTION_S) == 9 * day
+    assert next_horizon(9 * day, None, DELETE_RETENTION_S) == 9 * day
+    assert next_horizon(None, None, DELETE_RETENTION_S) is None
+    assert next_horizon(None, day, DELETE_RETENTION_S) == 0, "no change is older"
 
 
 def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> None:
@@ -336,18 +335,13 @@ def test_the_retention_of_batches_is_counted_between_their_ingest_times() -> Non
     """
     seconds, horizons = 1_000_000, NONE_READ
     for batch, read_at in enumerate((100, 110, 120, 120, 121), start=1):
-        horizons = horizons.after(batch, read_at * seconds, Retention(10))
+        horizons = horizons.after(batch, read_at * seconds, 10)
     assert [horizons.horizon_of(batch) for batch in range(6)] == [None, 0, 0, 2, 2, 3]
-    later = horizons.after(6, 90 * seconds, Retention(10)).after(7, 131 * seconds, Retention(1000))
+    later = horizons.after(6, 90 * seconds, 10).after(7, 131 * seconds, 1000)
     assert [later.horizon_of(batch) for batch in (6, 7)] == [
         3,
         3,
     ], "neither a clock nor a setting brings back what was forgotten"
-
-
-def test_retention_is_positive() -> None:
-    with pytest.raises(ConfigError, match="delete_retention is 0 s"):
-        Retention(0)
 
 
 def test_a_state_can_be_sent_to_another_process() -> None:
