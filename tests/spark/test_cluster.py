@@ -61,7 +61,8 @@ from tests.spark.conftest import INTERPRETED
 from tests.spark.live import Live
 from tests.spark.streams import account, change
 
-pytestmark = pytest.mark.timeout(1800)  # several JVMs share two cores
+# Several JVMs share two cores.
+pytestmark = [pytest.mark.systems, pytest.mark.timeout(1800)]
 
 ENTRY = "from connector.cli import main; main()"
 S = 1_000_000

@@ -64,8 +64,9 @@ def test_apply_and_ingest_go_on(stream: Stream) -> None:
     assert as_json(rows) == KEPT["merged"]
 
 
+@pytest.mark.long
 def test_it_is_rebuilt(stream: Stream) -> None:
-    """TBL-21."""
+    """TBL-21. By default, `test_rebuild.py` shows it."""
     later = stream.clock + stream.config.stall_after_s * 1_000_000
     changelog = stream.changelog()
     cut = changelog.progress().cut(later, stream.config.stall_after_s)

@@ -96,6 +96,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
     assert shown(table) == stream.truth(wanted)
 
 
+@pytest.mark.systems
 def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a
     cut names; so it is in a graveyard and in the changelog. The tombstone table of a table that was
@@ -391,6 +392,7 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
     return newest.offsets.start
 
 
+@pytest.mark.systems
 def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; a reader of a removed
     batch is refused.

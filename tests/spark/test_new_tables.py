@@ -62,7 +62,10 @@ DEFINITIONS = {
 }
 
 
-@pytest.fixture(params=[{}, OF_USER], ids=["our session", "defaults of a user"])
+@pytest.fixture(
+    params=[{}, pytest.param(OF_USER, marks=pytest.mark.long)],
+    ids=["our session", "defaults of a user"],
+)
 def session(spark: SparkSession, request: pytest.FixtureRequest) -> SparkSession:
     return session_with(spark, request.param)
 

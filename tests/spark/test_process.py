@@ -148,7 +148,7 @@ def kill_the_jvm(process: subprocess.Popen[str]) -> None:
     [
         (to_group, "every batch that began has ended"),
         pytest.param(to_each, "every batch that began has ended", marks=pytest.mark.long),
-        (interrupt, "every batch that began has ended"),
+        pytest.param(interrupt, "every batch that began has ended", marks=pytest.mark.long),
         (kill_the_jvm, "stopped: "),
     ],
 )
@@ -198,7 +198,11 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize("of_the_user", [False, True], ids=["ours", "a file of the user"])
+@pytest.mark.parametrize(
+    "of_the_user",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["ours", "a file of the user"],
+)
 def test_spark_submit_shows_our_lines_and_those_that_the_user_asked_for(
     of_the_user: bool, tmp_path: Path
 ) -> None:

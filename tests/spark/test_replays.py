@@ -76,7 +76,11 @@ def test_a_repaired_change_does_not_win_a_tie_against_a_later_one(
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 1, "_unmapped": {}}
 
 
-@pytest.mark.parametrize("deletions", [(), (DeleteFamily("f"),)], ids=["partial", "whole"])
+@pytest.mark.parametrize(
+    "deletions",
+    [(), pytest.param((DeleteFamily("f"),), marks=pytest.mark.long)],
+    ids=["partial", "whole"],
+)
 def test_copies_of_a_replay_are_one_change_to_a_reader(
     spark: SparkSession, tmp_path: Path, deletions: tuple[DeleteFamily, ...]
 ) -> None:
@@ -96,10 +100,13 @@ def test_copies_of_a_replay_are_one_change_to_a_reader(
     assert (reading.changes, reading.rows.count()) == (2, 1)
 
 
+@pytest.mark.long
 def test_the_order_position_of_a_table_letter_is_that_of_its_change(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """DLQ-10, TBL-9."""
+    """DLQ-10, TBL-9. By default, `test_a_repaired_change_does_not_win_a_tie_against_a_later_one`
+    shows it.
+    """
     stream = Stream(spark, tmp_path / "w")
     table = stream.table()
     stream.topic.send(account("a", 5, name="first", amount="many"), account("a", 5, name="second"))

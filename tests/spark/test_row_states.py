@@ -16,6 +16,7 @@ from connector.tables.definition import Column, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
 from connector.tables.values import DataType
+from tests.examples import tries
 from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
 
@@ -25,7 +26,7 @@ COLUMNS = (
     Column("e", "f", b"", DataType.BYTES),
     Column("g", "g", b"q", DataType.BYTES),
 )
-ROWS = 120
+ROWS = len(tries(120, quick=40))
 
 
 @pytest.mark.parametrize(
