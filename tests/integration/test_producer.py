@@ -431,6 +431,7 @@ def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() ->
     assert "1 records were not delivered" in caught.value.__notes__[0]
 
 
+@pytest.mark.systems
 def test_nothing_is_lost_when_the_broker_is_killed_while_producing(tmp_path: Path) -> None:
     """REC-17, `nothing_lost`: SIGKILL in the middle, started again on its folder; what was flushed
     is all there.
@@ -615,6 +616,7 @@ def test_heartbeats_wait_while_a_transaction_is_open(
     assert found == {change(1), replace(change(2), estimated_low_watermark=1_000_002)}
 
 
+@pytest.mark.systems
 def test_heartbeats_go_on_after_the_broker_was_away(tmp_path: Path) -> None:
     """PUB-1, watermark_is_honest: none of them is before a change that it covers."""
     with LocalBroker.start(tmp_path, jar_store()) as broker:

@@ -28,6 +28,8 @@ from connector.spark.session import (
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 from tests.store_proxy import StoreProxy, Weather
 
+pytestmark = pytest.mark.systems
+
 WITHIN_S = 90
 Commit = Callable[[str, str], None]
 

@@ -20,6 +20,8 @@ from tests.broker import NewTopic, jar_store
 from tests.spark.cluster import HOME
 from tests.spark.conftest import QUICK_PROCESS
 
+pytestmark = pytest.mark.systems
+
 TIMEOUT_S = 120
 ENTRY = "from connector.cli import main; main()"
 

@@ -45,7 +45,9 @@ def stream(applied: Stream, tmp_path: Path) -> Stream:
     return copied(applied, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("step", ["letters published", "tombstones written"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("letters published", marks=pytest.mark.long), "tombstones written"]
+)
 def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     """TBL-14, TBL-12: two apply at once; the later one is refused, and what it remembered does not
     count.
@@ -63,6 +65,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     assert stream.apply(stream.table()) is None
 
 
+@pytest.mark.systems
 def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
