@@ -110,7 +110,7 @@ def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
 @pytest.mark.long
 def test_an_apply_that_committed_before_executors_were_lost_is_in_the_history(live: Live) -> None:
     """SCL-4, JOB-1: the second try finds nothing to do, and knows what the first one committed. By
-    default, `test_losses.py` shows it.
+    default, `tests/unit/spark/test_losses.py` shows it.
     """
     live.publish(account("a", 1, name="Ada"), account("b", 2, amount="no number"))
     lost = ["ExecutorLostFailure (executor 1 exited)"]
