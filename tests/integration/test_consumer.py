@@ -198,7 +198,9 @@ def test_a_compacted_topic_is_refused(kafka: KafkaConfig, new_topic: NewTopic) -
         ChangeConsumer(kafka, f"{new_topic().topic}.dead-letters.ledger")
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_a_clear_error() -> None:
+    """By default, `tests/unit/kafka/test_client_settings.py` shows it."""
     with pytest.raises(BrokerError, match="No Kafka broker answers"):
         ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t")
 

@@ -351,7 +351,9 @@ def test_a_compacted_or_missing_topic_is_refused(kafka: KafkaConfig, new_topic: 
         ChangeProducer(kafka, "test.missing.topic")
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
+    """By default, `tests/unit/kafka/test_client_settings.py` shows it."""
     began = time.monotonic()
     with pytest.raises(BrokerError, match=r"No Kafka broker answers at 127\.0\.0\.1:1"):
         ChangeProducer(DEAD, "t")

@@ -214,6 +214,7 @@ def commit_into_a_new_kafka_partition(
     return commit_streams(live.kafka, live.topic, ["w1/p"])
 
 
+@pytest.mark.systems
 def test_a_backfill_does_not_overwrite_newer_changes(live: Live) -> None:
     """WRS-15: `newest_wins`. Rows exported at T0 lose to changes of the same keys after T0."""
     exported = now_us() - 60_000_000

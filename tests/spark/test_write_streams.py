@@ -130,9 +130,10 @@ def test_a_release_waits_for_each_offset_of_its_ranges(spark: SparkSession, tmp_
     assert set(fresh(stream)) == {"live", "r0", "r1", "r2", "r3", "r4", "r5"}
 
 
+@pytest.mark.long
 def test_the_state_is_no_cut_above_an_open_release(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-18: the cut and the freshness stay below a release that lacks rows, even if the frontier
-    says more.
+    says more. By default, `tests/property/test_release_laws.py` shows it.
     """
     stream = begun(spark, tmp_path)
     stream.topic.send(staged("a", 0))
@@ -203,6 +204,7 @@ def test_a_rejected_row_withholds_the_release_until_its_replay(
     assert len(names_of(stream)) == len(fresh(stream)) == 10
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("step", ["logged", pytest.param("", marks=LONG)])
 def test_an_operator_releases_the_rows_that_are_there(
     spark: SparkSession, tmp_path: Path, step: str
@@ -270,6 +272,7 @@ def test_a_release_below_the_horizon_stays_withheld(spark: SparkSession, tmp_pat
     assert fresh(stream) == {}
 
 
+@pytest.mark.systems
 def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -291,8 +294,11 @@ def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     assert names_of(another)["r"] == fresh(another)["r"] == "a"
 
 
+@pytest.mark.long
 def test_unreleased_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
-    """WRS-21: their offsets stay for the audit. Released rows are not touched."""
+    """WRS-21: their offsets stay for the audit. Released rows are not touched. By default,
+    `tests/property/test_release_laws.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"a{n}", n) for n in range(4)), staged("b", 0, "w2/p"))
     stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)), Heartbeat("p", C))
@@ -405,6 +411,7 @@ def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_pat
     assert {row["kind"] for row in _kinds(stream)} == {"change"}
 
 
+@pytest.mark.systems
 def test_trimming_spares_released_rows_that_a_table_did_not_apply(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -460,6 +467,7 @@ def test_queries_of_changes_return_released_rows(spark: SparkSession, tmp_path: 
     assert keys == [b"live", b"a", b"b"]
 
 
+@pytest.mark.systems
 def test_a_query_returns_rows_of_equal_contents(spark: SparkSession, tmp_path: Path) -> None:
     """SUB-5, WRS-10, WRS-19: rows of committed and of released write streams, whose offsets differ.
     A copy that was sent again comes once.
