@@ -24,8 +24,11 @@ WITH_INPUT_AND_OUTPUT = {
 CLIENTS = {"confluent_kafka", "delta", "deltalake", "httpx", "pandas", "pyarrow", "pyspark"}
 
 
+@pytest.mark.systems
 def test_import_contracts_hold() -> None:
-    """The layers and the one place of each client, as pyproject.toml has them."""
+    """The layers and the one place of each client, as pyproject.toml has them. `make test` runs the
+    same check, `make contracts`.
+    """
     ended = subprocess.run(
         [
             sys.executable,

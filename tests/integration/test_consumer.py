@@ -349,7 +349,7 @@ def test_a_group_goes_on_from_what_it_committed(kafka: KafkaConfig, new_topic: N
     "settings",
     [
         {},
-        {"group.protocol": "consumer"},
+        pytest.param({"group.protocol": "consumer"}, marks=pytest.mark.systems),
         pytest.param(
             {"partition.assignment.strategy": "cooperative-sticky"}, marks=pytest.mark.long
         ),
@@ -443,7 +443,7 @@ def test_a_topic_of_many_records_is_read_completely(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     topic = new_topic(kafka_partitions=4).topic
-    sent = changes(20_000)
+    sent = changes(5_000)
     with CopyingProducer(kafka, topic) as producer:
         for record in sent:
             producer.send(record)
