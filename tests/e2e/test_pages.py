@@ -27,8 +27,10 @@ QUICK = {
 LONG = {
     "operate-write-streams.md",
     "query-changes.md",
+    "read-a-table.md",
     "rebuild-a-table.md",
     "repair-what-stopped.md",
+    "replay-dead-letters.md",
     "use-from-python.md",
 }
 """Pages whose commands and functions tests/spark and tests/integration run, too."""

@@ -74,9 +74,10 @@ def stream(applied_once: Stream, tmp_path: Path) -> Stream:
     return copied(applied_once, tmp_path / "w")
 
 
+@pytest.mark.long
 def test_later_changes_of_a_blocked_row_wait_for_its_dead_letter(stream: Stream) -> None:
-    """Other rows do not wait. The table names the blocked rows, and computes nothing again
-    without a new change.
+    """Other rows do not wait. The table names the blocked rows, and computes nothing again without
+    a new change. By default, the next test shows it.
     """
     assert names(stream) == {"a": "a1", "b": "b3"}
     book = stream.table(HOLDS).table_state()

@@ -282,6 +282,7 @@ def test_arguments_outside_their_range_are_errors_that_name_it(
         read(spark, *arguments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "start",
     [
@@ -290,7 +291,9 @@ def test_arguments_outside_their_range_are_errors_that_name_it(
     ],
 )
 def test_any_time_is_a_start_or_an_end(spark: SparkSession, two_tables: Stream, start: str) -> None:
-    """SUB-5: a time that no record can have selects nothing, and overflows nothing."""
+    """SUB-5: a time that no record can have selects nothing, and overflows nothing. By default,
+    `test_changes_are_selected_by_table_and_commit_time` shows it.
+    """
     register_functions(spark, str(two_tables.folder))
     last = "timestamp_micros(9223372036854775807L)"
     query = "SELECT ChangeRecord[0] FROM READ_s({}, {}, {})"
@@ -303,10 +306,13 @@ def test_any_time_is_a_start_or_an_end(spark: SparkSession, two_tables: Stream, 
         spark.sql(query.format(last, "NULL", "'p'")).collect()
 
 
+@pytest.mark.long
 def test_a_query_ends_with_children_or_with_a_heartbeat(
     spark: SparkSession, two_tables: Stream
 ) -> None:
-    """SUB-5: the stream partitions that are live at the start, and the children of one."""
+    """SUB-5: the stream partitions that are live at the start, and the children of one. By default,
+    `test_changes_are_selected_by_table_and_commit_time` shows it.
+    """
     register_functions(spark, str(two_tables.folder))
     (roots,) = read(spark, at(5), None, None)
     assert roots[2] is not None

@@ -62,10 +62,13 @@ def test_the_changelog_of_another_warehouse_is_refused(spark: SparkSession, tmp_
         assert row[0] == pending
 
 
+@pytest.mark.long
 def test_overrides_without_their_log_or_of_another_program_are_not_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-20, TBL-14: a read would use the bound of the configuration."""
+    """TBL-20, TBL-14: a read would use the bound of the configuration. By default,
+    `tests/golden/test_damage.py` shows it.
+    """
     stream = applied(spark, tmp_path)
     warehouse, path = str(stream.folder), Path(places.overrides(str(stream.folder)))
     assert rows_by_key(read_table(spark, warehouse, "accounts").rows)
@@ -176,6 +179,7 @@ def test_a_merge_names_a_damaged_data_file(
     assert any(str(file) in caught.value.cause for file in files)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "what",
     ["cut", *(pytest.param(what, marks=pytest.mark.long) for what in ("missing", "0 bytes"))],
@@ -183,7 +187,7 @@ def test_a_merge_names_a_damaged_data_file(
 def test_a_damaged_checkpoint_is_an_error_or_ignored(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
-    """TBL-14: the remedy of the error helps."""
+    """TBL-14: the remedy of the error helps. By default, `tests/golden/test_damage.py` shows it."""
     warehouse = tmp_path / "w"
     shutil.copytree(FOLDER, warehouse)
     path = warehouse / CHANGELOG

@@ -43,6 +43,7 @@ def test_it_is_read_as_applied_and_merged(stream: Stream) -> None:
     assert as_json(rows_by_key(snapshot.rows["accounts"])) == KEPT["applied"]
 
 
+@pytest.mark.systems
 def test_apply_and_ingest_go_on(stream: Stream) -> None:
     """TBL-9, MRG-11: what was deleted before stays deleted. WRS-17: staged rows are taken, too."""
     later = stream.clock + stream.config.stall_after_s * 1_000_000

@@ -169,10 +169,13 @@ def test_a_stream_without_larger_transactions_is_not_looked_at(
     assert cut(stream).low_watermark == 41
 
 
+@pytest.mark.long
 def test_a_process_that_dies_before_the_result_is_stored_checks_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """resumable: also where a batch is logged meanwhile."""
+    """resumable: also where a batch is logged meanwhile. By default,
+    `tests/unit/state/test_incomplete_transactions.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(of("a", 1, 10))
     stream.topic.send_everywhere(Heartbeat("p", 40))

@@ -67,10 +67,10 @@ def check(live: Live) -> None:
     assert live.table() == live.truth()
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     """TBL-1, TBL-5: run twice, nothing new changes no table; a lost checkpoint is nothing, ingest
-    goes on from the changelog.
+    goes on from the changelog. By default, `tests/faults/test_faults.py` shows it.
     """
     live.publish(account("a", 1, name="Ada", amount="1"), account("b", 2, name="Bob"))
     live.send([(0, b"x", b"rubbish")])
@@ -107,11 +107,9 @@ def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     check(live)
 
 
-@pytest.mark.long
+@pytest.mark.systems
 def test_an_apply_that_committed_before_executors_were_lost_is_in_the_history(live: Live) -> None:
-    """SCL-4, JOB-1: the second try finds nothing to do, and knows what the first one committed. By
-    default, `tests/unit/spark/test_losses.py` shows it.
-    """
+    """SCL-4, JOB-1: the second try finds nothing to do, and knows what the first one committed."""
     live.publish(account("a", 1, name="Ada"), account("b", 2, amount="no number"))
     lost = ["ExecutorLostFailure (executor 1 exited)"]
 
@@ -470,12 +468,13 @@ def test_an_open_transaction_of_another_producer_is_named(live: Live) -> None:
     assert set(live.table()) == {"a", "b", "c"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kafka_partitions", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_topic_that_was_created_again_stops_the_pipeline(
     live: Live, admin: AdminClient, kafka_partitions: int
 ) -> None:
     """REC-4: also when the new topic has grown past what was read of the old one, or has fewer
-    Kafka partitions; the table is left as it was.
+    Kafka partitions; the table is left as it was. By default, `test_changelog_guards.py` shows it.
     """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
@@ -524,9 +523,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_nothing_lost_when_the_disk_is_full(live: Live, small_disk: Path) -> None:
-    """TBL-2, TBL-5: resumable: a clear error, and everything is there once there is space again."""
+    """TBL-2, TBL-5: resumable: a clear error, and everything is there once there is space again. By
+    default, `test_nothing_lost_when_a_write_breaks_off` shows it.
+    """
     live.warehouse = small_disk / "warehouse"
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()

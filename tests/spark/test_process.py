@@ -151,7 +151,7 @@ def kill_the_jvm(process: subprocess.Popen[str]) -> None:
         (to_group, "every batch that began has ended"),
         pytest.param(to_each, "every batch that began has ended", marks=pytest.mark.long),
         pytest.param(interrupt, "every batch that began has ended", marks=pytest.mark.long),
-        (kill_the_jvm, "stopped: "),
+        pytest.param(kill_the_jvm, "stopped: ", marks=pytest.mark.long),
     ],
 )
 def test_a_stop_of_the_whole_service_ends_run_as_one_of_its_process_does(

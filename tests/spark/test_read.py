@@ -102,10 +102,10 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
         read(30)
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: Path) -> None:
-    """JOB-1, TBL-19: what `read_table` did until it returned; a read of the table as it is
-    is no job.
+    """JOB-1, TBL-19: what `read_table` did until it returned; a read of the table as it is is no
+    job. By default, `tests/unit/state/test_jobs.py` shows it.
     """
     stream, history = Clock(spark, tmp_path), History(str(tmp_path))
     stream.topic.send(account("a", 1, amount="1"))
@@ -409,6 +409,7 @@ def test_the_state_of_tables_is_readable_from_sql(spark: SparkSession, tmp_path:
         assert [(row["id"], row["amount"]) for row in rows.collect()] == [("a", int(amount))]
 
 
+@pytest.mark.systems
 def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-10, TBL-17: a snapshot reads the versions of one cut, whatever was applied since."""
     stream, history_ = Stream(spark, tmp_path, STREAM), History(str(tmp_path))

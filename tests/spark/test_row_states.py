@@ -71,8 +71,11 @@ def test_states_without_a_jvm_are_those_of_the_merge(
         assert visible(join(found[key], late)) == visible(join(known[key], late)), (key, further)
 
 
+@pytest.mark.long
 def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-7: keys of several parts and types, values of each type."""
+    """TBL-7: keys of several parts and types, values of each type. By default,
+    `test_states_without_a_jvm_are_those_of_the_merge` shows it.
+    """
     parts = (
         KeyPart("day", DataType.DATE),
         KeyPart("n", DataType.INT64),

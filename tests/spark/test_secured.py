@@ -65,8 +65,7 @@ def config_of(kafka: KafkaConfig, topic: str, folder: Path) -> ConnectorConfig:
     "login",
     [
         "TLS",
-        "OAUTHBEARER",
-        *(pytest.param(name, marks=pytest.mark.long) for name in ("a client certificate", "SCRAM")),
+        *(pytest.param(name, marks=pytest.mark.long) for name in LOGINS if name != "TLS"),
     ],
 )
 def test_run_logs_every_record_of_a_secured_broker(

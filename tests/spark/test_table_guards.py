@@ -136,11 +136,12 @@ def test_another_staleness_is_no_other_table(applied: Stream) -> None:
     assert applied.table(definition(max_staleness_s=60)).table_state().apply_number == 2
 
 
+@pytest.mark.long
 def test_nothing_is_applied_from_another_changelog(
     spark: SparkSession, stream: Stream, applied: Stream
 ) -> None:
     """TBL-5, TBL-10: created again, removed, or restored to an older version: batch numbers would
-    mean other changes.
+    mean other changes. By default, `tests/unit/services/test_other_changelog.py` shows it.
     """
     moved = copied(applied, stream.folder / "moved")
     spark.sql(f"RESTORE TABLE delta.`{moved.path}` TO VERSION AS OF 1")
@@ -156,6 +157,7 @@ def test_nothing_is_applied_from_another_changelog(
     assert set(shown(stream.table())) == {"a"}
 
 
+@pytest.mark.systems
 def test_poison_is_contained_in_the_table_that_cannot_hold_it(
     spark: SparkSession, stream: Stream
 ) -> None:

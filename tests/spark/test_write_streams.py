@@ -108,9 +108,11 @@ def test_the_rows_of_a_release_become_visible_together(spark: SparkSession, tmp_
     }
 
 
+@pytest.mark.long
 def test_a_release_waits_for_each_offset_of_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """WRS example 7: batch 8 has the release and offsets 0 to 4, batch 9 has offset 5. The offsets
-    behind the range do not count: seven rows are there, and one of the six is lacking.
+    behind the range do not count: seven rows are there, and one of the six is lacking. By default,
+    `tests/property/test_release_laws.py` shows it.
     """
     stream = begun(spark, tmp_path)
     rows = [staged(f"r{n}", n) for n in (0, 1, 2, 3, 4, 6, 7)]
@@ -204,12 +206,14 @@ def test_a_rejected_row_withholds_the_release_until_its_replay(
     assert len(names_of(stream)) == len(fresh(stream)) == 10
 
 
-@pytest.mark.systems
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["logged", pytest.param("", marks=LONG)])
 def test_an_operator_releases_the_rows_that_are_there(
     spark: SparkSession, tmp_path: Path, step: str
 ) -> None:
-    """WRS example 8: `--without-rejected` shows the other rows, with a batch without records."""
+    """WRS example 8: `--without-rejected` shows the other rows, with a batch without records. By
+    default, `test_write_stream_release.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"r{n}", n) for n in range(9)))
     bad = staged("r9", 9)
@@ -236,8 +240,11 @@ def test_an_operator_releases_the_rows_that_are_there(
     assert len(names_of(stream)) == 9, "the row of the replay is not released"
 
 
+@pytest.mark.long
 def test_a_row_is_released_once(spark: SparkSession, tmp_path: Path) -> None:
-    """WRS-18: later releases are counted. The rows of a part that is new become visible."""
+    """WRS-18: later releases are counted. The rows of a part that is new become visible. By
+    default, `tests/property/test_release_laws.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"r{n}", n) for n in range(4)))
     stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)))
@@ -272,11 +279,13 @@ def test_a_release_below_the_horizon_stays_withheld(spark: SparkSession, tmp_pat
     assert fresh(stream) == {}
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """WRS example 9: one commit, one cell."""
+    """WRS example 9: one commit, one cell. By default, `tests/property/test_order_laws.py` shows
+    it.
+    """
     stream = begun(spark, tmp_path)
     first, second = staged("r", 3, "a/x", name="a"), staged("r", 9, "b/y", name="b")
     others = [staged(f"x{n}", n, "a/x") for n in range(3)]
