@@ -236,12 +236,13 @@ def test_maintenance_between_applies_changes_nothing(
         assert all(job.files > 0 and not job.error for job in jobs.values())
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TBL-16, OPS-4: Kafka ends where the changelog does. A table defined since is made and filled;
-    a record more is read.
+    a record more is read. By default, `test_staleness_is_bounded_as_in_the_worked_example` shows
+    it.
     """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
@@ -348,10 +349,10 @@ def test_a_run_gives_ingest_and_applies_their_pools(live: Live) -> None:
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_a_batch_does_not_wait_for_an_apply(live: Live) -> None:
     """JOB-3: batches are logged before an apply that began earlier commits. In Spark, ingest gets a
-    free core first.
+    free core first. By default, `tests/unit/spark/test_apply_entry.py` shows it.
     """
     stop, logged = threading.Event(), list[int]()
 

@@ -420,12 +420,12 @@ def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_pat
     assert {row["kind"] for row in _kinds(stream)} == {"change"}
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_trimming_spares_released_rows_that_a_table_did_not_apply(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """WRS-21, `nothing_lost`: the table has the batch of the row and not that of its release, and
-    ingest has forgotten the write stream.
+    ingest has forgotten the write stream. By default, `test_maintenance.py` shows it.
     """
     stream = begun(spark, tmp_path)
     stream.topic.send(staged("a", 0), account("live", 40, name="live"))
@@ -476,10 +476,11 @@ def test_queries_of_changes_return_released_rows(spark: SparkSession, tmp_path: 
     assert keys == [b"live", b"a", b"b"]
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_a_query_returns_rows_of_equal_contents(spark: SparkSession, tmp_path: Path) -> None:
     """SUB-5, WRS-10, WRS-19: rows of committed and of released write streams, whose offsets differ.
-    A copy that was sent again comes once.
+    A copy that was sent again comes once. By default,
+    `tests/property/test_release_identity_laws.py` shows it.
     """
     stream = begun(spark, tmp_path)
     rows = [staged("a", 0), staged("a", 1)]
