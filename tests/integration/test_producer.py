@@ -618,9 +618,11 @@ def test_heartbeats_wait_while_a_transaction_is_open(
     assert found == {change(1), replace(change(2), estimated_low_watermark=1_000_002)}
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_heartbeats_go_on_after_the_broker_was_away(tmp_path: Path) -> None:
-    """PUB-1, watermark_is_honest: none of them is before a change that it covers."""
+    """PUB-1, watermark_is_honest: none of them is before a change that it covers. By default,
+    `tests/unit/kafka/test_heartbeats.py` shows it.
+    """
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "t", kafka_partitions=2)

@@ -105,6 +105,7 @@ def test_resumable_at_every_step_of_ingest(
         assert len(stream.letters) == len(POISON) * (2 if step == "letters published" else 1)
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("step", [STEPS[0], pytest.param(STEPS[1], marks=pytest.mark.long)])
 def test_resumable_at_every_step_of_a_batch_without_rejected_rows(
     spark: SparkSession, tmp_path: Path, step: str

@@ -102,7 +102,13 @@ def executions(spark: SparkSession) -> int:
     return int(spark._jsparkSession.sharedState().statusStore().executionsCount())
 
 
-@pytest.mark.parametrize("wanted", DEFINITIONS.values(), ids=DEFINITIONS)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(wanted, marks=[] if name == "every type" else pytest.mark.long, id=name)
+        for name, wanted in DEFINITIONS.items()
+    ],
+)
 def test_a_new_table_is_that_of_the_builder(
     session: SparkSession, tmp_path: Path, wanted: TableDefinition
 ) -> None:

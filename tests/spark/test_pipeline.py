@@ -381,9 +381,11 @@ def test_a_batch_does_not_wait_for_an_apply(live: Live) -> None:
     assert dict(zip(Pool, shares, strict=True)) == {pool: int(pool is Pool.INGEST) for pool in Pool}
 
 
+@pytest.mark.long
 def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
     """OPS-4, TBL-2: data keeps arriving, the stop waits for the batch in flight and applies what
-    was ingested; the next run goes on.
+    was ingested; the next run goes on. By default, `test_process.py` in `make test-systems` shows
+    it.
     """
     stop = threading.Event()
 
@@ -412,7 +414,7 @@ def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
 @pytest.mark.long
 def test_a_batch_that_begins_after_the_stop_is_taken_at_the_next_start(live: Live) -> None:
     """OPS-4: it is neither done nor acknowledged, and the stop does not wait for it. By default,
-    `test_nothing_lost_or_doubled_by_a_stop` shows it.
+    `test_process.py` shows it.
     """
     live.publish(account("a", 1, name="Ada"))
     pipeline = live.pipeline()

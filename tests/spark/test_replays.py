@@ -76,6 +76,7 @@ def test_a_repaired_change_does_not_win_a_tie_against_a_later_one(
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 1, "_unmapped": {}}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "deletions",
     [(), pytest.param((DeleteFamily("f"),), marks=pytest.mark.long)],
@@ -85,7 +86,7 @@ def test_copies_of_a_replay_are_one_change_to_a_reader(
     spark: SparkSession, tmp_path: Path, deletions: tuple[DeleteFamily, ...]
 ) -> None:
     """TBL-16, newest_wins, replay_is_safe: a mirror has delivered a replay twice, and nothing was
-    applied since.
+    applied since. By default, `tests/property/test_effect_laws.py` shows it.
     """
     stream, made = Stream(spark, tmp_path), account("a", 5, name="x", amount="1")
     value = sent(replace(made, entries=(*deletions, *made.entries)))
