@@ -433,10 +433,10 @@ def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() ->
     assert "1 records were not delivered" in caught.value.__notes__[0]
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_nothing_is_lost_when_the_broker_is_killed_while_producing(tmp_path: Path) -> None:
     """REC-17, `nothing_lost`: SIGKILL in the middle, started again on its folder; what was flushed
-    is all there.
+    is all there. By default, `test_replicas.py` shows it.
     """
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)

@@ -104,7 +104,7 @@ def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) ->
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
     stream.apply(stream.table(retention=brief))
-    for at in (3, 5, 7):
+    for at in (3, 5):
         stream.topic.send(delete("b", at), account("a", at + 1, name=f"Eve {at}"))
         stream.ingest()
         stream.apply(stream.table(retention=brief))

@@ -139,12 +139,12 @@ columns = [
 """
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_a_table_gets_a_column_by_the_command(
     live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """TBL-8, TBL-19, TBL-21: `connector table rebuild` with a configuration that names other
-    columns.
+    columns. By default, `test_s3_pipeline.py` shows it.
     """
     live.publish(
         account("a", 1, name="Ada", city="Rome", amount="1"),
