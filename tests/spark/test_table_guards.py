@@ -157,12 +157,12 @@ def test_nothing_is_applied_from_another_changelog(
     assert set(shown(stream.table())) == {"a"}
 
 
-@pytest.mark.systems
+@pytest.mark.long
 def test_poison_is_contained_in_the_table_that_cannot_hold_it(
     spark: SparkSession, stream: Stream
 ) -> None:
     """TBL-9, MRG-2, DLQ-1: a value or key that does not fit, or no number, makes the change, whole,
-    a letter of that table alone.
+    a letter of that table alone. By default, `test_apply_steps.py` shows it.
     """
     accounts, names = stream.table(), stream.table(definition("names", columns=COLUMNS[:1]))
     numbers = definition(
