@@ -448,7 +448,7 @@ def test_few_changes_are_merged_as_defined(
 ) -> None:
     """newest_wins, deletes_stay_deleted, nothing_invented, resumable, TBL-13"""
     rng = Random(f"{seed}/{law.__name__}/{table.order}/{table.keep_unmapped}")
-    for number in tries(10, quick=2):
+    for number in tries(10, quick=1):
         folder = tmp_path / str(number)
         law(rng, folder, table, correct)
         shutil.rmtree(folder)

@@ -79,7 +79,7 @@ def test_watermark_is_honest(roots: int, begin: Begin, seed: int) -> None:
     reader begins.
     """
     late = begin is Begin.MIDDLE
-    for number in tries(40, quick=8):
+    for number in tries(40, quick=4):
         simulation = Simulation(Random(f"{seed}/{number}"), roots=roots, steady=late)
         # One root that is read from the beginning need not be named.
         named = (
@@ -87,7 +87,7 @@ def test_watermark_is_honest(roots: int, begin: Begin, seed: int) -> None:
             if late or roots > 1
             else frozenset[str]()
         )
-        is_honest(simulation, named=named, begin=begin, steps=SHORT if number % 8 else LONG)
+        is_honest(simulation, named=named, begin=begin, steps=SHORT if number % 4 else LONG)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_watermark_is_honest_of_what_a_producer_announces(
     """WMK-6, REC-17: the low watermark becomes known, is honest and reaches the end, also where
     processes end and start again.
     """
-    for number in tries(20, quick=4):
+    for number in tries(20, quick=2):
         simulation = ProcessSimulation(Random(f"{seed}/{number}"), is_told=is_told, dies=dies)
         is_honest(
             simulation,

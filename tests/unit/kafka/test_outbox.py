@@ -283,6 +283,7 @@ def test_no_estimate_is_above_a_change_in_the_outbox(cluster: MockCluster, new: 
     assert estimates == {31: 0, 41: 32, 51: 41, 61: 46}
 
 
+@pytest.mark.systems
 def test_child_partitions_are_behind_the_changes_of_their_parent(
     cluster: MockCluster, new: Open
 ) -> None:
@@ -473,6 +474,7 @@ def test_a_refused_record_that_is_set_aside_leaves_the_outbox(
 # ── a full disk ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.systems
 def test_a_full_outbox_blocks_until_kafka_answers(
     cluster: MockCluster, new: Open, path: Path
 ) -> None:
@@ -688,6 +690,7 @@ def test_a_producer_that_is_dropped_without_close_leaves_its_outbox_to_the_next_
     check_topic(cluster, 10)
 
 
+@pytest.mark.systems
 def test_a_forked_process_leaves_the_outbox_alone(cluster: MockCluster, new: Open) -> None:
     """PUB-3: the end of the child does not close the file of its parent."""
     with new() as producer:
