@@ -102,15 +102,11 @@ READERS: dict[str, tuple[Callable[[Path], object], ...]] = {
 """The readers of each Delta table."""
 
 
+LOGS = [("commits", path) for path in READERS] + [("checkpoint", path) for path in [*READERS][:2]]
 CASES = [
-    *(("commits", path, what) for path in READERS for what in DAMAGES),
-    *(("checkpoint", path, "cut") for path in [*READERS][:2]),
-    *(
-        pytest.param("checkpoint", path, what, marks=pytest.mark.systems)
-        for path in [*READERS][:2]
-        for what in DAMAGES
-        if what != "cut"
-    ),
+    pytest.param(*log, what, marks=[] if what in ("cut", "missing") else pytest.mark.systems)
+    for log in LOGS
+    for what in DAMAGES
 ]
 
 

@@ -193,7 +193,7 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
 
 
 @pytest.mark.usefixtures("compacts_at_once")
-@pytest.mark.parametrize("row_by_row", [True, False])
+@pytest.mark.parametrize("row_by_row", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_commit(
     spark: SparkSession, tmp_path: Path, *, row_by_row: bool
 ) -> None:
