@@ -30,7 +30,8 @@ import os, signal, sys
 from pathlib import Path
 from contextlib import ExitStack
 from pyspark.sql import SparkSession
-from connector import ConnectorError, KafkaConfig, jars
+from connector import KafkaConfig, jars
+from connector.errors import ConnectorError
 from connector.config.settings import ConnectorConfig
 from connector.services.local_spark import session_of
 from connector.spark import check_session, read_changes, register_functions

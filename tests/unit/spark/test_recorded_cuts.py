@@ -25,8 +25,8 @@ def pipeline(recorded: CutRecord, added: list[CutRecord], meanwhile: Any) -> Any
     made: Any = object.__new__(Pipeline)
     made._config = SimpleNamespace(tables={"t": SimpleNamespace(stream="s")})
     made._tables = {"t": _Table(8, meanwhile)}
-    made._worlds = {"s": SimpleNamespace(now=lambda: 100)}
-    made._journal = SimpleNamespace(add_cut=added.append)
+    made._ports = {"s": SimpleNamespace(now=lambda: 100)}
+    made._job_log = SimpleNamespace(add_cut=added.append)
     made._recording, made._cuts = threading.Lock(), {"s": recorded}
     return made
 

@@ -114,7 +114,7 @@ def test_the_dead_letter_topic_adds_the_state_and_letters_of_other_programs(
         list=lambda which: ((one, parked) for one in in_topic),
         schemas=Schemas(),
     )
-    monkeypatch.setattr(module, "dead_letters", lambda config, stream: service)
+    monkeypatch.setattr(module, "DeadLetters", lambda config, stream: service)
     definition = TableDefinition(
         name="accounts",
         stream="s",
