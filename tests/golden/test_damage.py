@@ -104,7 +104,7 @@ READERS: dict[str, tuple[Callable[[Path], object], ...]] = {
 
 LOGS = [("commits", path) for path in READERS] + [("checkpoint", path) for path in [*READERS][:2]]
 CASES = [
-    pytest.param(*log, what, marks=[] if what in ("cut", "missing") else pytest.mark.systems)
+    pytest.param(*log, what, marks=[] if what in ("cut", "missing") else pytest.mark.long)
     for log in LOGS
     for what in DAMAGES
 ]

@@ -130,12 +130,13 @@ def test_a_changelog_that_vanishes_during_a_batch_is_no_second_ingest(
         stream.ingest()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "step", [pytest.param("logged", marks=pytest.mark.long), "letters published"]
 )
 def test_a_second_ingest_that_logged_a_later_batch_is_noticed(stream: Stream, step: str) -> None:
     """TBL-5, TBL-14: it has ended this one's batch and logged the next: nothing is counted twice,
-    and the error says so.
+    and the error says so. By default, `test_a_second_ingest_writes_nothing` shows it.
     """
 
     def go_on(reached: str) -> None:

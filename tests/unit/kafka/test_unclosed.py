@@ -35,9 +35,8 @@ def end(servers: str, what: str, how: str, tmp_path: Path) -> tuple[int, str, fl
 
 
 SYSTEMS = pytest.mark.systems
+LONG = pytest.mark.long
 ENDS = ["last line", "dropped", "thread", "worker", "exception", "sys.exit"]
-SESSION_ENDS = ["last line", "dropped", "exception"]
-LETTER_ENDS = ["last line", "exception"]
 DEAD = "127.0.0.1:1"
 
 
@@ -45,9 +44,12 @@ DEAD = "127.0.0.1:1"
     ("what", "facts", "how"),
     [
         ("producer", FACTS, "last line"),
-        *(pytest.param("producer", FACTS, how, marks=SYSTEMS) for how in ENDS[1:]),
-        *(pytest.param("session", FACTS, how, marks=SYSTEMS) for how in SESSION_ENDS),
-        *(pytest.param("dead letters", LETTERS, how, marks=SYSTEMS) for how in LETTER_ENDS),
+        pytest.param("producer", FACTS, "dropped", marks=SYSTEMS),
+        pytest.param("session", FACTS, "last line", marks=SYSTEMS),
+        pytest.param("dead letters", LETTERS, "exception", marks=SYSTEMS),
+        *(pytest.param("producer", FACTS, how, marks=LONG) for how in ENDS[2:]),
+        *(pytest.param("session", FACTS, how, marks=LONG) for how in ("dropped", "exception")),
+        pytest.param("dead letters", LETTERS, "last line", marks=LONG),
     ],
 )
 def test_sent_records_are_in_the_topic_however_the_program_ends(
@@ -65,7 +67,13 @@ def test_sent_records_are_in_the_topic_however_the_program_ends(
 
 
 @SYSTEMS
-@pytest.mark.parametrize("how", ["last line", "dropped", "worker", "exception", "sys.exit"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "exception",
+        *(pytest.param(how, marks=LONG) for how in ("last line", "dropped", "worker", "sys.exit")),
+    ],
+)
 def test_a_program_that_loses_records_reports_their_number_and_exits_with_1(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
@@ -135,7 +143,10 @@ def test_threads_may_open_close_and_drop_while_the_program_ends(
     ("what", "how", "lost"),
     [
         ("producer", "last line", "50 records were not delivered to t"),
-        ("producer with an outbox", "last line", "50 records for t are in the outbox"),
+        pytest.param(
+            *("producer with an outbox", "last line", "50 records for t are in the outbox"),
+            marks=LONG,
+        ),
     ],
 )
 def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
@@ -157,7 +168,9 @@ def test_an_open_transaction_is_lost_and_counted(cluster: MockCluster, tmp_path:
 
 
 @SYSTEMS
-@pytest.mark.parametrize("how", ["last line", "dropped", "exception"])
+@pytest.mark.parametrize(
+    "how", ["exception", *(pytest.param(how, marks=LONG) for how in ("last line", "dropped"))]
+)
 def test_a_consumer_reports_how_many_records_its_group_reads_again(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
