@@ -9,6 +9,7 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -73,6 +74,7 @@ def entries_of(module: ModuleType) -> list[Entry]:
     return [Entry(module.__name__, name, _call(function)) for name, function in functions]
 
 
+@cache
 def entries() -> list[Entry]:
     """All errors, in the order of the page."""
     return [entry for module in modules() for entry in entries_of(module)]

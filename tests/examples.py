@@ -1,4 +1,4 @@
-"""How many examples a law is tried with. `make test` tries a fifth of what `make test-long` and
+"""How many examples a law is tried with. `make test` tries a tenth of what `make test-long` and
 `make mutants` try.
 """
 
@@ -7,9 +7,23 @@ from __future__ import annotations
 from hypothesis import settings
 
 DEEP = 100
-QUICK = 20
+QUICK = 10
 
 
-def examples(count: int) -> settings:
-    """The settings of a law with `count` examples in a deep run, and fewer in a quick run."""
-    return settings(max_examples=max(5, count * settings().max_examples // DEEP))
+def examples(count: int, quick: int | None = None) -> settings:
+    """The settings of a law with `count` examples in a deep run, and a tenth of them in a quick
+    run, or `quick` if one example is expensive.
+    """
+    return settings(max_examples=_number(count, quick, least=5))
+
+
+def tries(count: int, quick: int | None = None) -> range:
+    """The numbers of `count` examples that are drawn from a seed, and fewer in a quick run."""
+    return range(_number(count, quick, least=2))
+
+
+def _number(count: int, quick: int | None, *, least: int) -> int:
+    is_deep = settings().max_examples >= DEEP
+    if quick is not None and not is_deep:
+        return quick
+    return max(least, count * settings().max_examples // DEEP)

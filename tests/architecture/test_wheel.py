@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.systems
+
 ROOT = Path(__file__).parents[2]
 
 # The reader of the wheel is not the checkout: nothing of it is on the path.

@@ -24,6 +24,18 @@ QUICK = {
 }
 
 
+LONG = {
+    "operate-write-streams.md",
+    "query-changes.md",
+    "read-a-table.md",
+    "rebuild-a-table.md",
+    "repair-what-stopped.md",
+    "replay-dead-letters.md",
+    "use-from-python.md",
+}
+"""Pages whose commands and functions tests/spark and tests/integration run, too."""
+
+
 @pytest.fixture(scope="module")
 def results(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -31,7 +43,11 @@ def results(
     """The error of each example that was reached, in order; empty if it works. The pages are those
     whose tests run.
     """
-    here = [item for item in request.session.items if item.path == request.path]
+    here = [
+        item
+        for item in request.session.items
+        if item.path == request.path and item.get_closest_marker("skip") is None
+    ]
     chosen = [item.callspec.params["page"].name for item in here]  # type: ignore[attr-defined]
     folder: Path = tmp_path_factory.mktemp("pages")
     command = [sys.executable, "-m", "tests.e2e.pages", str(folder), *chosen]
@@ -59,7 +75,7 @@ def results(
 @pytest.mark.timeout(TIMEOUT_S + 60)
 @pytest.mark.parametrize(
     "page",
-    pages(),
+    [pytest.param(page, marks=pytest.mark.long) if page.name in LONG else page for page in pages()],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_the_examples_of_a_page_work(page: Path, results: dict[str, str]) -> None:

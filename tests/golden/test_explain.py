@@ -111,6 +111,7 @@ def test_a_version_may_be_earlier_than_the_log(tmp_path: Path) -> None:
     assert (since.version, since.or_earlier) == (2, True)
 
 
+@pytest.mark.systems
 def test_a_winner_may_have_left_the_changelog(tmp_path: Path) -> None:
     """TBL-15: the table has its value and its order, and the missing batches are named."""
     copytree(FOLDER, tmp_path / "w")

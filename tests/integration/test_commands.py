@@ -237,6 +237,7 @@ def test_validate_says_how_long_the_changelog_is_kept(shell: Shell) -> None:
     assert "no effect" not in shell.err
 
 
+@pytest.mark.systems
 def test_an_unreachable_broker_is_an_error_of_the_environment(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,7 +198,9 @@ def test_a_compacted_topic_is_refused(kafka: KafkaConfig, new_topic: NewTopic) -
         ChangeConsumer(kafka, f"{new_topic().topic}.dead-letters.ledger")
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_a_clear_error() -> None:
+    """By default, `tests/unit/kafka/test_client_settings.py` shows it."""
     with pytest.raises(BrokerError, match="No Kafka broker answers"):
         ChangeConsumer(KafkaConfig("127.0.0.1:1"), "t")
 
@@ -347,7 +349,7 @@ def test_a_group_goes_on_from_what_it_committed(kafka: KafkaConfig, new_topic: N
     "settings",
     [
         {},
-        {"group.protocol": "consumer"},
+        pytest.param({"group.protocol": "consumer"}, marks=pytest.mark.systems),
         pytest.param(
             {"partition.assignment.strategy": "cooperative-sticky"}, marks=pytest.mark.long
         ),
@@ -441,7 +443,7 @@ def test_a_topic_of_many_records_is_read_completely(
     kafka: KafkaConfig, new_topic: NewTopic
 ) -> None:
     topic = new_topic(kafka_partitions=4).topic
-    sent = changes(20_000)
+    sent = changes(5_000)
     with CopyingProducer(kafka, topic) as producer:
         for record in sent:
             producer.send(record)

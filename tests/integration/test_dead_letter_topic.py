@@ -207,7 +207,9 @@ def test_publishing_nothing_needs_no_broker() -> None:
     assert DeadLetterPublisher(KafkaConfig("127.0.0.1:1"), "t").publish([]) == 0
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_a_clear_error(new_topic: NewTopic) -> None:
+    """By default, `tests/unit/kafka/test_client_settings.py` shows it."""
     facts = new_topic()
     with (
         DeadLetterPublisher(KafkaConfig("127.0.0.1:1"), facts.topic) as publisher,

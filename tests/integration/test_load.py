@@ -116,11 +116,11 @@ def test_rows_of_all_formats_are_one_release_at_the_time_of_the_export(
 @pytest.mark.parametrize(
     ("when", "count"),
     [
-        pytest.param("after", 1, id="the session is open"),
-        pytest.param("before", 6, id="rows, no reader sees them"),
         pytest.param("after", 6, id="half of the rows"),
-        pytest.param("after", 12, id="finalize"),
-        pytest.param("after", 13, id="the commit"),
+        pytest.param("after", 1, id="the session is open", marks=pytest.mark.systems),
+        pytest.param("before", 6, id="rows, no reader sees them", marks=pytest.mark.long),
+        pytest.param("after", 12, id="finalize", marks=pytest.mark.systems),
+        pytest.param("after", 13, id="the commit", marks=pytest.mark.systems),
     ],
 )
 def test_a_load_that_is_killed_and_started_again_has_each_row_once(

@@ -25,6 +25,8 @@ from connector.kafka.local.broker import LocalBroker
 from connector.kafka.local.folder import PORTS, is_broker
 from tests.broker import jar_store
 
+pytestmark = pytest.mark.systems
+
 REPOSITORY = Path(__file__).parents[2]
 
 

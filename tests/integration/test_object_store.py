@@ -23,6 +23,8 @@ from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectSto
 from tests.spark.streams import definition
 from tests.store_proxy import Fault, StoreProxy, Weather
 
+pytestmark = pytest.mark.systems
+
 WITHIN_S = 30
 SECRETS = (KEY, SECRET, READER_KEY, READER_SECRET, "not-the-secret", "Signature=", "\x1b", "\n")
 

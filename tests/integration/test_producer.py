@@ -351,7 +351,9 @@ def test_a_compacted_or_missing_topic_is_refused(kafka: KafkaConfig, new_topic: 
         ChangeProducer(kafka, "test.missing.topic")
 
 
+@pytest.mark.long
 def test_an_unreachable_broker_is_a_clear_error_within_seconds() -> None:
+    """By default, `tests/unit/kafka/test_client_settings.py` shows it."""
     began = time.monotonic()
     with pytest.raises(BrokerError, match=r"No Kafka broker answers at 127\.0\.0\.1:1"):
         ChangeProducer(DEAD, "t")
@@ -431,9 +433,10 @@ def test_an_exception_inside_the_block_is_not_hidden_by_what_is_undelivered() ->
     assert "1 records were not delivered" in caught.value.__notes__[0]
 
 
+@pytest.mark.long
 def test_nothing_is_lost_when_the_broker_is_killed_while_producing(tmp_path: Path) -> None:
     """REC-17, `nothing_lost`: SIGKILL in the middle, started again on its folder; what was flushed
-    is all there.
+    is all there. By default, `test_replicas.py` shows it.
     """
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)
@@ -615,8 +618,11 @@ def test_heartbeats_wait_while_a_transaction_is_open(
     assert found == {change(1), replace(change(2), estimated_low_watermark=1_000_002)}
 
 
+@pytest.mark.long
 def test_heartbeats_go_on_after_the_broker_was_away(tmp_path: Path) -> None:
-    """PUB-1, watermark_is_honest: none of them is before a change that it covers."""
+    """PUB-1, watermark_is_honest: none of them is before a change that it covers. By default,
+    `tests/unit/kafka/test_heartbeats.py` shows it.
+    """
     with LocalBroker.start(tmp_path, jar_store()) as broker:
         kafka = KafkaConfig(broker.bootstrap_servers)
         topics.create_topic(kafka, "t", kafka_partitions=2)

@@ -17,6 +17,8 @@ from tests.broker import NewTopic
 from tests.cluster import Cluster, cluster
 from tests.integration.changes import change
 
+pytestmark = pytest.mark.systems
+
 NAMES = ("t", "t.dead-letters", "t.dead-letters.ledger", "t.write-streams")
 
 

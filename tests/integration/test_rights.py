@@ -44,6 +44,8 @@ from tests.secured import SecuredBroker, secured
 
 __all__ = ["secured"]
 
+pytestmark = pytest.mark.systems
+
 ANY = LetterFilter(states=frozenset())
 
 

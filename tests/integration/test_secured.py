@@ -45,6 +45,8 @@ from tests.secured import (
 
 __all__ = ["secured"]
 
+pytestmark = pytest.mark.systems
+
 WRONG = "a-wrong-secret"
 LOGINS: dict[str, Callable[[SecuredBroker], tuple[str, KafkaConfig]]] = {
     "TLS": lambda of: ("", of.tls()),

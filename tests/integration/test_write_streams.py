@@ -614,14 +614,14 @@ def run(
 @pytest.mark.parametrize(
     ("when", "count"),
     [
-        pytest.param("before", 1, id="while it opens the session"),
-        pytest.param("before", 3, id="append"),
         pytest.param("after", 3, id="commit_transaction, answer lost"),
-        pytest.param("after", 5, id="some answers"),
-        pytest.param("before", 7, id="before finalize"),
-        pytest.param("after", 7, id="finalize"),
-        pytest.param("before", 8, id="before the release"),
-        pytest.param("after", 8, id="release, answer lost"),
+        pytest.param("before", 1, id="while it opens the session", marks=pytest.mark.systems),
+        pytest.param("before", 3, id="append", marks=pytest.mark.systems),
+        pytest.param("after", 5, id="some answers", marks=pytest.mark.systems),
+        pytest.param("before", 7, id="before finalize", marks=pytest.mark.systems),
+        pytest.param("after", 7, id="finalize", marks=pytest.mark.systems),
+        pytest.param("before", 8, id="before the release", marks=pytest.mark.systems),
+        pytest.param("after", 8, id="release, answer lost", marks=pytest.mark.systems),
     ],
 )
 def test_a_program_that_is_killed_and_started_again_sends_each_row_once(
@@ -671,7 +671,7 @@ def check_outcomes(appends: list[Append], before: int, found: list[int]) -> Coun
     return outcomes
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
+@pytest.mark.parametrize("is_busy", [False, pytest.param(True, marks=pytest.mark.systems)])
 def test_a_session_has_one_owner(is_busy: bool, kafka: KafkaConfig, new_topic: NewTopic) -> None:
     """WRS-2, WRS-3: the earlier one raises, nothing is lost, and nothing is there twice."""
     topic = new_topic(kafka_partitions=2).topic
@@ -812,6 +812,7 @@ def test_each_append_has_its_outcome_after_connections_are_lost(
     assert known.total() == 300
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("has_result", [False, True])
 def test_the_catalog_has_the_outcome_of_a_transaction_without_an_answer(
     has_result: bool, behind_proxy: tuple[KafkaConfig, Proxy], monkeypatch: pytest.MonkeyPatch

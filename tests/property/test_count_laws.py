@@ -41,6 +41,7 @@ from connector.warehouse import (
 )
 from connector.watermarks.frontier import LineageRecord, is_claim
 from connector.watermarks.producer_epoch import EPOCH_HEADER, EpochRun
+from tests.examples import examples
 
 Row = dict[str, Any]
 
@@ -289,6 +290,7 @@ ROWS = st.lists(
 )
 
 
+@examples(100, quick=6)
 @given(rows=ROWS, at_once=st.integers(1, 10), files=st.integers(1, 3))
 def test_files_are_counted_as_their_rows(rows: list[Row], at_once: int, files: int) -> None:
     """TBL-5, ING-1, ING-2, ING-3, ING-4, ING-7, WRS-17, PUB-4: whatever the files and their row

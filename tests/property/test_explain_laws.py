@@ -19,7 +19,7 @@ from connector.tables.definition import Versions
 from connector.tables.explain import Explanation, Outcome, SetEntry, explain
 from connector.tables.merge import Cell, RowState, expire, join, visible
 from connector.tables.row import state_of
-from tests.examples import examples
+from tests.examples import examples, tries
 from tests.property import model
 from tests.property.histories import Delivery, histories, history, table
 
@@ -113,7 +113,7 @@ def test_the_winners_make_the_row_of_the_model_many_times(
 ) -> None:
     """SUB-6: the same on many larger histories, without shrinking."""
     rng = Random(seed)
-    for _ in range(300):
+    for _ in tries(300):
         check(usual, history(rng, changes=12, rows=(ROW,)), order_by, versions)
 
 

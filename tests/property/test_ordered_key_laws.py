@@ -64,7 +64,7 @@ def pairs(draw: st.DrawFn) -> tuple[Key, tuple[Any, ...], tuple[Any, ...]]:
     return ordered(types), one, other
 
 
-@examples(600)
+@examples(600, quick=30)
 @given(pairs())
 def test_keys_lie_in_the_order_of_their_columns(
     pair: tuple[Key, tuple[Any, ...], tuple[Any, ...]],
@@ -75,14 +75,14 @@ def test_keys_lie_in_the_order_of_their_columns(
     assert (key.write_key(one) == key.write_key(other)) == (one == other)
 
 
-@examples(300)
+@examples(300, quick=20)
 @given(NUMBER, NUMBER)
 def test_numbers_lie_in_their_order(one: int, other: int) -> None:
     assert (write_number(one) < write_number(other)) == (one < other)
     assert read_number(write_number(one)) == one
 
 
-@examples(600)
+@examples(600, quick=30)
 @given(pairs(), st.integers(0, 40), st.integers(0, 2), SPECIAL)
 def test_a_damaged_key_is_unreadable_or_another_key(
     pair: tuple[Key, tuple[Any, ...], tuple[Any, ...]], place: int, cut: int, inserted: bytes
@@ -96,7 +96,7 @@ def test_a_damaged_key_is_unreadable_or_another_key(
     assert (read == values) == (damaged == row_key)
 
 
-@examples(600)
+@examples(600, quick=30)
 @given(
     st.sampled_from(sorted(NUMBER_RANGE)),
     st.binary(max_size=20) | SPECIAL | NUMBER.map(write_number),

@@ -59,7 +59,7 @@ def run(
 
 
 @UNRELIABLE
-@examples(150)
+@examples(150, quick=10)
 @given(rng=rngs, before=st.sampled_from((0, 0, 60)))
 def test_the_rows_of_a_release_become_visible_together(
     unreliable: float, rng: Random, before: int

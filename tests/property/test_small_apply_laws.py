@@ -36,6 +36,7 @@ from connector.tables.merge import EMPTY, RowState, join, lift, visible
 from connector.tables.row import is_same_row, row_of
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
+from tests.examples import tries
 from tests.property.histories import COLUMNS, Delivery, batches, history, plain_entries
 from tests.property.spellings import COLUMNS as TYPED
 from tests.property.spellings import KEY_TYPES, spelled, value_of
@@ -273,7 +274,6 @@ def truth(table: TableDefinition, deliveries: Iterable[Delivery]) -> dict[bytes,
 
 
 Law = Callable[[Random, Path, TableDefinition, Wrong], None]
-HISTORIES = 4
 every_table = pytest.mark.parametrize(
     "table", TABLES, ids=lambda one: f"{one.order}, {one.keep_unmapped}"
 )
@@ -448,7 +448,7 @@ def test_few_changes_are_merged_as_defined(
 ) -> None:
     """newest_wins, deletes_stay_deleted, nothing_invented, resumable, TBL-13"""
     rng = Random(f"{seed}/{law.__name__}/{table.order}/{table.keep_unmapped}")
-    for number in range(HISTORIES):
+    for number in tries(10, quick=1):
         folder = tmp_path / str(number)
         law(rng, folder, table, correct)
         shutil.rmtree(folder)

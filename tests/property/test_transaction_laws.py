@@ -19,7 +19,7 @@ from tests.property.transactions import MakeAssembler, TransactionSimulation, re
 rngs = st.integers(0, 2**64 - 1).map(Random)
 
 
-@examples(150)
+@examples(150, quick=10)
 @given(rng=rngs)
 def test_every_transaction_comes_once_and_whole_and_in_order(rng: Random) -> None:
     """SUB-3, WRS-22: with splits, merges, added Kafka partitions, duplicates, bad records,

@@ -27,7 +27,7 @@ from connector.watermarks.frontier import (
 )
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.stream_partition import UNBOUNDED, least
-from tests.examples import examples
+from tests.examples import examples, tries
 from tests.property import processes
 from tests.property.deliveries import Begin, Simulation, batches
 from tests.property.processes import ProcessSimulation
@@ -79,7 +79,7 @@ def test_watermark_is_honest(roots: int, begin: Begin, seed: int) -> None:
     reader begins.
     """
     late = begin is Begin.MIDDLE
-    for number in range(24):
+    for number in tries(40, quick=4):
         simulation = Simulation(Random(f"{seed}/{number}"), roots=roots, steady=late)
         # One root that is read from the beginning need not be named.
         named = (
@@ -87,7 +87,7 @@ def test_watermark_is_honest(roots: int, begin: Begin, seed: int) -> None:
             if late or roots > 1
             else frozenset[str]()
         )
-        is_honest(simulation, named=named, begin=begin, steps=SHORT if number % 8 else LONG)
+        is_honest(simulation, named=named, begin=begin, steps=SHORT if number % 4 else LONG)
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_watermark_is_honest_of_what_a_producer_announces(
     """WMK-6, REC-17: the low watermark becomes known, is honest and reaches the end, also where
     processes end and start again.
     """
-    for number in range(12):
+    for number in tries(20, quick=2):
         simulation = ProcessSimulation(Random(f"{seed}/{number}"), is_told=is_told, dies=dies)
         is_honest(
             simulation,
             named=simulation.named if begin is Begin.MIDDLE else frozenset(),
             begin=begin,
-            steps=SHORT if number % 8 else LONG,
+            steps=SHORT if number % 4 else LONG,
         )
 
 

@@ -32,6 +32,7 @@ from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
 from tests.changes import change
+from tests.examples import tries
 from tests.property.histories import history
 from tests.spark import streams
 from tests.spark.streams import (
@@ -92,7 +93,9 @@ def test_newest_wins_after_a_crash_at_any_step(
     """
     rng, stream = Random(seed), Stream(spark, tmp_path)
     wanted = [nasty("latest"), nasty("all", versions=Versions.ALL, keep_unmapped=False)]
-    deliveries = [d for n in range(150) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    deliveries = [
+        d for n in tries(150, quick=40) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))
+    ]
     rng.shuffle(deliveries)
     for part in range(2):
         stream.topic.send(*(delivery.change for delivery in deliveries[part::2]))
@@ -122,7 +125,7 @@ def deleted(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> St
     return stream
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [pytest.param(STEPS[0], marks=pytest.mark.systems), *STEPS[1:]])
 def test_deletes_stay_deleted_after_a_crash_at_every_step_of_apply(
     spark: SparkSession, tmp_path: Path, deleted: Stream, step: str
 ) -> None:
@@ -410,7 +413,9 @@ def test_deletes_stay_deleted_between_ingest_times_where_numbers_decide(
     assert tombstones(spark, stream) == set()
 
 
-@pytest.mark.parametrize(("without_spark", "most"), [(False, 10), (True, 0)])
+@pytest.mark.parametrize(
+    ("without_spark", "most"), [pytest.param(False, 10, marks=pytest.mark.long), (True, 0)]
+)
 def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
     spark: SparkSession,
     tmp_path: Path,

@@ -52,12 +52,14 @@ def live(
         yield Live(spark, kafka, topic, tmp_path / "warehouse", stack)
 
 
+@pytest.mark.long
 def test_records_with_absurd_times_are_like_others(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """poison_is_contained, nothing_lost, REC-25: whatever a client wrote as record timestamp, the
     record and its neighbours get through, a rejected one keeps its coordinates and its reason, and
-    a commit timestamp in the future is refused.
+    a commit timestamp in the future is refused. By default, `test_both_forms_of_the_rule_agree`
+    shows it.
     """
     monkeypatch.setattr(source, "PIECE_RECORDS", 12)
     begun = now_us()

@@ -87,7 +87,10 @@ def test_a_batch_that_was_logged_is_completed(spark: SparkSession, two_batches: 
     assert versions(spark, two_batches.path) == before
 
 
-@pytest.mark.parametrize("overtaken_at", ["append", "_begin", "write", "commit"])
+@pytest.mark.parametrize(
+    "overtaken_at",
+    ["commit", *(pytest.param(at, marks=pytest.mark.long) for at in ("append", "_begin", "write"))],
+)
 def test_a_second_ingest_writes_nothing(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, overtaken_at: str
 ) -> None:
@@ -127,10 +130,13 @@ def test_a_changelog_that_vanishes_during_a_batch_is_no_second_ingest(
         stream.ingest()
 
 
-@pytest.mark.parametrize("step", ["logged", "letters published"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "step", [pytest.param("logged", marks=pytest.mark.long), "letters published"]
+)
 def test_a_second_ingest_that_logged_a_later_batch_is_noticed(stream: Stream, step: str) -> None:
     """TBL-5, TBL-14: it has ended this one's batch and logged the next: nothing is counted twice,
-    and the error says so.
+    and the error says so. By default, `test_a_second_ingest_writes_nothing` shows it.
     """
 
     def go_on(reached: str) -> None:
@@ -150,10 +156,13 @@ def test_a_second_ingest_that_logged_a_later_batch_is_noticed(stream: Stream, st
     assert len(stream.one_letter_each()) == 1
 
 
+@pytest.mark.long
 def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
-    """TBL-5, TBL-14: also if a commit of ours follows it. The restored last version repairs it."""
+    """TBL-5, TBL-14: also if a commit of ours follows it. The restored last version repairs it. By
+    default, `test_table_guards.py` shows it.
+    """
     looking, ours = stream.changelog(), versions(spark, stream.path)
     assert looking.newest() is not None
     spark.sql(f"DELETE FROM delta.`{stream.path}` WHERE kafka_partition = 1")
@@ -200,6 +209,7 @@ def test_a_topic_that_was_created_again_stops_the_stream(
     assert versions(spark, stream.path) == before
 
 
+@pytest.mark.systems
 def test_bad_records_do_not_stop_a_stream_until_they_are_most_of_a_batch(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -144,16 +144,13 @@ def micros(time: Any) -> int:
     return round(time.timestamp() * 1_000_000)
 
 
-def simulations(number: int) -> list[object]:
-    return [0, *(pytest.param(n, marks=pytest.mark.long) for n in range(1, number))]
-
-
-@pytest.mark.parametrize("number", simulations(6))
+@pytest.mark.long
+@pytest.mark.parametrize("number", range(6))
 def test_the_query_workflow_returns_the_records_of_the_stream_reader(
     spark: SparkSession, tmp_path: Path, seed: int, number: int
 ) -> None:
     """SUB-5, nothing_lost: splits, merges, new Kafka partitions, duplicates, rejected records and
-    transactions over several stream partitions.
+    transactions over several stream partitions. By default, the tests below show it of one stream.
     """
     rng = Random(seed + number)
     simulation, stream = TransactionSimulation(rng), Stream(spark, tmp_path)
@@ -261,14 +258,19 @@ def test_a_missing_changelog_or_low_watermark_is_an_error(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((at(5), at(4), None, 1000), "end_timestamp must not be before"),
         ((at(5), None, None, 999), "heartbeat_milliseconds must be from 1,000 to 300,000"),
-        ((at(5), None, None, 300_001), "heartbeat_milliseconds must be from 1,000 to 300,000"),
-        ((at(5), None, "c1", 2**63 - 1), "heartbeat_milliseconds must be from 1,000 to 300,000"),
-        ((at(5), None, "c1", -(2**63)), "heartbeat_milliseconds must be from 1,000 to 300,000"),
-        ((at(21), None, None, 1000), "start_timestamp must be at most"),
         ((at(5), None, "nobody", 1000), "must name a stream partition of stream s"),
-        ((at(5), None, "c1", 1000), "must not be before the start of the stream partition"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in (
+                ((at(5), at(4), None, 1000), "end_timestamp must not be before"),
+                ((at(5), None, None, 300_001), "heartbeat_milliseconds must be from 1,000 to"),
+                ((at(5), None, "c1", 2**63 - 1), "heartbeat_milliseconds must be from 1,000 to"),
+                ((at(5), None, "c1", -(2**63)), "heartbeat_milliseconds must be from 1,000 to"),
+                ((at(21), None, None, 1000), "start_timestamp must be at most"),
+                ((at(5), None, "c1", 1000), "must not be before the start of the stream partition"),
+            )
+        ),
     ],
 )
 def test_arguments_outside_their_range_are_errors_that_name_it(
@@ -280,11 +282,18 @@ def test_arguments_outside_their_range_are_errors_that_name_it(
         read(spark, *arguments)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    "start", ["timestamp_micros(-9223372036854775808L)", "TIMESTAMP '0001-01-01 00:00:00Z'"]
+    "start",
+    [
+        "timestamp_micros(-9223372036854775808L)",
+        pytest.param("TIMESTAMP '0001-01-01 00:00:00Z'", marks=pytest.mark.long),
+    ],
 )
 def test_any_time_is_a_start_or_an_end(spark: SparkSession, two_tables: Stream, start: str) -> None:
-    """SUB-5: a time that no record can have selects nothing, and overflows nothing."""
+    """SUB-5: a time that no record can have selects nothing, and overflows nothing. By default,
+    `test_changes_are_selected_by_table_and_commit_time` shows it.
+    """
     register_functions(spark, str(two_tables.folder))
     last = "timestamp_micros(9223372036854775807L)"
     query = "SELECT ChangeRecord[0] FROM READ_s({}, {}, {})"
@@ -297,10 +306,13 @@ def test_any_time_is_a_start_or_an_end(spark: SparkSession, two_tables: Stream, 
         spark.sql(query.format(last, "NULL", "'p'")).collect()
 
 
+@pytest.mark.long
 def test_a_query_ends_with_children_or_with_a_heartbeat(
     spark: SparkSession, two_tables: Stream
 ) -> None:
-    """SUB-5: the stream partitions that are live at the start, and the children of one."""
+    """SUB-5: the stream partitions that are live at the start, and the children of one. By default,
+    `test_changes_are_selected_by_table_and_commit_time` shows it.
+    """
     register_functions(spark, str(two_tables.folder))
     (roots,) = read(spark, at(5), None, None)
     assert roots[2] is not None

@@ -61,7 +61,8 @@ from tests.spark.conftest import INTERPRETED
 from tests.spark.live import Live
 from tests.spark.streams import account, change
 
-pytestmark = pytest.mark.timeout(1800)  # several JVMs share two cores
+# Several JVMs share two cores.
+pytestmark = [pytest.mark.systems, pytest.mark.timeout(1800)]
 
 ENTRY = "from connector.cli import main; main()"
 S = 1_000_000
@@ -265,10 +266,13 @@ def run_with_a_loss(file: Path, workers: list[int]) -> list[str]:
     return said
 
 
+@pytest.mark.long
 def test_an_apply_whose_kept_changes_are_lost_is_repeated(
     site: Site, driver: Driver, cluster: Cluster
 ) -> None:
-    """SCL-4: the blocks of a local checkpoint die with their executor."""
+    """SCL-4: the blocks of a local checkpoint die with their executor. By default,
+    `test_pipeline.py` in a session of its own, shows it.
+    """
     site.live.publish(*(account(f"a{n}", n * S, amount=str(n)) for n in range(1, 50)))
     said = driver.call(run_with_a_loss, site.file, cluster.worker_ids())
     repeats = [line for line in said if "executors were lost" in line]

@@ -600,9 +600,10 @@ def slots(datum: Any) -> list[tuple[Any, Any]]:
     ]
 
 
+@pytest.mark.long
 def test_an_id_that_the_registry_was_not_asked_about_stops_the_query(spark: SparkSession) -> None:
     """REC-11, DLQ-4: an id that it said it has not does not; nor does one in a record that is too
-    large to be looked at.
+    large to be looked at. By default, `test_ingest_steps.py` in `make test-systems` shows it.
     """
     limits = Limits(max_record_bytes=1000)
     cases = [

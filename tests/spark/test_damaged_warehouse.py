@@ -40,8 +40,11 @@ def applied(spark: SparkSession, folder: Path) -> Stream:
     return stream
 
 
+@pytest.mark.long
 def test_the_changelog_of_another_warehouse_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-16, TBL-20: its batches have the same numbers."""
+    """TBL-16, TBL-20: its batches have the same numbers. By default,
+    `tests/unit/services/test_other_changelog.py` shows it.
+    """
     applied(spark, tmp_path / "one")
     other = applied(spark, tmp_path / "other")
     other.topic.send(account("b", 15, amount="2"))
@@ -59,10 +62,13 @@ def test_the_changelog_of_another_warehouse_is_refused(spark: SparkSession, tmp_
         assert row[0] == pending
 
 
+@pytest.mark.long
 def test_overrides_without_their_log_or_of_another_program_are_not_none(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-20, TBL-14: a read would use the bound of the configuration."""
+    """TBL-20, TBL-14: a read would use the bound of the configuration. By default,
+    `tests/golden/test_damage.py` shows it.
+    """
     stream = applied(spark, tmp_path)
     warehouse, path = str(stream.folder), Path(places.overrides(str(stream.folder)))
     assert rows_by_key(read_table(spark, warehouse, "accounts").rows)
@@ -80,10 +86,11 @@ def test_overrides_without_their_log_or_of_another_program_are_not_none(
     assert rows_by_key(read_table(spark, warehouse, "accounts").rows)
 
 
+@pytest.mark.long
 def test_a_snapshot_of_damaged_cuts_is_an_error_with_a_remedy(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-17, TBL-14."""
+    """TBL-17, TBL-14. By default, `tests/golden/test_damage.py` shows it."""
     stream = applied(spark, tmp_path)
     warehouse, history = str(stream.folder), History(str(stream.folder))
     version, state = stream.table().newest()
@@ -128,7 +135,7 @@ def merge(spark: SparkSession, warehouse: Path) -> None:
 
 
 @pytest.mark.parametrize("what", LOGS)
-@pytest.mark.parametrize("path", [CHANGELOG, DATA])
+@pytest.mark.parametrize("path", [CHANGELOG, pytest.param(DATA, marks=pytest.mark.long)])
 def test_a_merge_names_a_damaged_commit(
     spark: SparkSession, tmp_path: Path, path: str, what: str
 ) -> None:
@@ -150,8 +157,13 @@ def test_a_merge_names_a_damaged_commit(
         assert str(file) in caught.value.cause
 
 
-@pytest.mark.parametrize("path", [CHANGELOG, DATA, TOMBSTONES])
-@pytest.mark.parametrize("is_empty", [True, False], ids=["0 bytes", "zeros"])
+@pytest.mark.parametrize(
+    "path",
+    [DATA, *(pytest.param(path, marks=pytest.mark.long) for path in (CHANGELOG, TOMBSTONES))],
+)
+@pytest.mark.parametrize(
+    "is_empty", [True, pytest.param(False, marks=pytest.mark.long)], ids=["0 bytes", "zeros"]
+)
 def test_a_merge_names_a_damaged_data_file(
     spark: SparkSession, tmp_path: Path, path: str, is_empty: bool
 ) -> None:
@@ -167,11 +179,15 @@ def test_a_merge_names_a_damaged_data_file(
     assert any(str(file) in caught.value.cause for file in files)
 
 
-@pytest.mark.parametrize("what", ["cut", "missing", "0 bytes"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "what",
+    ["cut", *(pytest.param(what, marks=pytest.mark.long) for what in ("missing", "0 bytes"))],
+)
 def test_a_damaged_checkpoint_is_an_error_or_ignored(
     spark: SparkSession, tmp_path: Path, what: str
 ) -> None:
-    """TBL-14: the remedy of the error helps."""
+    """TBL-14: the remedy of the error helps. By default, `tests/golden/test_damage.py` shows it."""
     warehouse = tmp_path / "w"
     shutil.copytree(FOLDER, warehouse)
     path = warehouse / CHANGELOG
@@ -191,7 +207,9 @@ def test_a_damaged_checkpoint_is_an_error_or_ignored(
     merge(spark, warehouse)
 
 
+@pytest.mark.long
 def test_a_damaged_hint_is_ignored(spark: SparkSession, tmp_path: Path) -> None:
+    """By default, `tests/golden/test_damage.py` shows it."""
     warehouse = tmp_path / "w"
     shutil.copytree(FOLDER, warehouse)
     DeltaTable(warehouse / CHANGELOG, version=3).create_checkpoint()

@@ -95,9 +95,11 @@ def test_claims_that_cannot_be_are_ignored_and_counted(stream: Stream) -> None:
     assert (progress.changes, progress.low_watermark, progress.ignored_claims) == (3, None, 2)
 
 
+@pytest.mark.long
 def test_two_producers_of_a_stream_partition_are_named_within_one_batch(stream: Stream) -> None:
     """PUB-4: the older one behind the newer one, in a batch or after it. The claims of both count,
-    a successor is no second producer, and a replay says nothing.
+    a successor is no second producer, and a replay says nothing. By default,
+    `tests/property/test_producer_epoch_laws.py` shows it.
     """
     stream.topic.send_everywhere(announcement("p", "q"), epoch=5)
     stream.topic.send_everywhere(Heartbeat("p", 10 * S), Heartbeat("q", 10 * S), epoch=5)
@@ -199,6 +201,7 @@ def test_progress_is_derived_again_from_the_changelog(stream: Stream) -> None:
     assert Progress.from_json(first.to_json(), first.frontier) == first
 
 
+@pytest.mark.systems
 def test_an_operators_end_takes_effect_without_traffic(stream: Stream) -> None:
     """WMK-8, TBL-5, TBL-10: recorded with a batch that reads nothing; a crash changes neither which
     ends it took nor what it says.

@@ -43,6 +43,7 @@ def test_it_is_read_as_applied_and_merged(stream: Stream) -> None:
     assert as_json(rows_by_key(snapshot.rows["accounts"])) == KEPT["applied"]
 
 
+@pytest.mark.systems
 def test_apply_and_ingest_go_on(stream: Stream) -> None:
     """TBL-9, MRG-11: what was deleted before stays deleted. WRS-17: staged rows are taken, too."""
     later = stream.clock + stream.config.stall_after_s * 1_000_000
@@ -64,8 +65,9 @@ def test_apply_and_ingest_go_on(stream: Stream) -> None:
     assert as_json(rows) == KEPT["merged"]
 
 
+@pytest.mark.long
 def test_it_is_rebuilt(stream: Stream) -> None:
-    """TBL-21."""
+    """TBL-21. By default, `test_rebuild.py` shows it."""
     later = stream.clock + stream.config.stall_after_s * 1_000_000
     changelog = stream.changelog()
     cut = changelog.progress().cut(later, stream.config.stall_after_s)

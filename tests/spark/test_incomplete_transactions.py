@@ -98,10 +98,13 @@ def test_a_cut_waits_for_the_record_that_is_missing(spark: SparkSession, tmp_pat
     assert not check(stream), "a second check has no news"
 
 
+@pytest.mark.long
 def test_overdue_and_released_transactions_do_not_hold_the_cut(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-11: tables go on, and say that they are no consistent cut; a release makes them one."""
+    """TBL-11: tables go on, and say that they are no consistent cut; a release makes them one. By
+    default, `tests/unit/state/test_incomplete_transactions.py` shows it.
+    """
     stream = begun(spark, tmp_path, replace(WAITS, incomplete_after_s=60))
     table = stream.table()
     stream.topic.send(of("a", 1, 10), of("b", 1, 20, declared=1))
@@ -166,10 +169,13 @@ def test_a_stream_without_larger_transactions_is_not_looked_at(
     assert cut(stream).low_watermark == 41
 
 
+@pytest.mark.long
 def test_a_process_that_dies_before_the_result_is_stored_checks_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """resumable: also where a batch is logged meanwhile."""
+    """resumable: also where a batch is logged meanwhile. By default,
+    `tests/unit/state/test_incomplete_transactions.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(of("a", 1, 10))
     stream.topic.send_everywhere(Heartbeat("p", 40))
@@ -219,10 +225,13 @@ def test_a_fresh_read_of_a_stream_that_waits_says_what_it_is(
     assert (whole.is_consistent_cut, whole.low_watermark) == (True, 41)
 
 
+@pytest.mark.long
 def test_the_replay_of_a_rejected_record_completes_its_transaction(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """DLQ-10: a dead letter is missing from its transaction."""
+    """DLQ-10: a dead letter is missing from its transaction. By default,
+    `tests/unit/state/test_incomplete_transactions.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     rejected = codec.frame(codec.encode(of("a", 2, 10), 2), None)
     stream.topic.send(of("a", 1, 10))
@@ -291,7 +300,7 @@ def test_removed_batches_above_the_low_watermark_are_not_checked(
     assert listed(stream) == [("c", 51, 1, False)]
 
 
-@pytest.mark.parametrize("wait", [True, False])
+@pytest.mark.parametrize("wait", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_a_check_with_more_than_it_may_find(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, wait: bool
 ) -> None:
@@ -309,8 +318,11 @@ def test_a_check_with_more_than_it_may_find(
     assert stream.changelog().progress().transactions.checked_to == (20 if wait else 41)
 
 
+@pytest.mark.long
 def test_a_long_id_is_listed_in_short(spark: SparkSession, tmp_path: Path) -> None:
-    """Every commit has the list. Two ids that begin alike are two transactions."""
+    """Every commit has the list. Two ids that begin alike are two transactions. By default,
+    `tests/unit/state/test_incomplete_transactions.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     long = "t" * 1_000
     stream.topic.send(of(long + "a", 1, 10), of(long + "b", 1, 10))
@@ -346,11 +358,12 @@ class Waiting(Live):
         )
 
 
+@pytest.mark.long
 def test_the_pipeline_waits_for_the_record_that_is_held_back(
     spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
 ) -> None:
-    """ING-2: each run checks before it applies. The record, or the release by an operator, ends
-    it.
+    """ING-2: each run checks before it applies. The record, or the release by an operator, ends it.
+    By default, `test_a_cut_waits_for_the_record_that_is_missing` shows it.
     """
     with ExitStack() as stack:
         live = Waiting(spark, kafka, new_topic(kafka_partitions=2).topic, tmp_path / "w", stack)

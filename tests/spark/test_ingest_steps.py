@@ -105,7 +105,8 @@ def test_resumable_at_every_step_of_ingest(
         assert len(stream.letters) == len(POISON) * (2 if step == "letters published" else 1)
 
 
-@pytest.mark.parametrize("step", STEPS[:2])
+@pytest.mark.systems
+@pytest.mark.parametrize("step", [STEPS[0], pytest.param(STEPS[1], marks=pytest.mark.long)])
 def test_resumable_at_every_step_of_a_batch_without_rejected_rows(
     spark: SparkSession, tmp_path: Path, step: str
 ) -> None:
@@ -198,6 +199,7 @@ def refuse(letters: Iterable[DeadLetter]) -> int:
     raise DeliveryError("DEAD_LETTERS_UNDELIVERED", "nobody answers")
 
 
+@pytest.mark.systems
 def test_a_letter_of_a_known_schema_is_the_same_from_another_process(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -261,12 +263,13 @@ def test_nothing_lost_in_kafka_partitions_that_were_added(
 UNKNOWN = SchemaFields(("ChangeRecord.note", "DataChange.colour"), 3)
 
 
-@pytest.mark.parametrize("dies_at", [None, "logged"])
+@pytest.mark.long
+@pytest.mark.parametrize("dies_at", [None, pytest.param("logged", marks=pytest.mark.long)])
 def test_records_of_a_schema_with_unknown_fields_are_kept_and_counted(
     spark: SparkSession, tmp_path: Path, dies_at: str | None
 ) -> None:
     """ING-3, EVO-10: by schema and field, with their bytes; also by a process that continues
-    another one's batch.
+    another one's batch. By default, `test_validation_agrees.py` shows it.
     """
     schemas = {7: SCHEMA, 9: NEWER_SCHEMA}
     stream = Stream(spark, tmp_path, schema_by_id=schemas.get)
@@ -349,6 +352,7 @@ def test_keys_in_the_wrong_kafka_partition_are_found_once_a_minute(
     assert (again.sampled, again.misplaced) == (10, 1 + (partition_of(b"new", 2) != 0))
 
 
+@pytest.mark.systems
 def test_counts_and_checks_of_producers_take_no_job(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-5, ING-1, ING-3, ING-4, ING-7, PUB-4: the jobs of a batch are those that write it."""
     stream = Stream(spark, tmp_path, partition_of=partition_of)

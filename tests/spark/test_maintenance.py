@@ -29,11 +29,8 @@ from connector.spark.reader import read_snapshot, read_table
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.logged_batch import BatchRange
-from connector.spark.storage.maintenance import Maintained, Maintenance, Work
+from connector.spark.storage.maintenance import Work
 from connector.spark.storage.transaction import Transaction
-from connector.state import maintenance_schedule
-from connector.state.jobs import Job, JobKind
-from connector.state.maintenance_schedule import CommitCount
 from connector.warehouse import TABLE_SLOTS
 from tests.property.histories import history
 from tests.spark.streams import (
@@ -96,6 +93,7 @@ def test_maintenance_changes_no_row(spark: SparkSession, tmp_path: Path, seed: i
     assert shown(table) == stream.truth(wanted)
 
 
+@pytest.mark.systems
 def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-17, TBL-23: what a dead process left goes, and old versions do, but one that a
     cut names; so it is in a graveyard and in the changelog. The tombstone table of a table that was
@@ -106,7 +104,7 @@ def test_only_unneeded_files_are_removed(spark: SparkSession, tmp_path: Path) ->
     stream.topic.send(account("a", 1, name="Ada"), account("b", 2, name="Bob"))
     stream.ingest()
     stream.apply(stream.table(retention=brief))
-    for at in (3, 5, 7):
+    for at in (3, 5):
         stream.topic.send(delete("b", at), account("a", at + 1, name=f"Eve {at}"))
         stream.ingest()
         stream.apply(stream.table(retention=brief))
@@ -195,7 +193,7 @@ def test_a_batch_lands_between_the_start_of_a_compaction_and_its_commit(
 
 
 @pytest.mark.usefixtures("compacts_at_once")
-@pytest.mark.parametrize("row_by_row", [True, False])
+@pytest.mark.parametrize("row_by_row", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_an_apply_lands_between_the_start_of_a_compaction_of_a_table_and_its_commit(
     spark: SparkSession, tmp_path: Path, *, row_by_row: bool
 ) -> None:
@@ -391,6 +389,7 @@ def _before_last(changelog: Changelog) -> Mapping[int, int]:
     return newest.offsets.start
 
 
+@pytest.mark.systems
 def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-15, TBL-6, TBL-21: never a rejected row, never the newest batch; a reader of a removed
     batch is refused.
@@ -440,110 +439,6 @@ def test_batches_that_every_table_covers_are_deleted(spark: SparkSession, tmp_pa
     stream.apply(table)
     assert shown(table)["a"]["amount"] == 9
     assert stream.changelog().newest().trimmed_to == 3  # type: ignore[union-attr]
-
-
-class Kept:
-    """Something that is maintained, by hand; `lines` and `jobs` are what came of it."""
-
-    def __init__(self, last_clean: int | None = None, *, is_late: bool = False) -> None:
-        self.is_late = is_late
-        self.commits: list[CommitCount] = []
-        self.did: list[str] = []
-        self.lines: list[str] = []
-        self.jobs: list[Job] = []
-        self.error: Exception | None = None
-        maintained = Maintained(
-            new_commits=self._new_commits,
-            oldest_commit_at=lambda: 0,
-            compact=lambda: self._do("compact", Work(7, 70)),
-            clean=lambda now: self._do("clean", Work(3, 30, 5, 50)),
-            clean_log=lambda now: self.did.append("log"),
-            live_bytes=lambda: 1_000_000,
-        )
-        self.upkeep = Maintenance(
-            *("table t", Job(JobKind.CLEAN_UP, "t", 0, 0), maintained),
-            retention_s=3600,
-            last_clean=lambda: last_clean,
-            add_job=self.jobs.append,
-            on_line=self.lines.append,
-            is_late=lambda now: self.is_late,
-        )
-
-    def _new_commits(self) -> list[CommitCount]:
-        commits, self.commits = self.commits, []
-        return commits
-
-    def _do(self, what: str, work: Work) -> Work:
-        self.did.append(what)
-        if self.error is not None:
-            raise self.error
-        return work
-
-    def round(self, now: int, *commits: CommitCount) -> list[str]:
-        self.commits += commits
-        self.did.clear()
-        self.upkeep.after_round(now)
-        return list(self.did)
-
-
-def test_maintenance_begins_after_commits_with_work_for_it() -> None:
-    """TBL-15, TBL-23: nothing is looked at where nothing happened; what is done is a job of the
-    history (JOB-1), and said.
-    """
-    kept, minute, hour = Kept(), maintenance_schedule.MINUTE_US, maintenance_schedule.HOUR_US
-    assert kept.round(0) == []
-    assert kept.round(1, CommitCount(1, 1)) == ["compact"], "what an earlier process has left"
-    assert kept.round(minute, *[CommitCount(2, 1)] * (maintenance_schedule.GAIN - 1)) == []
-    assert kept.round(minute, CommitCount(3, 1, 100, 10)) == ["compact"]
-    assert kept.round(hour + 2 * minute) == ["clean", "log"]
-    assert kept.round(2 * hour) == []
-    assert kept.round(3 * hour, *[CommitCount(3 * hour, 0)] * maintenance_schedule.LOG_EVERY) == [
-        "clean",
-        "log",
-    ]
-    assert kept.lines[0] == "table t: compaction reduced the number of files by 7"
-    assert kept.lines[2] == "table t: 3 files of old versions were deleted"
-    assert [
-        (job.kind, job.table, job.files, job.bytes, job.live_bytes, job.disk_bytes)
-        for job in kept.jobs[1:3]
-    ] == [
-        (JobKind.COMPACTION, "t", 7, 70, 0, 0),
-        (JobKind.CLEAN_UP, "t", 3, 30, 5, 50),
-    ]
-    assert kept.jobs[2].ended_at >= kept.jobs[2].started_at == hour + 2 * minute
-
-
-def test_a_new_process_continues_the_maintenance_of_the_last_one() -> None:
-    """TBL-23: what was removed before it began is looked for once its time has come, not at every
-    start.
-    """
-    hour = maintenance_schedule.HOUR_US
-    assert Kept(last_clean=10 * hour).round(10 * hour + hour - 1) == []
-    assert Kept(last_clean=10 * hour).round(11 * hour) == ["clean"]
-    assert Kept(last_clean=None).round(11 * hour) == ["clean"]
-
-
-def test_failed_maintenance_is_reported_and_repeated() -> None:
-    """TBL-15: no failure of maintenance reaches an apply; it is a job that failed."""
-    kept = Kept()
-    kept.error = TableError("TABLE_UNREADABLE", "a disk hiccup")
-    assert kept.round(0, CommitCount(0, 1)) == ["compact"]
-    assert kept.lines == ["table t: maintenance failed and will be repeated: a disk hiccup"]
-    assert [(job.kind, job.error) for job in kept.jobs] == [(JobKind.COMPACTION, "a disk hiccup")]
-    kept.error = None
-    later = maintenance_schedule.MINUTE_US
-    assert kept.round(later, *[CommitCount(0, 1)] * maintenance_schedule.GAIN) == ["compact"]
-
-
-def test_maintenance_waits_while_applies_are_late() -> None:
-    """TBL-15: for two minutes at most. Without compaction, the table would be delayed even more."""
-    kept, minute, hour = Kept(is_late=True), maintenance_schedule.MINUTE_US, 3_600_000_000
-    assert kept.round(0, CommitCount(0, 1, 100, 10)) == []
-    assert kept.round(2 * minute - 1) == []
-    assert kept.round(2 * minute) == ["compact"]
-    assert kept.round(2 * hour) == ["log"]
-    kept.is_late = False
-    assert kept.round(2 * hour + 1) == ["clean"]
 
 
 def pipeline_of(stream: Stream, retention_s: int) -> Pipeline:

@@ -30,11 +30,12 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
 from connector.tables.values import DataType
+from tests.examples import tries
 from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
-HISTORIES = 1000
+HISTORIES, FEWER = len(tries(1000, quick=250)), len(tries(400, quick=120))
 ROUNDS = 3
 
 CHANGES = """row_key binary, commit_timestamp_us bigint, tie_breaker bigint,
@@ -64,7 +65,7 @@ TABLES = {
         400,
         2,
     ),
-    "all": (definition(versions=Versions.ALL), 400, 2),
+    "all": (definition(versions=Versions.ALL), FEWER, 2),
     "all, mapped only, by number": (
         definition(versions=Versions.ALL, keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER),
         400,
@@ -256,8 +257,11 @@ def _entry(entry: Entry) -> tuple[object, ...]:
             return ("DELETE_FAMILY", entry.family, b"", 0, 0, 0, b"")
 
 
+@pytest.mark.long
 def test_plain_changes_are_found_and_flattened_quickly(spark: SparkSession, seed: int) -> None:
-    """MRG-1: the short form finds the plain changes, and says of them what the long one says."""
+    """MRG-1: the short form finds the plain changes, and says of them what the long one says. By
+    default, `test_newest_wins_in_spark_as_in_merge` shows it.
+    """
     layout = Layout(definition(), buckets=4)
     delivered = changes(spark, histories(Random(seed))).localCheckpoint()
     long, short = (

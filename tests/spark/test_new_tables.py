@@ -61,7 +61,10 @@ DEFINITIONS = {
 }
 
 
-@pytest.fixture(params=[{}, OF_USER], ids=["our session", "defaults of a user"])
+@pytest.fixture(
+    params=[{}, pytest.param(OF_USER, marks=pytest.mark.long)],
+    ids=["our session", "defaults of a user"],
+)
 def session(spark: SparkSession, request: pytest.FixtureRequest) -> SparkSession:
     return session_with(spark, request.param)
 
@@ -98,7 +101,13 @@ def executions(spark: SparkSession) -> int:
     return int(spark._jsparkSession.sharedState().statusStore().executionsCount())
 
 
-@pytest.mark.parametrize("wanted", DEFINITIONS.values(), ids=DEFINITIONS)
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        pytest.param(wanted, marks=[] if name == "every type" else pytest.mark.long, id=name)
+        for name, wanted in DEFINITIONS.items()
+    ],
+)
 def test_a_new_table_is_that_of_the_builder(
     session: SparkSession, tmp_path: Path, wanted: TableDefinition
 ) -> None:

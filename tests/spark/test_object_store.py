@@ -28,6 +28,8 @@ from connector.spark.session import (
 from tests.object_store import KEY, READER_KEY, READER_SECRET, SECRET, ObjectStore
 from tests.store_proxy import StoreProxy, Weather
 
+pytestmark = pytest.mark.systems
+
 WITHIN_S = 90
 Commit = Callable[[str, str], None]
 
@@ -129,6 +131,9 @@ def test_a_store_that_does_not_refuse_a_second_put_is_not_used(
         assert (kinds["PUT"], kinds["DELETE"]) == (2, 1)
 
 
+SHOWN_WITHOUT_SPARK = ("endpoint", "host", "secret")
+"""`tests/integration/test_object_store.py` shows them by default."""
+
 WRONG = {
     "endpoint": (
         {"fs.s3a.endpoint": f"http://127.0.0.1:{free_port()}"},
@@ -157,7 +162,10 @@ WRONG = {
 
 @pytest.mark.parametrize(
     "wrong",
-    [pytest.param("endpoint", marks=pytest.mark.long), *(w for w in WRONG if w != "endpoint")],
+    [
+        pytest.param(wrong, marks=pytest.mark.long) if wrong in SHOWN_WITHOUT_SPARK else wrong
+        for wrong in WRONG
+    ],
 )
 def test_a_wrong_setting_is_named_without_a_secret(
     spark: SparkSession, store: ObjectStore, wrong: str

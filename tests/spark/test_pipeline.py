@@ -67,9 +67,10 @@ def check(live: Live) -> None:
     assert live.table() == live.truth()
 
 
+@pytest.mark.long
 def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     """TBL-1, TBL-5: run twice, nothing new changes no table; a lost checkpoint is nothing, ingest
-    goes on from the changelog.
+    goes on from the changelog. By default, `tests/faults/test_faults.py` shows it.
     """
     live.publish(account("a", 1, name="Ada", amount="1"), account("b", 2, name="Bob"))
     live.send([(0, b"x", b"rubbish")])
@@ -106,6 +107,7 @@ def test_resumable_with_and_without_a_checkpoint(live: Live) -> None:
     check(live)
 
 
+@pytest.mark.systems
 def test_an_apply_that_committed_before_executors_were_lost_is_in_the_history(live: Live) -> None:
     """SCL-4, JOB-1: the second try finds nothing to do, and knows what the first one committed."""
     live.publish(account("a", 1, name="Ada"), account("b", 2, amount="no number"))
@@ -137,11 +139,12 @@ columns = [
 """
 
 
+@pytest.mark.long
 def test_a_table_gets_a_column_by_the_command(
     live: Live, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """TBL-8, TBL-19, TBL-21: `connector table rebuild` with a configuration that names other
-    columns.
+    columns. By default, `test_s3_pipeline.py` shows it.
     """
     live.publish(
         account("a", 1, name="Ada", city="Rome", amount="1"),
@@ -233,11 +236,13 @@ def test_maintenance_between_applies_changes_nothing(
         assert all(job.files > 0 and not job.error for job in jobs.values())
 
 
+@pytest.mark.long
 def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """TBL-16, OPS-4: Kafka ends where the changelog does. A table defined since is made and filled;
-    a record more is read.
+    a record more is read. By default, `test_staleness_is_bounded_as_in_the_worked_example` shows
+    it.
     """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
@@ -269,8 +274,11 @@ def test_where_nothing_is_new_no_query_is_started_and_the_moment_is_renewed(
     check(live)
 
 
+@pytest.mark.long
 def test_letters_are_published_where_nothing_is_new_but_a_crash_came_between(live: Live) -> None:
-    """TBL-2: what is left of the newest batch is done, though no query is started."""
+    """TBL-2: what is left of the newest batch is done, though no query is started. By default,
+    `test_resumable_at_every_step_of_ingest` shows it.
+    """
     live.publish(account("a", 1, name="Ada"))
     live.send([(0, b"x", b"rubbish")])
     crashes = crash_at("stream s: logged")
@@ -341,9 +349,10 @@ def test_a_run_gives_ingest_and_applies_their_pools(live: Live) -> None:
     assert pools == {("stream", "ingest"), ("table", "apply")}
 
 
+@pytest.mark.long
 def test_a_batch_does_not_wait_for_an_apply(live: Live) -> None:
     """JOB-3: batches are logged before an apply that began earlier commits. In Spark, ingest gets a
-    free core first.
+    free core first. By default, `tests/unit/spark/test_apply_entry.py` shows it.
     """
     stop, logged = threading.Event(), list[int]()
 
@@ -372,9 +381,11 @@ def test_a_batch_does_not_wait_for_an_apply(live: Live) -> None:
     assert dict(zip(Pool, shares, strict=True)) == {pool: int(pool is Pool.INGEST) for pool in Pool}
 
 
+@pytest.mark.long
 def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
     """OPS-4, TBL-2: data keeps arriving, the stop waits for the batch in flight and applies what
-    was ingested; the next run goes on.
+    was ingested; the next run goes on. By default, `test_process.py` in `make test-systems` shows
+    it.
     """
     stop = threading.Event()
 
@@ -400,8 +411,11 @@ def test_nothing_lost_or_doubled_by_a_stop(live: Live) -> None:
     check(live)
 
 
+@pytest.mark.long
 def test_a_batch_that_begins_after_the_stop_is_taken_at_the_next_start(live: Live) -> None:
-    """OPS-4: it is neither done nor acknowledged, and the stop does not wait for it."""
+    """OPS-4: it is neither done nor acknowledged, and the stop does not wait for it. By default,
+    `test_process.py` shows it.
+    """
     live.publish(account("a", 1, name="Ada"))
     pipeline = live.pipeline()
     ingest: StreamIngest = pipeline._streams["s"]
@@ -418,6 +432,7 @@ def test_a_batch_that_begins_after_the_stop_is_taken_at_the_next_start(live: Liv
     check(live)
 
 
+@pytest.mark.systems
 def test_an_open_transaction_of_another_producer_is_named(live: Live) -> None:
     """OPS-5, OPS-4: acknowledged changes behind it are not ingested. `run --once` and the status
     say so, with the age of the transaction and its stream partition, and the lag is not 0.
@@ -456,12 +471,13 @@ def test_an_open_transaction_of_another_producer_is_named(live: Live) -> None:
     assert set(live.table()) == {"a", "b", "c"}
 
 
-@pytest.mark.parametrize("kafka_partitions", [1, 2])
+@pytest.mark.long
+@pytest.mark.parametrize("kafka_partitions", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_topic_that_was_created_again_stops_the_pipeline(
     live: Live, admin: AdminClient, kafka_partitions: int
 ) -> None:
     """REC-4: also when the new topic has grown past what was read of the old one, or has fewer
-    Kafka partitions; the table is left as it was.
+    Kafka partitions; the table is left as it was. By default, `test_changelog_guards.py` shows it.
     """
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()
@@ -510,8 +526,11 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.long
 def test_nothing_lost_when_the_disk_is_full(live: Live, small_disk: Path) -> None:
-    """TBL-2, TBL-5: resumable: a clear error, and everything is there once there is space again."""
+    """TBL-2, TBL-5: resumable: a clear error, and everything is there once there is space again. By
+    default, `test_nothing_lost_when_a_write_breaks_off` shows it.
+    """
     live.warehouse = small_disk / "warehouse"
     live.publish(account("a", 1, name="Ada"))
     live.pipeline().run_once()

@@ -20,6 +20,8 @@ from tests.broker import NewTopic, jar_store
 from tests.spark.cluster import HOME
 from tests.spark.conftest import QUICK_PROCESS
 
+pytestmark = pytest.mark.systems
+
 TIMEOUT_S = 120
 ENTRY = "from connector.cli import main; main()"
 
@@ -149,8 +151,8 @@ def kill_the_jvm(process: subprocess.Popen[str]) -> None:
     [
         (to_group, "every batch that began has ended"),
         pytest.param(to_each, "every batch that began has ended", marks=pytest.mark.long),
-        (interrupt, "every batch that began has ended"),
-        (kill_the_jvm, "stopped: "),
+        pytest.param(interrupt, "every batch that began has ended", marks=pytest.mark.long),
+        pytest.param(kill_the_jvm, "stopped: ", marks=pytest.mark.long),
     ],
 )
 def test_a_stop_of_the_whole_service_ends_run_as_one_of_its_process_does(
@@ -199,7 +201,11 @@ spark.stop()
 """
 
 
-@pytest.mark.parametrize("of_the_user", [False, True], ids=["ours", "a file of the user"])
+@pytest.mark.parametrize(
+    "of_the_user",
+    [False, pytest.param(True, marks=pytest.mark.long)],
+    ids=["ours", "a file of the user"],
+)
 def test_spark_submit_shows_our_lines_and_those_that_the_user_asked_for(
     of_the_user: bool, tmp_path: Path
 ) -> None:

@@ -102,9 +102,10 @@ def test_staleness_is_bounded_as_in_the_worked_example(spark: SparkSession, tmp_
         read(30)
 
 
+@pytest.mark.long
 def test_a_runtime_merge_is_a_job_of_the_history(spark: SparkSession, tmp_path: Path) -> None:
-    """JOB-1, TBL-19: what `read_table` did until it returned; a read of the table as it is
-    is no job.
+    """JOB-1, TBL-19: what `read_table` did until it returned; a read of the table as it is is no
+    job. By default, `tests/unit/state/test_jobs.py` shows it.
     """
     stream, history = Clock(spark, tmp_path), History(str(tmp_path))
     stream.topic.send(account("a", 1, amount="1"))
@@ -198,12 +199,10 @@ def plain(rng: Random, later: int) -> list[DataChange]:
     ]
 
 
-FIRST, *LONG = OF_GENERATED
 ON_TOP = ["whole rows, newer", "partial, newer", PLAIN]
 KINDS = [
     "late, with deletes",
-    FIRST,
-    *(pytest.param(kind, marks=pytest.mark.long) for kind in (*ON_TOP, *LONG)),
+    *(pytest.param(kind, marks=pytest.mark.long) for kind in (*ON_TOP, *OF_GENERATED)),
 ]
 
 
@@ -265,9 +264,10 @@ def test_a_runtime_merge_shows_what_an_apply_would_leave(
     assert standing.changes is None, "nothing is missing: the table is shown as it stands"
 
 
+@pytest.mark.long
 def test_changes_of_which_a_table_keeps_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-7, TBL-16: they are read, and applied, as others are; here there is not even a register
-    for them.
+    for them. By default, `test_a_runtime_merge_shows_what_an_apply_would_leave` shows it.
     """
     stream, wanted = Stream(spark, tmp_path), definition(versions=Versions.ALL, keep_unmapped=False)
     table = stream.table(wanted)
@@ -305,6 +305,7 @@ def test_a_row_of_many_cells_is_looked_at_once(
     assert shown(stream.table(wanted)) == stream.truth(wanted)
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("many", [pytest.param(merge.MANY_CHANGES, marks=pytest.mark.long), 0])
 def test_batches_that_are_deleted_during_a_read_are_not_missing_from_it(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: int
@@ -408,6 +409,7 @@ def test_the_state_of_tables_is_readable_from_sql(spark: SparkSession, tmp_path:
         assert [(row["id"], row["amount"]) for row in rows.collect()] == [("a", int(amount))]
 
 
+@pytest.mark.systems
 def test_cut_is_consistent_for_all_tables_of_a_stream(spark: SparkSession, tmp_path: Path) -> None:
     """TBL-10, TBL-17: a snapshot reads the versions of one cut, whatever was applied since."""
     stream, history_ = Stream(spark, tmp_path, STREAM), History(str(tmp_path))

@@ -24,6 +24,7 @@ from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.stored_definition import ColumnIds, from_properties
 from connector.tables.values import DataType
 from tests.changes import change, put
+from tests.examples import tries
 from tests.property.histories import history
 from tests.spark.streams import (
     COLUMNS,
@@ -84,8 +85,11 @@ def stream(grown: Stream, tmp_path: Path) -> Stream:
     return copied(grown, tmp_path / "copy")
 
 
+@pytest.mark.long
 def test_a_rebuild_replaces_a_table_whose_data_files_are_gone(stream: Stream) -> None:
-    """nothing_lost, TBL-21: the error of the apply names a file and the table to rebuild."""
+    """nothing_lost, TBL-21: the error of the apply names a file and the table to rebuild. By
+    default, `test_a_missing_file_of_the_changelog_is_named` shows it.
+    """
     gone = list(Path(stream.folder).glob("tables/accounts/data/_bucket=*/*.parquet"))
     for file in gone:
         file.unlink()
@@ -115,6 +119,7 @@ NEW_COLUMNS = (
 )
 
 
+@pytest.mark.systems
 def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(
     spark: SparkSession, tmp_path: Path, seed: int
 ) -> None:
@@ -123,7 +128,9 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(
     """
     rng, stream, was = Random(seed), Stream(spark, tmp_path), nasty("all", keep_unmapped=True)
     wanted = replace(was, columns=NEW_COLUMNS)
-    deliveries = [d for n in range(80) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))]
+    deliveries = [
+        d for n in tries(80, quick=30) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))
+    ]
     rng.shuffle(deliveries)
     for part in range(2):
         stream.topic.send(*(delivery.change for delivery in deliveries[part::3]))
@@ -161,6 +168,7 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(
     assert shown(stream.table(wanted)) == truth
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize(
     "step",
     [STEPS[1], *(pytest.param(step, marks=pytest.mark.long) for step in (STEPS[0], STEPS[2]))],
@@ -189,9 +197,10 @@ def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -
     assert len(stream.one_letter_each()) == table.table_state().letters == 2
 
 
+@pytest.mark.long
 def test_an_apply_during_a_rebuild_is_noticed(stream: Stream) -> None:
     """TBL-14: the first one continues, the other is refused, in either order; nothing is
-    interleaved.
+    interleaved. By default, `test_table_guards.py` of two applies shows it.
     """
     running = stream.table()
 

@@ -76,12 +76,17 @@ def test_a_repaired_change_does_not_win_a_tie_against_a_later_one(
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 1, "_unmapped": {}}
 
 
-@pytest.mark.parametrize("deletions", [(), (DeleteFamily("f"),)], ids=["partial", "whole"])
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "deletions",
+    [(), pytest.param((DeleteFamily("f"),), marks=pytest.mark.long)],
+    ids=["partial", "whole"],
+)
 def test_copies_of_a_replay_are_one_change_to_a_reader(
     spark: SparkSession, tmp_path: Path, deletions: tuple[DeleteFamily, ...]
 ) -> None:
     """TBL-16, newest_wins, replay_is_safe: a mirror has delivered a replay twice, and nothing was
-    applied since.
+    applied since. By default, `tests/property/test_effect_laws.py` shows it.
     """
     stream, made = Stream(spark, tmp_path), account("a", 5, name="x", amount="1")
     value = sent(replace(made, entries=(*deletions, *made.entries)))
@@ -96,10 +101,13 @@ def test_copies_of_a_replay_are_one_change_to_a_reader(
     assert (reading.changes, reading.rows.count()) == (2, 1)
 
 
+@pytest.mark.long
 def test_the_order_position_of_a_table_letter_is_that_of_its_change(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """DLQ-10, TBL-9."""
+    """DLQ-10, TBL-9. By default, `test_a_repaired_change_does_not_win_a_tie_against_a_later_one`
+    shows it.
+    """
     stream = Stream(spark, tmp_path / "w")
     table = stream.table()
     stream.topic.send(account("a", 5, name="first", amount="many"), account("a", 5, name="second"))
@@ -114,11 +122,13 @@ def test_the_order_position_of_a_table_letter_is_that_of_its_change(
     assert shown(table)["a"] == {"id": "a", "name": "second", "amount": 7, "_unmapped": {}}
 
 
+@pytest.mark.long
 def test_a_claim_without_a_dead_letter_in_the_changelog_is_ignored(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """DLQ-10: no such row, a row that was not rejected, another topic; in the first batch there is
-    no changelog to ask.
+    no changelog to ask. By default, `test_a_repaired_change_does_not_win_a_tie_against_a_later_one`
+    shows it.
     """
     stream = Stream(spark, tmp_path / "w")
     stream.topic.replay("id-1-0-7", 1, b"a", sent(account("a", 1, name="x")))
@@ -137,11 +147,12 @@ def test_a_claim_without_a_dead_letter_in_the_changelog_is_ignored(
     ]
 
 
+@pytest.mark.long
 def test_a_replay_says_nothing_of_how_far_the_stream_is_complete(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """DLQ-10, WMK-2, watermark_is_honest: heartbeat, estimate and lineage of a replay count for
-    nothing, believed or not.
+    nothing, believed or not. By default, `tests/unit/kafka/test_change_consumer.py` shows it.
     """
     stream = Stream(spark, tmp_path / "w")
     stream.topic.send_everywhere(

@@ -16,6 +16,7 @@ from connector.tables.definition import Column, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
 from connector.tables.values import DataType
+from tests.examples import tries
 from tests.property.histories import history
 from tests.spark.streams import Stream, account, definition
 
@@ -25,7 +26,7 @@ COLUMNS = (
     Column("e", "f", b"", DataType.BYTES),
     Column("g", "g", b"q", DataType.BYTES),
 )
-ROWS = 120
+ROWS = len(tries(120, quick=40))
 
 
 @pytest.mark.parametrize(
@@ -70,8 +71,11 @@ def test_states_without_a_jvm_are_those_of_the_merge(
         assert visible(join(found[key], late)) == visible(join(known[key], late)), (key, further)
 
 
+@pytest.mark.long
 def test_typed_values_come_back_as_the_bytes_they_were(spark: SparkSession, tmp_path: Path) -> None:
-    """TBL-7: keys of several parts and types, values of each type."""
+    """TBL-7: keys of several parts and types, values of each type. By default,
+    `test_states_without_a_jvm_are_those_of_the_merge` shows it.
+    """
     parts = (
         KeyPart("day", DataType.DATE),
         KeyPart("n", DataType.INT64),

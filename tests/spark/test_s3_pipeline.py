@@ -35,6 +35,8 @@ from tests.object_store import ObjectStore
 from tests.spark.live import Live
 from tests.spark.streams import account
 
+pytestmark = pytest.mark.systems
+
 SECOND = 1_000_000
 
 

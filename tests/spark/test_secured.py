@@ -27,6 +27,8 @@ from tests.secured import KEY_PASSWORD, PASSWORD, SecuredBroker, secured
 
 __all__ = ["secured"]
 
+pytestmark = pytest.mark.systems
+
 WRONG = "a-wrong-secret"
 LOGINS: dict[str, Callable[[SecuredBroker], tuple[str, KafkaConfig]]] = {
     "TLS": lambda of: ("", of.tls()),
@@ -59,7 +61,13 @@ def config_of(kafka: KafkaConfig, topic: str, folder: Path) -> ConnectorConfig:
     return ConnectorConfig(str(folder), kafka, streams=streams)
 
 
-@pytest.mark.parametrize("login", LOGINS)
+@pytest.mark.parametrize(
+    "login",
+    [
+        "TLS",
+        *(pytest.param(name, marks=pytest.mark.long) for name in LOGINS if name != "TLS"),
+    ],
+)
 def test_run_logs_every_record_of_a_secured_broker(
     spark: SparkSession, secured: SecuredBroker, tmp_path: Path, login: str
 ) -> None:

@@ -45,7 +45,9 @@ def stream(applied: Stream, tmp_path: Path) -> Stream:
     return copied(applied, tmp_path / "copy")
 
 
-@pytest.mark.parametrize("step", ["letters published", "tombstones written"])
+@pytest.mark.parametrize(
+    "step", [pytest.param("letters published", marks=pytest.mark.long), "tombstones written"]
+)
 def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     """TBL-14, TBL-12: two apply at once; the later one is refused, and what it remembered does not
     count.
@@ -63,6 +65,7 @@ def test_a_second_writer_changes_nothing(stream: Stream, step: str) -> None:
     assert stream.apply(stream.table()) is None
 
 
+@pytest.mark.systems
 def test_a_commit_of_another_program_is_noticed_and_can_be_restored(
     spark: SparkSession, stream: Stream
 ) -> None:
@@ -133,11 +136,12 @@ def test_another_staleness_is_no_other_table(applied: Stream) -> None:
     assert applied.table(definition(max_staleness_s=60)).table_state().apply_number == 2
 
 
+@pytest.mark.long
 def test_nothing_is_applied_from_another_changelog(
     spark: SparkSession, stream: Stream, applied: Stream
 ) -> None:
     """TBL-5, TBL-10: created again, removed, or restored to an older version: batch numbers would
-    mean other changes.
+    mean other changes. By default, `tests/unit/services/test_other_changelog.py` shows it.
     """
     moved = copied(applied, stream.folder / "moved")
     spark.sql(f"RESTORE TABLE delta.`{moved.path}` TO VERSION AS OF 1")
@@ -153,11 +157,12 @@ def test_nothing_is_applied_from_another_changelog(
     assert set(shown(stream.table())) == {"a"}
 
 
+@pytest.mark.long
 def test_poison_is_contained_in_the_table_that_cannot_hold_it(
     spark: SparkSession, stream: Stream
 ) -> None:
     """TBL-9, MRG-2, DLQ-1: a value or key that does not fit, or no number, makes the change, whole,
-    a letter of that table alone.
+    a letter of that table alone. By default, `test_apply_steps.py` shows it.
     """
     accounts, names = stream.table(), stream.table(definition("names", columns=COLUMNS[:1]))
     numbers = definition(

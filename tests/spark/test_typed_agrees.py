@@ -31,6 +31,7 @@ from connector.tables.values import (
     read_value,
     write_value,
 )
+from tests.examples import tries
 from tests.property.test_keys_roundtrip import KEY_TYPES, keys
 from tests.property.test_ordered_key_laws import NEAR
 from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED, VALUES
@@ -325,7 +326,9 @@ def test_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:
     rng = Random(seed)
     fitting: list[Key] = [
         *fixed_keys(),
-        *drawn(keys().filter(lambda key: key.form is not KeyForm.ORDERED), 6, seed),
+        *drawn(
+            keys().filter(lambda key: key.form is not KeyForm.ORDERED), len(tries(6, quick=2)), seed
+        ),
     ]
     pieces = [
         *(

@@ -55,6 +55,7 @@ from connector.validation import (
     validate_record,
 )
 from tests.changes import NEWER_SCHEMA, in_newer_schema
+from tests.examples import tries
 from tests.fastavro_encoder import to_datum
 from tests.property.strategies import RECORDS, edge_data
 from tests.property.test_codec_roundtrip import PLAIN_SCHEMA
@@ -214,11 +215,11 @@ def test_records_of_every_kind_are_validated_and_read_the_same(
     """
     rng = Random(seed)
     cases = []
-    for record in drawn(RECORDS, 500, seed):
+    for record in drawn(RECORDS, len(tries(500, quick=200)), seed):
         count = rng.choice([1, 4, 4, 5])
         value = rng.choice([framed(record, count), framed_datum(to_datum(record, count))])
         cases.append(Case("legal", kafka_key(record), value, _arrival(rng, time_of(record))))
-    edges = drawn(edge_data(st.integers(1, 3)), 800, seed + 1)
+    edges = drawn(edge_data(st.integers(1, 3)), len(tries(800, quick=300)), seed + 1)
     cases += [
         Case("edge", key_of(datum), framed_datum(datum), _arrival(rng, claimed_us(datum)))
         for datum in edges

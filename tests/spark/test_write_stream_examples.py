@@ -214,8 +214,11 @@ def commit_into_a_new_kafka_partition(
     return commit_streams(live.kafka, live.topic, ["w1/p"])
 
 
+@pytest.mark.long
 def test_a_backfill_does_not_overwrite_newer_changes(live: Live) -> None:
-    """WRS-15: `newest_wins`. Rows exported at T0 lose to changes of the same keys after T0."""
+    """WRS-15: `newest_wins`. Rows exported at T0 lose to changes of the same keys after T0. By
+    default, `test_load.py` shows it.
+    """
     exported = now_us() - 60_000_000
     with (
         ChangeProducer(live.kafka, live.topic, heartbeat_s=1) as producer,
@@ -236,8 +239,11 @@ def test_a_backfill_does_not_overwrite_newer_changes(live: Live) -> None:
     assert {key: row["name"] for key, row in live.table().items()} == names
 
 
+@pytest.mark.long
 def test_rows_of_a_committed_write_stream_are_changes(live: Live) -> None:
-    """WRS-10: the stream partition of the session holds the low watermark until it is closed."""
+    """WRS-10: the stream partition of the session holds the low watermark until it is closed. By
+    default, `tests/integration/test_write_streams.py` shows it.
+    """
     with WriteSession(live.kafka, live.topic, "job", heartbeat_s=1) as session:
         stream = session.stream("c", kind="committed")
         at = now_us()

@@ -27,6 +27,7 @@ from tests.spark.live import Strict
 from tests.spark.streams import shown
 
 
+@pytest.mark.systems
 def test_a_commit_is_withheld_for_a_rejected_row_and_released_without_it(
     spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
 ) -> None:

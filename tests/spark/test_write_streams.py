@@ -108,9 +108,11 @@ def test_the_rows_of_a_release_become_visible_together(spark: SparkSession, tmp_
     }
 
 
+@pytest.mark.long
 def test_a_release_waits_for_each_offset_of_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """WRS example 7: batch 8 has the release and offsets 0 to 4, batch 9 has offset 5. The offsets
-    behind the range do not count: seven rows are there, and one of the six is lacking.
+    behind the range do not count: seven rows are there, and one of the six is lacking. By default,
+    `tests/property/test_release_laws.py` shows it.
     """
     stream = begun(spark, tmp_path)
     rows = [staged(f"r{n}", n) for n in (0, 1, 2, 3, 4, 6, 7)]
@@ -130,9 +132,10 @@ def test_a_release_waits_for_each_offset_of_its_ranges(spark: SparkSession, tmp_
     assert set(fresh(stream)) == {"live", "r0", "r1", "r2", "r3", "r4", "r5"}
 
 
+@pytest.mark.long
 def test_the_state_is_no_cut_above_an_open_release(spark: SparkSession, tmp_path: Path) -> None:
     """WRS-18: the cut and the freshness stay below a release that lacks rows, even if the frontier
-    says more.
+    says more. By default, `tests/property/test_release_laws.py` shows it.
     """
     stream = begun(spark, tmp_path)
     stream.topic.send(staged("a", 0))
@@ -203,11 +206,14 @@ def test_a_rejected_row_withholds_the_release_until_its_replay(
     assert len(names_of(stream)) == len(fresh(stream)) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", ["logged", pytest.param("", marks=LONG)])
 def test_an_operator_releases_the_rows_that_are_there(
     spark: SparkSession, tmp_path: Path, step: str
 ) -> None:
-    """WRS example 8: `--without-rejected` shows the other rows, with a batch without records."""
+    """WRS example 8: `--without-rejected` shows the other rows, with a batch without records. By
+    default, `test_write_stream_release.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"r{n}", n) for n in range(9)))
     bad = staged("r9", 9)
@@ -234,8 +240,11 @@ def test_an_operator_releases_the_rows_that_are_there(
     assert len(names_of(stream)) == 9, "the row of the replay is not released"
 
 
+@pytest.mark.long
 def test_a_row_is_released_once(spark: SparkSession, tmp_path: Path) -> None:
-    """WRS-18: later releases are counted. The rows of a part that is new become visible."""
+    """WRS-18: later releases are counted. The rows of a part that is new become visible. By
+    default, `tests/property/test_release_laws.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"r{n}", n) for n in range(4)))
     stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)))
@@ -270,10 +279,13 @@ def test_a_release_below_the_horizon_stays_withheld(spark: SparkSession, tmp_pat
     assert fresh(stream) == {}
 
 
+@pytest.mark.long
 def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """WRS example 9: one commit, one cell."""
+    """WRS example 9: one commit, one cell. By default, `tests/property/test_order_laws.py` shows
+    it.
+    """
     stream = begun(spark, tmp_path)
     first, second = staged("r", 3, "a/x", name="a"), staged("r", 9, "b/y", name="b")
     others = [staged(f"x{n}", n, "a/x") for n in range(3)]
@@ -291,8 +303,11 @@ def test_the_greater_tie_breaker_wins_then_the_greater_offset(
     assert names_of(another)["r"] == fresh(another)["r"] == "a"
 
 
+@pytest.mark.long
 def test_unreleased_rows_expire(spark: SparkSession, tmp_path: Path) -> None:
-    """WRS-21: their offsets stay for the audit. Released rows are not touched."""
+    """WRS-21: their offsets stay for the audit. Released rows are not touched. By default,
+    `tests/property/test_release_laws.py` shows it.
+    """
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"a{n}", n) for n in range(4)), staged("b", 0, "w2/p"))
     stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)), Heartbeat("p", C))
@@ -405,11 +420,12 @@ def test_trimming_spares_rows_of_open_write_streams(spark: SparkSession, tmp_pat
     assert {row["kind"] for row in _kinds(stream)} == {"change"}
 
 
+@pytest.mark.long
 def test_trimming_spares_released_rows_that_a_table_did_not_apply(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """WRS-21, `nothing_lost`: the table has the batch of the row and not that of its release, and
-    ingest has forgotten the write stream.
+    ingest has forgotten the write stream. By default, `test_maintenance.py` shows it.
     """
     stream = begun(spark, tmp_path)
     stream.topic.send(staged("a", 0), account("live", 40, name="live"))
@@ -460,9 +476,11 @@ def test_queries_of_changes_return_released_rows(spark: SparkSession, tmp_path: 
     assert keys == [b"live", b"a", b"b"]
 
 
+@pytest.mark.long
 def test_a_query_returns_rows_of_equal_contents(spark: SparkSession, tmp_path: Path) -> None:
     """SUB-5, WRS-10, WRS-19: rows of committed and of released write streams, whose offsets differ.
-    A copy that was sent again comes once.
+    A copy that was sent again comes once. By default,
+    `tests/property/test_release_identity_laws.py` shows it.
     """
     stream = begun(spark, tmp_path)
     rows = [staged("a", 0), staged("a", 1)]

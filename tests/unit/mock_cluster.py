@@ -23,6 +23,10 @@ from connector.errors import BrokerError
 from connector.kafka import client, topics
 from connector.kafka.topics import TopicFacts
 
+QUICK_FETCH = {"fetch.wait.max.ms": "10"}
+"""The mock cluster answers a fetch at the end of a topic after the whole wait, which is 500 ms by
+default, also if records arrive meanwhile.
+"""
 DEAD = KafkaConfig("127.0.0.1:1", {"message.timeout.ms": "60000"})
 FACTS = TopicFacts("t", "AAAAAAAAAAAAAAAAAAAAAA", 2, 1, "delete", "LogAppendTime", 10**9, 1_000_000)
 PRODUCE, INIT_PRODUCER_ID, ADD_PARTITIONS, END_TRANSACTION = 0, 22, 24, 26
@@ -49,7 +53,7 @@ class MockCluster:
 
     @property
     def kafka(self) -> KafkaConfig:
-        return KafkaConfig(self.bootstrap_servers)
+        return KafkaConfig(self.bootstrap_servers, QUICK_FETCH)
 
     def create_topic(self, topic: str, kafka_partitions: int) -> None:
         create = _function(
@@ -63,8 +67,8 @@ class MockCluster:
         )
         assert create(self._cluster, topic.encode(), kafka_partitions, 1) == 0
 
-    def produce(self, topic: str, value: bytes, header_name: bytes) -> None:
-        """Send a record as a program in C can: the name of the header is any bytes."""
+    def produce(self, topic: str, value: bytes, header_name: bytes, count: int) -> None:
+        """Send equal records as a program in C can: the name of the header is any bytes."""
         error = ctypes.create_string_buffer(512)
         configuration = _function(self._library, "rd_kafka_conf_new", ctypes.c_void_p)()
         self._library.rd_kafka_conf_set(
@@ -80,14 +84,16 @@ class MockCluster:
             )
         )
         topic_is, value_is, flags_are, header_is, end = (ctypes.c_int(n) for n in (1, 4, 7, 9, 0))
-        self._library.rd_kafka_producev(
-            handle,
-            *(topic_is, ctypes.c_char_p(topic.encode())),
-            *(value_is, ctypes.c_char_p(value), ctypes.c_size_t(len(value))),
-            *(flags_are, ctypes.c_int(2)),  # copy the value
-            *(header_is, ctypes.c_char_p(header_name), ctypes.c_char_p(b"1"), ctypes.c_ssize_t(1)),
-            end,
-        )
+        for _ in range(count):
+            self._library.rd_kafka_producev(
+                handle,
+                *(topic_is, ctypes.c_char_p(topic.encode())),
+                *(value_is, ctypes.c_char_p(value), ctypes.c_size_t(len(value))),
+                *(flags_are, ctypes.c_int(2)),  # copy the value
+                *(header_is, ctypes.c_char_p(header_name), ctypes.c_char_p(b"1")),
+                ctypes.c_ssize_t(1),
+                end,
+            )
         assert self._library.rd_kafka_flush(handle, 10_000) == 0
         self._library.rd_kafka_destroy(handle)
 
@@ -164,6 +170,9 @@ def running_cluster() -> Iterator[MockCluster]:
     cluster = _function(
         library, "rd_kafka_mock_cluster_new", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int
     )(handle, 1)
+    # The first member of a group waits three seconds for others by default.
+    first_wait = "rd_kafka_mock_group_initial_rebalance_delay_ms"
+    _function(library, first_wait, None, ctypes.c_void_p, ctypes.c_int32)(cluster, 10)
     try:
         yield MockCluster(library, cluster)
     finally:

@@ -25,6 +25,7 @@ CLASSES = {
     for name, value in vars(errors).items()
     if inspect.isclass(value) and issubclass(value, ConnectorError)
 }
+FOLDERS = ("connector", "tests", "examples", "benchmarks")
 RULES = {
     *(rule.value for rule in Rule),
     *re.findall(r"`([A-Z_]+)`", InvalidChangeError.__doc__ or ""),
@@ -40,10 +41,18 @@ EVENTS = {
 """The codes of events."""
 
 
-def _sources(*folders: str) -> Iterator[tuple[str, ast.Module]]:
+@pytest.fixture(scope="module")
+def sources() -> dict[str, ast.Module]:
+    """The modules of the package by their paths. They are parsed once."""
+    return dict(_sources("connector"))
+
+
+def _sources(*folders: str, pattern: str = "") -> Iterator[tuple[str, ast.Module]]:
+    """The files below the folders that have the pattern."""
     for folder in folders:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text("utf-8"))
+            if re.search(pattern, text := path.read_text("utf-8")):
+                yield path.relative_to(ROOT).as_posix(), ast.parse(text)
 
 
 def compared_codes(tree: ast.AST) -> set[str]:
@@ -65,7 +74,7 @@ def compared_codes(tree: ast.AST) -> set[str]:
 def constructed(tree: ast.AST) -> list[str]:
     """The classes of errors that are called, but for `InvalidChangeError`, which has a rule."""
     calls = (node.func for node in ast.walk(tree) if isinstance(node, ast.Call))
-    names = (ast.unparse(function).rpartition(".")[2] for function in calls)
+    names = (getattr(called, "attr", getattr(called, "id", "")) for called in calls)
     return [name for name in names if name in CLASSES - {InvalidChangeError.__name__}]
 
 
@@ -87,20 +96,20 @@ def test_the_page_lists_each_code_once() -> None:
     assert sorted(listed) == sorted({entry.error.code for entry in entries()})
 
 
-def test_every_error_is_used() -> None:
+def test_every_error_is_used(sources: dict[str, ast.Module]) -> None:
     used = {
         name
-        for _, tree in _sources("connector")
+        for tree in sources.values()
         for node in ast.walk(tree)
         for name in (getattr(node, "id", None), getattr(node, "attr", None))
     }
     assert [f"{entry.module}.{entry.name}" for entry in entries() if entry.name not in used] == []
 
 
-def test_errors_are_made_in_the_catalogue_alone() -> None:
+def test_errors_are_made_in_the_catalogue_alone(sources: dict[str, ast.Module]) -> None:
     made = {
         path: classes
-        for path, tree in _sources("connector")
+        for path, tree in sources.items()
         if ROOT / path not in CATALOGUE.glob("*.py") and (classes := constructed(tree))
     }
     assert made == {}
@@ -110,7 +119,9 @@ def test_every_code_that_is_compared_with_exists() -> None:
     codes = {entry.error.code for entry in entries()} | RULES | EVENTS
     unknown = {
         path: codes_of_file - codes
-        for path, tree in _sources("connector", "tests", "examples", "benchmarks")
+        for path, tree in _sources(
+            *FOLDERS, pattern=r"\.code\s*(?:==|!=|in\b|not\b)|[=!]=\s*[\w.]+\.code\b"
+        )
         if (codes_of_file := compared_codes(tree)) - codes
     }
     assert unknown == {}

@@ -16,6 +16,8 @@ import pytest
 from tests.faults import process
 from tests.faults.process import Folder, ProcessFailedError, running
 
+pytestmark = pytest.mark.systems
+
 TWO_PROCESSES = (
     "import os, subprocess, sys; print('working', flush=True); subprocess.run(['sleep', '600'])"
 )

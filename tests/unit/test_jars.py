@@ -288,6 +288,7 @@ def test_secrets_of_the_environment_are_not_shown() -> None:
     assert "hunter2" not in repr(JarStore.from_environment({"HOME": "/", "PASSWORD": "hunter2"}))
 
 
+@pytest.mark.systems
 @pytest.mark.java
 def test_the_real_ivy_fetches_from_a_mirror(machine: Machine, tmp_path: Path) -> None:
     """Ivy's own behaviour, without a network: a repository of files, named by an Ivy settings file

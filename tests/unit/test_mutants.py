@@ -259,6 +259,7 @@ def test_tests_of_a_module_are_its_own_the_laws_and_those_of_its_only_importer()
     } <= encoder
 
 
+@pytest.mark.systems
 def test_unnoticed_mutants_are_reported_and_tests_that_do_not_end_have_noticed(
     toy: Path, tmp_path: Path
 ) -> None:
@@ -305,6 +306,7 @@ def test_a_run_that_is_ended_half_way_leaves_nothing(toy: Path, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.systems
 def test_tests_that_fail_on_the_code_as_it_is_are_an_error(toy: Path, tmp_path: Path) -> None:
     test = toy / "tests/unit/test_holed.py"
     try:

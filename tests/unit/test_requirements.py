@@ -109,6 +109,8 @@ _LONG = "pytest.mark.long"
 
 def proofs(source: str) -> Proofs:
     """The proofs in a file. A test with a parameter that is not long runs without `--long`."""
+    if _LONG not in source:
+        return Proofs(f"{source}{_REST}", "")
     module = ast.parse(source)
     assigned = [
         (ast.unparse(node.targets[0]), node.value)
@@ -123,7 +125,7 @@ def proofs(source: str) -> Proofs:
     tests: dict[bool, list[str]] = {True: [], False: []}
     lines = source.splitlines()
     rest = list(lines)
-    for node in ast.walk(module):
+    for node in module.body:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
             at = slice(node.lineno - 1, node.end_lineno)
             is_long = any(ast.unparse(by) in long_names for by in node.decorator_list)
@@ -212,7 +214,8 @@ def test_no_id_is_in_a_text_that_people_see() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.value!r:.80}"
         for path in sorted((ROOT / "connector").rglob("*.py"))
-        for node in texts_in(ast.parse(path.read_text("utf-8")))
+        if may_show_ids(source := path.read_text("utf-8"))
+        for node in texts_in(ast.parse(source))
         if named(node.value)
     ]
     assert found == []
@@ -227,6 +230,14 @@ def command():
     'REC-5'
 """
     assert [node.value for node in texts_in(ast.parse(source))] == ["REC-3 ", "REC-5", "x"]
+
+
+def may_show_ids(source: str) -> bool:
+    """Whether a module has ids outside docstrings and comments, or commands, whose docstrings are
+    shown.
+    """
+    code = re.sub(r'"""(?:.|\n)*?"""|#.*', "", source)
+    return ".command(" in source or bool(named(code))
 
 
 def texts_in(module: ast.Module) -> list[ast.Constant]:

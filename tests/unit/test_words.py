@@ -8,6 +8,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -15,6 +16,9 @@ import pytest
 from connector import cli
 from tests.documents import PAGES, ROOT
 from tests.error_codes import entries
+
+# `make test` runs this file with the other checks of style, `make lint`.
+pytestmark = pytest.mark.systems
 
 PACKAGE = ROOT / "connector"
 PROSE_PAGES = [page for page in PAGES if ROOT / "docs/decisions" not in page.parents]
@@ -95,14 +99,10 @@ def rate(words: re.Pattern[str], text: str) -> float:
     return 1000 * len(words.findall(text)) / max(1, len(re.findall(r"[A-Za-z]+", text)))
 
 
-def docstrings(source: str) -> list[str]:
+def docstrings(module: ast.Module) -> list[str]:
     """All docstrings of a module, without code in backticks."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    texts = (
-        ast.get_docstring(node)
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, documented)
-    )
+    texts = (ast.get_docstring(node) for node in ast.walk(module) if isinstance(node, documented))
     return [re.sub(r"`+[^`]*`+", "`", text) for text in texts if text]
 
 
@@ -139,16 +139,22 @@ def refused_in_test(name: str, docstring: str) -> list[str]:
     return [*_TEST_NAMES.findall(words), *_REFUSED.findall(words), *refused(docstring)]
 
 
-def _refused_identifiers() -> Iterator[tuple[str, str]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        names = identifiers(ast.parse(path.read_text("utf-8")))
-        module = path.relative_to(ROOT).as_posix()
-        yield from ((module, name) for name in names if is_refused_name(name))
+@pytest.fixture(scope="module")
+def package() -> dict[Path, ast.Module]:
+    """The modules of the package. They are parsed once."""
+    return {path: ast.parse(path.read_text("utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def _refused_identifiers(package: dict[Path, ast.Module]) -> Iterator[tuple[str, str]]:
+    for path, module in package.items():
+        name_of_module = path.relative_to(ROOT).as_posix()
+        names = set(identifiers(module))
+        yield from ((name_of_module, name) for name in names if is_refused_name(name))
 
 
 def _refused_tests() -> Iterator[tuple[str, str]]:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        for node in ast.parse(path.read_text("utf-8")).body:
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 text = re.sub(r"`+[^`]*`+", "`", ast.get_docstring(node) or "")
                 if refused_in_test(node.name, text):
@@ -162,11 +168,11 @@ def _in_pages() -> dict[str, int]:
     }
 
 
-def _in_docstrings() -> dict[str, int]:
+def _in_docstrings(package: dict[Path, ast.Module]) -> dict[str, int]:
     counted: Counter[str] = Counter()
-    for path in PACKAGE.rglob("*.py"):
-        package = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        counted[package] += sum(len(refused(text)) for text in docstrings(path.read_text("utf-8")))
+    for path, module in package.items():
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        counted[name] += sum(len(refused(text)) for text in docstrings(module))
     return counted
 
 
@@ -203,8 +209,8 @@ def test_pages_have_no_refused_words() -> None:
     assert faults(_in_pages()) == []
 
 
-def test_docstrings_have_no_refused_words() -> None:
-    assert faults(_in_docstrings()) == []
+def test_docstrings_have_no_refused_words(package: dict[Path, ast.Module]) -> None:
+    assert faults(_in_docstrings(package)) == []
 
 
 def test_texts_of_errors_have_no_refused_words() -> None:
@@ -220,8 +226,8 @@ def test_help_texts_have_no_refused_words() -> None:
     assert [(name, refused(text)) for name, text in texts if refused(text)] == []
 
 
-def test_identifiers_have_no_refused_words() -> None:
-    assert set(_refused_identifiers()) == STORED_NAMES.keys()
+def test_identifiers_have_no_refused_words(package: dict[Path, ast.Module]) -> None:
+    assert set(_refused_identifiers(package)) == STORED_NAMES.keys()
 
 
 def test_names_and_docstrings_of_tests_have_no_refused_words() -> None:
@@ -240,12 +246,12 @@ def test_pages_for_users_address_the_reader_and_give_examples(
     assert rate(words, text) >= least
 
 
-def test_all_pages_and_packages_are_looked_at() -> None:
+def test_all_pages_and_packages_are_looked_at(package: dict[Path, ast.Module]) -> None:
     """Without texts there would be no faults."""
     assert len(PROSE_PAGES) > 20
     assert len(PAGES_FOR_USERS) > 8
     assert all(prose(page.read_text("utf-8")).strip() for page in PROSE_PAGES)
-    assert sum(len(docstrings(path.read_text("utf-8"))) for path in PACKAGE.rglob("*.py")) > 500
+    assert sum(len(docstrings(module)) for module in package.values()) > 500
 
 
 # ── canaries ──────────────────────────────────────────────────────────────────────────────────────
@@ -296,7 +302,7 @@ def test_refused_words_are_found_in_made_up_docstrings() -> None:
         '"""What it is."""\n\ndef f():\n    """It lies `somebody` in\n    wait. Nobody stands."""\n'
         '    x = "anew"\n'
     )
-    assert [word for text in docstrings(source) for word in refused(text)] == [
+    assert [word for text in docstrings(ast.parse(source)) for word in refused(text)] == [
         "What",
         "lies",
         "nobody",

@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from connector.kafka.client import contents
-from tests.unit.mock_cluster import MockCluster
+from tests.unit.mock_cluster import QUICK_FETCH, MockCluster
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ def test_a_header_name_that_is_not_utf_8_stops_no_reader(
 ) -> None:
     """DLQ-1: the key and the value of such a record are read."""
     records = 50  # after some, the interpreter calls in another way
-    for _ in range(records):
-        cluster.produce("t", b"value", name)
+    cluster.produce("t", b"value", name, records)
     settings = {
         "bootstrap.servers": cluster.bootstrap_servers,
         "group.id": "g",
         "auto.offset.reset": "earliest",
+        **QUICK_FETCH,
     }
     consumer = Consumer(settings)
     try:

@@ -32,7 +32,7 @@ from connector.records.model import (
 )
 from connector.watermarks.producer_epoch import EPOCH_HEADER, epoch_of
 from tests.unit import mock_cluster
-from tests.unit.mock_cluster import DEAD, FACTS, MockCluster
+from tests.unit.mock_cluster import DEAD, FACTS, QUICK_FETCH, MockCluster
 
 
 def change(at: int, name: str = "p", estimate: int = 0) -> DataChange:
@@ -76,6 +76,7 @@ def read_messages(kafka: KafkaConfig, kafka_partition: int = 0) -> list[Message]
             "bootstrap.servers": kafka.bootstrap_servers,
             "group.id": "g",
             "enable.partition.eof": True,
+            **QUICK_FETCH,
         }
     )
     consumer.assign([TopicPartition("t", kafka_partition, 0)])

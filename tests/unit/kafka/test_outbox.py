@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from connector.errors import (
     TopicError,
 )
 from connector.kafka import client, topics
-from connector.kafka.produce import outbox, record_bytes
+from connector.kafka.produce import heartbeats, outbox, record_bytes
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.outbox_file import OutboxFile
 from connector.kafka.produce.producer import ChangeProducer, CopyingProducer
@@ -46,7 +47,7 @@ from connector.records.model import (
 )
 from tests.unit import mock_cluster
 from tests.unit.kafka.outbox_process import FACTS, STEPS, change
-from tests.unit.mock_cluster import MockCluster, running_cluster
+from tests.unit.mock_cluster import QUICK_FETCH, MockCluster, running_cluster
 
 SETTINGS = {"reconnect.backoff.max.ms": "100", "linger.ms": "5"}
 ROOT = Path(__file__).parents[3]
@@ -85,6 +86,7 @@ def read(cluster: MockCluster) -> list[list[Record]]:
                 "bootstrap.servers": cluster.bootstrap_servers,
                 "group.id": "g",
                 "enable.partition.eof": True,
+                **QUICK_FETCH,
             }
         )
         consumer.assign([TopicPartition("t", kafka_partition, 0)])
@@ -232,15 +234,19 @@ def test_records_that_are_sent_during_an_outage_arrive_in_order(
     check_topic(cluster, 600)
 
 
-def test_automatic_heartbeats_wait_in_the_outbox(cluster: MockCluster, new: Open) -> None:
+def test_automatic_heartbeats_wait_in_the_outbox(
+    cluster: MockCluster, new: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PUB-3, PUB-1, watermark_is_honest: an outage is no error of the application."""
+    now = [1000.0]
+    monkeypatch.setattr(heartbeats, "clock", lambda: now[0])
     with new(heartbeat_s=1) as producer:
         producer.send(change(0))
         producer.reached("p", 1)
         producer.flush()
         cluster.stop()
         send_all(producer, range(1, 50))
-        time.sleep(1)
+        now[0] += 1.5
         producer.reached("p", 50, b"50")
         producer.send(change(50))
         assert producer._results.delivery("p").heartbeat_at == 50, "it is in the outbox"
@@ -277,6 +283,7 @@ def test_no_estimate_is_above_a_change_in_the_outbox(cluster: MockCluster, new: 
     assert estimates == {31: 0, 41: 32, 51: 41, 61: 46}
 
 
+@pytest.mark.systems
 def test_child_partitions_are_behind_the_changes_of_their_parent(
     cluster: MockCluster, new: Open
 ) -> None:
@@ -348,6 +355,7 @@ EACH_STEP = [
 ]
 
 
+@pytest.mark.systems
 @pytest.mark.parametrize("step", EACH_STEP)
 def test_a_producer_that_is_killed_at_a_step_loses_nothing(
     cluster: MockCluster, path: Path, step: str
@@ -383,10 +391,13 @@ def test_a_producer_that_is_killed_at_a_step_loses_nothing(
 # ── errors of the client ──────────────────────────────────────────────────────────────────────────
 
 
-def test_after_a_fatal_error_sending_goes_back(cluster: MockCluster, new: Open) -> None:
+def test_after_a_fatal_error_sending_goes_back(
+    cluster: MockCluster, new: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """PUB-3, REC-17, nothing_lost: the outcome is unknown, so the records are sent again, and each
     is reported once.
     """
+    monkeypatch.setattr(outbox, "RETRY_S", 0.1)
     results: Counter[Record] = Counter()
     with new() as producer:
         producer.send(change(0))
@@ -463,6 +474,7 @@ def test_a_refused_record_that_is_set_aside_leaves_the_outbox(
 # ── a full disk ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.systems
 def test_a_full_outbox_blocks_until_kafka_answers(
     cluster: MockCluster, new: Open, path: Path
 ) -> None:
@@ -509,6 +521,7 @@ def test_a_record_that_finds_no_space_is_undelivered(
     check_topic(cluster, number + 1)
 
 
+@pytest.mark.systems
 def test_a_disk_that_is_full_loses_nothing(cluster: MockCluster, path: Path) -> None:
     """PUB-3, nothing_lost: the file cannot grow, until there is space again."""
     cluster.stop()
@@ -549,9 +562,14 @@ def test_a_folder_that_cannot_be_written_is_an_error(new: Open, tmp_path: Path) 
     [
         "DELETE FROM records WHERE number BETWEEN 5 AND 7",
         "UPDATE records SET value = x'00' WHERE number = 9",
-        "UPDATE records SET key = 5 WHERE number = 3",
-        "UPDATE records SET headers = NULL WHERE number = 2",
-        "UPDATE records SET number = 4611686018427387904 WHERE number = 100",
+        *(
+            pytest.param(statement, marks=pytest.mark.systems)
+            for statement in (
+                "UPDATE records SET key = 5 WHERE number = 3",
+                "UPDATE records SET headers = NULL WHERE number = 2",
+                "UPDATE records SET number = 4611686018427387904 WHERE number = 100",
+            )
+        ),
     ],
 )
 def test_nothing_is_sent_behind_a_damaged_or_missing_record(
@@ -672,8 +690,10 @@ def test_a_producer_that_is_dropped_without_close_leaves_its_outbox_to_the_next_
     check_topic(cluster, 10)
 
 
+@pytest.mark.systems
 def test_a_forked_process_leaves_the_outbox_alone(cluster: MockCluster, new: Open) -> None:
     """PUB-3: the end of the child does not close the file of its parent."""
+    gc.collect()  # a child cannot destroy the clients that earlier tests have left
     with new() as producer:
         cluster.stop()
         send_all(producer, range(10))
@@ -701,7 +721,7 @@ def test_a_closed_producer_has_no_resume_token(new: Open) -> None:
 def test_an_outbox_belongs_to_one_producer_and_one_topic(
     cluster: MockCluster, new: Open, path: Path
 ) -> None:
-    """PUB-3: also by a symbolic link, and for another process."""
+    """PUB-3: also by a symbolic link."""
     link = path.with_name("link")
     link.symlink_to(path)
     with new() as producer:
@@ -709,6 +729,20 @@ def test_an_outbox_belongs_to_one_producer_and_one_topic(
             with pytest.raises(OutboxError, match="Another producer uses the outbox") as caught:
                 new(outbox=other)
             assert caught.value.code == "OUTBOX_IN_USE"
+        producer.send(change(0))
+    kafka = KafkaConfig(cluster.bootstrap_servers)
+    with pytest.raises(OutboxError, match="belongs to another topic") as caught:
+        ChangeProducer(kafka, replace(FACTS, topic="u"), outbox=path)
+    assert caught.value.code == "OUTBOX_FOREIGN"
+    leave(cluster, new)
+    with pytest.raises(OutboxError, match="of an earlier topic"):
+        ChangeProducer(kafka, replace(FACTS, topic_id="B" * 22), outbox=path)
+
+
+@pytest.mark.systems
+def test_an_outbox_belongs_to_one_process(cluster: MockCluster, new: Open, path: Path) -> None:
+    """PUB-3"""
+    with new():
         process = subprocess.run(
             [
                 *(sys.executable, "-m", "tests.unit.kafka.outbox_process"),
@@ -718,15 +752,7 @@ def test_an_outbox_belongs_to_one_producer_and_one_topic(
             capture_output=True,
             text=True,
         )
-        assert "Another producer uses the outbox" in process.stderr
-        producer.send(change(0))
-    kafka = KafkaConfig(cluster.bootstrap_servers)
-    with pytest.raises(OutboxError, match="belongs to another topic") as caught:
-        ChangeProducer(kafka, replace(FACTS, topic="u"), outbox=path)
-    assert caught.value.code == "OUTBOX_FOREIGN"
-    leave(cluster, new)
-    with pytest.raises(OutboxError, match="of an earlier topic"):
-        ChangeProducer(kafka, replace(FACTS, topic_id="B" * 22), outbox=path)
+    assert "Another producer uses the outbox" in process.stderr
 
 
 def test_a_transactional_producer_has_no_outbox(new: Open) -> None:
@@ -767,6 +793,10 @@ def test_a_producer_starts_while_kafka_is_away_if_it_knows_the_topic(
 
     monkeypatch.setattr(topics, "describe", describe)
     monkeypatch.setattr(topics, "identity_of", identity_of)
+    # The mock cluster does not know this request, and would let the client wait.
+    asked = Future[object]()
+    asked.set_result(None)
+    monkeypatch.setattr(topics, "ask_identity", lambda *_: asked)
     monkeypatch.setattr(record_bytes, "RETRY_S", 0.05)
     with pytest.raises(BrokerError):
         ChangeProducer(kafka, "t", outbox=path)
@@ -776,7 +806,7 @@ def test_a_producer_starts_while_kafka_is_away_if_it_knows_the_topic(
         assert producer.kafka_partitions == FACTS.kafka_partitions
         producer.send(change(1))
         with pytest.raises(DeliveryError, match="in the outbox"):
-            producer.flush(1)
+            producer.flush(0.3)
         answers.append((FACTS.topic_id, [None] * FACTS.kafka_partitions))
         producer.flush()
     check_topic(cluster, 2)

@@ -441,7 +441,7 @@ def test_a_producer_that_was_fenced_reports_it_at_the_next_record(
         producer.transaction(),
     ):
         producer.send(change(1))
-        time.sleep(1)  # the client knows by then, and has told nobody
+        time.sleep(0.3)  # the client knows by then, and has told nobody
         producer.send(change(2))
     assert set(producer.undelivered()) == {change(1), change(2)}
     with pytest.raises(DeliveryError, match="2 records were not delivered"):

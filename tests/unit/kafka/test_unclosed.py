@@ -34,6 +34,8 @@ def end(servers: str, what: str, how: str, tmp_path: Path) -> tuple[int, str, fl
     return ended.returncode, ended.stderr, time.monotonic() - began
 
 
+SYSTEMS = pytest.mark.systems
+LONG = pytest.mark.long
 ENDS = ["last line", "dropped", "thread", "worker", "exception", "sys.exit"]
 DEAD = "127.0.0.1:1"
 
@@ -41,9 +43,13 @@ DEAD = "127.0.0.1:1"
 @pytest.mark.parametrize(
     ("what", "facts", "how"),
     [
-        *(("producer", FACTS, how) for how in ENDS),
-        *(("session", FACTS, how) for how in ("last line", "dropped", "exception")),
-        *(("dead letters", LETTERS, how) for how in ("last line", "exception")),
+        ("producer", FACTS, "last line"),
+        pytest.param("producer", FACTS, "dropped", marks=SYSTEMS),
+        pytest.param("session", FACTS, "last line", marks=SYSTEMS),
+        pytest.param("dead letters", LETTERS, "exception", marks=SYSTEMS),
+        *(pytest.param("producer", FACTS, how, marks=LONG) for how in ENDS[2:]),
+        *(pytest.param("session", FACTS, how, marks=LONG) for how in ("dropped", "exception")),
+        pytest.param("dead letters", LETTERS, "last line", marks=LONG),
     ],
 )
 def test_sent_records_are_in_the_topic_however_the_program_ends(
@@ -60,7 +66,14 @@ def test_sent_records_are_in_the_topic_however_the_program_ends(
     )
 
 
-@pytest.mark.parametrize("how", ["last line", "dropped", "worker", "exception", "sys.exit"])
+@SYSTEMS
+@pytest.mark.parametrize(
+    "how",
+    [
+        "exception",
+        *(pytest.param(how, marks=LONG) for how in ("last line", "dropped", "worker", "sys.exit")),
+    ],
+)
 def test_a_program_that_loses_records_reports_their_number_and_exits_with_1(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
@@ -72,6 +85,7 @@ def test_a_program_that_loses_records_reports_their_number_and_exits_with_1(
     assert (code, "LookupError" in stderr) == (1, how == "exception")
 
 
+@SYSTEMS
 def test_a_program_that_was_interrupted_ends_as_one(cluster: MockCluster, tmp_path: Path) -> None:
     """PUB-8: its own exit code stays, also if records are lost."""
     cluster.answer_with(PRODUCE, *[MESSAGE_TOO_LARGE] * 10)
@@ -124,11 +138,15 @@ def test_threads_may_open_close_and_drop_while_the_program_ends(
     assert errors == []
 
 
+@SYSTEMS
 @pytest.mark.parametrize(
     ("what", "how", "lost"),
     [
         ("producer", "last line", "50 records were not delivered to t"),
-        ("producer with an outbox", "last line", "50 records for t are in the outbox"),
+        pytest.param(
+            *("producer with an outbox", "last line", "50 records for t are in the outbox"),
+            marks=LONG,
+        ),
     ],
 )
 def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
@@ -141,6 +159,7 @@ def test_the_end_of_a_program_waits_for_kafka_for_a_limited_time(
     assert EXIT_TIMEOUT_S < duration < EXIT_TIMEOUT_S + 25
 
 
+@SYSTEMS
 def test_an_open_transaction_is_lost_and_counted(cluster: MockCluster, tmp_path: Path) -> None:
     """PUB-8, REC-17: it is not committed without the end of its block."""
     code, stderr, _ = end(cluster.bootstrap_servers, "transaction", "last line", tmp_path)
@@ -148,7 +167,10 @@ def test_an_open_transaction_is_lost_and_counted(cluster: MockCluster, tmp_path:
     assert code == 1
 
 
-@pytest.mark.parametrize("how", ["last line", "dropped", "exception"])
+@SYSTEMS
+@pytest.mark.parametrize(
+    "how", ["exception", *(pytest.param(how, marks=LONG) for how in ("last line", "dropped"))]
+)
 def test_a_consumer_reports_how_many_records_its_group_reads_again(
     cluster: MockCluster, tmp_path: Path, how: str
 ) -> None:
@@ -158,11 +180,13 @@ def test_a_consumer_reports_how_many_records_its_group_reads_again(
     assert code == (1 if how == "exception" else 0)
 
 
+@SYSTEMS
 def test_a_closed_producer_is_quiet(cluster: MockCluster, tmp_path: Path) -> None:
     """PUB-8: after `close`, nothing is left to do."""
     assert end(cluster.bootstrap_servers, "closed producer", "last line", tmp_path)[:2] == (0, "")
 
 
+@SYSTEMS
 def test_a_forked_process_finishes_nothing_of_its_parent(
     cluster: MockCluster, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_the_list_has_the_rules_of_a_change_in_the_order_of_the_enum() -> None:
     assert set(Rule) - set(named) - by_schema_and_settings - of_control == {Rule.ENTRY_COUNT}
 
 
+@pytest.mark.systems
 def test_entries_are_checked_before_they_are_counted() -> None:
     """REC-14, REC-16."""
     assert verdict(with_faults(CHANGE, data_change__entries=[])) == (

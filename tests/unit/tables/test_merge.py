@@ -349,6 +349,7 @@ def test_a_state_can_be_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(row)) == row
 
 
+@pytest.mark.systems
 def test_the_largest_change_is_merged_in_time() -> None:
     """REC-14: 100,000 entries on as many columns; far below a second each on an idle core."""
     big = change(
