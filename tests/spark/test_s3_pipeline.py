@@ -89,7 +89,7 @@ def story(live: Live, folder: Path) -> dict[str, Any]:
     seen["letters"] = [(letter.reason, letters.show(letter.id).rows) for letter in listed]
     which = LetterFilter(ids=frozenset({listed[0].id}))
     seen["discard"] = letters.discard(which, why="not ours")[0]
-    seen["bound"] = set_max_staleness(config, "accounts", 60).max_staleness_s
+    seen["bound"] = set_max_staleness(config, "accounts", 60).seconds
     seen["rebuild"] = rebuild(config, "accounts", spark=spark).changes
     seen["rebuilt"] = rows(config, spark=spark, allow_stale=True)
     file = folder / "accounts.csv"

@@ -107,8 +107,8 @@ def test_a_program_runs_reads_audits_and_operates_the_pipeline(live: Live, tmp_p
         "later",
     ]
 
-    assert set_max_staleness(config, "accounts", 60).max_staleness_s == 60
-    assert set_apply_every(config, "accounts", 7).apply_every_s == 7
+    assert set_max_staleness(config, "accounts", 60).seconds == 60
+    assert set_apply_every(config, "accounts", 7).seconds == 7
     assert (
         status(config).tables["accounts"].max_staleness_s,
         status(config).tables["accounts"].apply_every_s,

@@ -54,8 +54,8 @@ def test_a_stream_runs_alone_and_a_table_is_rebuilt_alone(
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (disk_full("table t"), "DISK_FULL"),
-        (store_unreachable("The table cannot be read", "", "no answer"), "STORE_UNREACHABLE"),
+        (disk_full("The table cannot be written", "no space is left"), "DISK_FULL"),
+        (store_unreachable("The table cannot be read", "no answer"), "STORE_UNREACHABLE"),
         (table_unreadable("t", "no one knows"), "TABLE_DAMAGED"),
         (ValueError("no one knows"), "TABLE_DAMAGED"),
     ],
