@@ -84,7 +84,7 @@ def list_(
     hint = f"; to explain one: {show}" if number and not as_json else ""
     err(
         f"{counted(number, 'dead letter')} of"
-        f" {letters.topic}{'' if which.states else ', in any state'}{hint}"
+        f" {letters.topic}{', in any state' if which.states == frozenset() else ''}{hint}"
     )
 
 

@@ -59,7 +59,7 @@ _OPTIONS: Final = (
         "states",
         type=click.Choice([*(state.value for state in LetterState), ANY]),
         multiple=True,
-        help="Only letters in this state. Default: open.",
+        help="Only letters in this state. Default: open, what an action can change, or any id.",
     ),
     click.option("--table", help="Only letters of this table, or of this source table."),
     click.option(
@@ -122,11 +122,11 @@ def filter_options(function: Function) -> Function:
 
 
 def filter_of(given: dict[str, Any], ids: tuple[str, ...] = ()) -> LetterFilter:
-    """The filter of the options. Without `--state`, ids select letters in any state."""
-    named: tuple[str, ...] = given.pop("states") or ((ANY,) if ids else (LetterState.OPEN,))
-    states = frozenset[LetterState]()
-    if ANY not in named:
-        states = frozenset(LetterState(state) for state in named)
+    """The filter of the options, of which `ids` are the arguments."""
+    named: tuple[str, ...] = given.pop("states")
+    states = None
+    if named:
+        states = frozenset(LetterState(state) for state in named if ANY not in named)
     reasons = frozenset(Reason(reason) for reason in given.pop("reasons"))
     return LetterFilter(ids=frozenset(ids), reasons=reasons, states=states, **given)
 

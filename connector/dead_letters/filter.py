@@ -24,9 +24,10 @@ BASE64: Final = "base64:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LetterFilter:
-    """The conditions for dead letters. A value that is `None` or empty is no condition.
+    """The conditions for dead letters. A value that is `None` or empty is no condition, but for
+    `states`.
 
-    - `states` is `OPEN` by default.
+    - `states` `None` means `OPEN`, or any state if there are `ids`. Without any element: any state.
     - `since` and `until` limit the first failure, in microseconds. `until` is exclusive.
     - `offsets` are the first and the last offset of the original records.
     - `attempts` are the minimum and the maximum.
@@ -37,7 +38,7 @@ class LetterFilter:
     ids: frozenset[str] = frozenset()
     reasons: frozenset[Reason] = frozenset()
     rule: str = ""
-    states: frozenset[LetterState] = frozenset({LetterState.OPEN})
+    states: frozenset[LetterState] | None = None
     table: str | None = None
     key_prefix: bytes = b""
     since: int | None = None
@@ -50,9 +51,12 @@ class LetterFilter:
     def matches(self, letter: DeadLetter, status: LetterStatus, schemas: Schemas) -> bool:
         """Return whether a letter meets all conditions. `schemas` are used for `table` only."""
         position = letter.position
+        states = self.states
+        if states is None:
+            states = frozenset() if self.ids else frozenset({LetterState.OPEN})
         return (
             (not self.ids or letter.id in self.ids)
-            and (not self.states or status.state in self.states)
+            and (not states or status.state in states)
             and (not self.reasons or letter.reason in self.reasons)
             and (not self.rule or letter.rule == self.rule)
             and (not self.key_prefix or (letter.key or b"").startswith(self.key_prefix))
@@ -82,11 +86,7 @@ class LetterFilter:
         parts += [f"reason={reason}" for reason in sorted(self.reasons)] + [
             f"rule={self.rule}"
         ] * bool(self.rule)
-        parts += (
-            [f"state={state}" for state in sorted(self.states)]
-            if self.states != {LetterState.OPEN}
-            else []
-        )
+        parts += [f"state={state}" for state in sorted(self.states or ())]
         parts += [f"table={self.table}"] if self.table is not None else []
         parts += [f"key-prefix={text_of_bytes(self.key_prefix)}"] if self.key_prefix else []
         parts += [

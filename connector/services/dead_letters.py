@@ -167,7 +167,7 @@ class DeadLetters:
         `ConnectorError` if no letter has this id.
         """
         ledger = self.ledger()
-        by_id = LetterFilter(ids=frozenset({letter_id}), states=frozenset())
+        by_id = LetterFilter(ids=frozenset({letter_id}))
         for letter, status in self.list(by_id, ledger):
             return letter, status, ledger.history(letter_id)
         topic = dead_letter_topic(self.topic, self.group)
@@ -343,7 +343,8 @@ class DeadLetters:
 
     def _act(self, action: Action, which: LetterFilter, why: str) -> tuple[int, Counter[str]]:
         check_note("why", why)
-        which = _for_action(action, which)
+        if which.states is None and not which.ids:
+            which = replace(which, states=ALLOWED[action])
         refused, selection = Counter[str](), str(which)
 
         def writes(ledger: Ledger, remaining: Remaining) -> Iterator[LedgerWrite]:
@@ -451,13 +452,6 @@ class DeadLetters:
         if self.group is not None:
             return None
         return Effects.open(self._config, self._stream, self._on_event)
-
-
-def _for_action(action: Action, which: LetterFilter) -> LetterFilter:
-    """With the default states, a filter selects those of the action, and ids any state."""
-    if which.states != LetterFilter().states:
-        return which
-    return replace(which, states=frozenset() if which.ids else ALLOWED[action])
 
 
 class _RegistrySchemas(Mapping[int, str | None]):

@@ -71,7 +71,12 @@ def test_each_part_of_a_filter_bounds_what_it_names(
 
 def test_only_open_letters_are_meant_unless_others_are_asked_for() -> None:
     assert LetterFilter().matches(SUBJECT, OPEN, Schemas())
-    assert not LetterFilter().matches(SUBJECT, LetterStatus(LetterState.DISCARDED, 0, 0), Schemas())
+    discarded = LetterStatus(LetterState.DISCARDED, 0, 0)
+    assert not LetterFilter().matches(SUBJECT, discarded, Schemas())
+    assert LetterFilter(ids=frozenset({SUBJECT.id})).matches(SUBJECT, discarded, Schemas())
+    assert LetterFilter(states=frozenset()).matches(SUBJECT, discarded, Schemas())
+    only_open = LetterFilter(ids=frozenset({SUBJECT.id}), states=frozenset({LetterState.OPEN}))
+    assert not only_open.matches(SUBJECT, discarded, Schemas())
 
 
 def test_a_filter_that_leaves_nothing_out_says_so() -> None:
