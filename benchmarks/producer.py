@@ -73,7 +73,7 @@ class Way:
     """How changes are made, encoded and sent. `many` is the number of changes in a `send_many`."""
 
     changes: Callable[[], Iterable[DataChange]]
-    encode: Callable[[Record, int], bytes] = codec.encode
+    encode: Callable[[Record, int, int | None], bytes] = codec.encode
     many: int = 0
     reports: bool = False
     outbox: bool = False
@@ -85,7 +85,7 @@ def rate(kafka: KafkaConfig, topic: str, count: int, way: Way, folder: Path) -> 
     """
     outbox = folder / "outbox.db" if way.outbox else None
     with (
-        mock.patch("connector.kafka.produce.record_bytes.encode", way.encode),
+        mock.patch("connector.records.codec.encode", way.encode),
         ChangeProducer(kafka, topic, outbox=outbox, heartbeat_s=1) as producer,
     ):
         began = time.process_time()

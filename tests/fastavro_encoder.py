@@ -25,10 +25,14 @@ from connector.records.model import (
 _PARSED: Final = fastavro.parse_schema(json.loads(SCHEMA))
 
 
-def encode_with_fastavro(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record, without framing."""
-    body = BytesIO()
-    fastavro.schemaless_writer(body, _PARSED, to_datum(record, kafka_partitions), strict=True)
+def encode_with_fastavro(record: Record, kafka_partitions: int, claim: int | None = None) -> bytes:
+    """Return the Avro body of a record, without framing. `claim` replaces the estimate of a
+    change.
+    """
+    body, datum = BytesIO(), to_datum(record, kafka_partitions)
+    if claim is not None:
+        datum["data_change"]["estimated_low_watermark"] = claim
+    fastavro.schemaless_writer(body, _PARSED, datum, strict=True)
     return body.getvalue()
 
 

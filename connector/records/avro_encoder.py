@@ -44,12 +44,15 @@ _MAX_REMEMBERED_BYTES: Final = 64
 _MOD_TYPES: Final = {ModType.INSERT: b"\x00", ModType.UPDATE: b"\x02", ModType.DELETE: b"\x04"}
 
 
-def encode_body(record: Record, kafka_partitions: int) -> bytes:
-    """Return the body of a record. A test compares it with the one of fastavro (REC-20)."""
+def encode_body(record: Record, kafka_partitions: int, claim: int | None = None) -> bytes:
+    """Return the body of a record. A test compares it with the one of fastavro (REC-20).
+
+    `claim` replaces the estimated low watermark of a change.
+    """
     head = _head(record.stream_partition, kafka_partitions)
     if isinstance(record, DataChange):
         pieces = [head, b"\x02"]
-        _append_data_change(pieces, record, record.commit_timestamp)
+        _append_data_change(pieces, record, record.commit_timestamp, claim=claim)
         if record.write_stream is None:
             pieces.append(b"\x00\x00\x00\x00")
         else:
@@ -115,13 +118,14 @@ def _append_data_change(
     change: DataChange,
     server_time: int,
     server_time_bytes: bytes | None = None,
+    claim: int | None = None,
 ) -> None:
     """Append a change, without its write stream. Cells at `server_time` get
     `server_time_bytes`, or those of the commit timestamp.
     """
     commit_timestamp = _long(change.commit_timestamp)
     cluster = change.source_cluster_id
-    estimate = change.estimated_low_watermark
+    estimate = change.estimated_low_watermark if claim is None else claim
     pieces += (
         _name(change.table),
         _bytes(change.row_key),

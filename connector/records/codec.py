@@ -180,18 +180,22 @@ def names_other_schema(value: bytes, schemas: Schemas) -> bool:
     return isinstance(plan, Plan) and not plan.is_ours
 
 
-def encode(record: Record, kafka_partitions: int) -> bytes:
-    """Return the Avro body of a record. Raises `InvalidChangeError` if a type is wrong."""
+def encode(record: Record, kafka_partitions: int, claim: int | None = None) -> bytes:
+    """Return the Avro body of a record: `encode_body`. Raises `InvalidChangeError` if a type is
+    wrong.
+    """
     assert 1 <= kafka_partitions < 2**31, kafka_partitions
     try:
-        return encode_body(record, kafka_partitions)
+        return encode_body(record, kafka_partitions, claim)
     except (TypeError, AttributeError, KeyError, AssertionError):
         check_types(record)
         raise
 
 
-def framed(record: Record, kafka_partitions: int, schema_id: int | None = None) -> bytes:
-    return frame(encode(record, kafka_partitions), schema_id)
+def framed(
+    record: Record, kafka_partitions: int, schema_id: int | None = None, claim: int | None = None
+) -> bytes:
+    return frame(encode(record, kafka_partitions, claim), schema_id)
 
 
 def decode(

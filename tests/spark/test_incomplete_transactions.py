@@ -98,13 +98,10 @@ def test_a_cut_waits_for_the_record_that_is_missing(spark: SparkSession, tmp_pat
     assert not check(stream), "a second check has no news"
 
 
-@pytest.mark.long
 def test_overdue_and_released_transactions_do_not_hold_the_cut(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """TBL-11: tables go on, and say that they are no consistent cut; a release makes them one. By
-    default, `tests/unit/state/test_incomplete_transactions.py` shows it.
-    """
+    """TBL-11: tables go on, and say that they are no consistent cut; a release makes them one."""
     stream = begun(spark, tmp_path, replace(WAITS, incomplete_after_s=60))
     table = stream.table()
     stream.topic.send(of("a", 1, 10), of("b", 1, 20, declared=1))

@@ -197,10 +197,9 @@ def test_a_rebuild_may_die_at_every_step(stream: Stream, seed: int, step: str) -
     assert len(stream.one_letter_each()) == table.table_state().letters == 2
 
 
-@pytest.mark.long
 def test_an_apply_during_a_rebuild_is_noticed(stream: Stream) -> None:
     """TBL-14: the first one continues, the other is refused, in either order; nothing is
-    interleaved. By default, `test_table_guards.py` of two applies shows it.
+    interleaved.
     """
     running = stream.table()
 

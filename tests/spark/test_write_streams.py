@@ -108,11 +108,9 @@ def test_the_rows_of_a_release_become_visible_together(spark: SparkSession, tmp_
     }
 
 
-@pytest.mark.long
 def test_a_release_waits_for_each_offset_of_its_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """WRS example 7: batch 8 has the release and offsets 0 to 4, batch 9 has offset 5. The offsets
-    behind the range do not count: seven rows are there, and one of the six is lacking. By default,
-    `tests/property/test_release_laws.py` shows it.
+    behind the range do not count: seven rows are there, and one of the six is lacking.
     """
     stream = begun(spark, tmp_path)
     rows = [staged(f"r{n}", n) for n in (0, 1, 2, 3, 4, 6, 7)]
@@ -240,11 +238,8 @@ def test_an_operator_releases_the_rows_that_are_there(
     assert len(names_of(stream)) == 9, "the row of the replay is not released"
 
 
-@pytest.mark.long
 def test_a_row_is_released_once(spark: SparkSession, tmp_path: Path) -> None:
-    """WRS-18: later releases are counted. The rows of a part that is new become visible. By
-    default, `tests/property/test_release_laws.py` shows it.
-    """
+    """WRS-18: later releases are counted. The rows of a part that is new become visible."""
     stream = begun(spark, tmp_path)
     stream.topic.send(*(staged(f"r{n}", n) for n in range(4)))
     stream.topic.send_everywhere(release(C, ("w1/p", 0, 2)))

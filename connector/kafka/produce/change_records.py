@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from confluent_kafka import murmur2
@@ -106,10 +105,7 @@ class ChangeRecords:
         ) and change not in delivery.failed:
             raise _too_early(change, delivery)
         claim = self._claim(change, delivery, before)
-        wire = change
-        if claim != change.estimated_low_watermark:
-            wire = replace(change, estimated_low_watermark=claim)
-        value = self._bytes.checked(wire, change.row_key, headers)
+        value = self._bytes.checked(change, change.row_key, headers, claim)
         kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
         return value, kafka_partition, claim != 0
 

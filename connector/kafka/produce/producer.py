@@ -467,7 +467,7 @@ class ChangeProducer:
         assert None not in failed.values(), "only failed changes become dead letters"
         with DeadLetterPublisher(self._kafka, self.topic) as publisher:
             for change, reason in failed.items():
-                value = self._bytes.value_of(replace(change, estimated_low_watermark=0))
+                value = self._bytes.value_of(change, claim=0)
                 letter = source_letter(
                     self.topic, change.row_key, value, header_pairs, reason or "", now=now_us()
                 )

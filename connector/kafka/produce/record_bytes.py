@@ -77,20 +77,24 @@ class RecordBytes:
             with RegistryClient(registry) as schemas:
                 self.schema_id = schemas.schema_id(facts.topic, SCHEMA)
 
-    def value_of(self, record: Record) -> bytes:
-        """Return the framed value of a record. The size is not checked."""
-        return framed(record, self.kafka_partitions, self.schema_id)
+    def value_of(self, record: Record, claim: int | None = None) -> bytes:
+        """Return the framed value of a record. The size is not checked. `claim` is sent as the
+        estimated low watermark of a change.
+        """
+        return framed(record, self.kafka_partitions, self.schema_id, claim)
 
     def check_age(self, record: Record) -> None:
         """Raises `InvalidChangeError` if the time of a record is too old (ING-6)."""
         check_age(record, self._limits.min_commit_timestamp)
 
-    def checked(self, record: Record, key: bytes, headers: HeaderList) -> bytes:
-        """Return the framed value of a record. Raises `InvalidChangeError` if it is too large or
-        too old.
+    def checked(
+        self, record: Record, key: bytes, headers: HeaderList, claim: int | None = None
+    ) -> bytes:
+        """Return the framed value of a record, as `value_of`. Raises `InvalidChangeError` if it
+        is too large or too old.
         """
         self.check_age(record)
-        value = self.value_of(record)
+        value = self.value_of(record, claim)
         self.check_size(key, value, headers)
         return value
 
