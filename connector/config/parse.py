@@ -46,6 +46,7 @@ from connector.tables.definition import (
     TableDefinition,
     column_faults,
     columns_faults,
+    presence_fault,
     setting_faults,
 )
 from connector.tables.keys import (
@@ -209,8 +210,9 @@ def _table(
         [part or None for part, _ in key.columns],
         [column.name for column in columns],
         [column[:3] for column in columns if column.name and column.family],
-        settings["keep_unmapped"],
     )
+    if fault := presence_fault(name, settings["presence_family"]):
+        section.faults.append(fault)
     if len(section.faults) > faults_before:
         return None
     parts = tuple(KeyPart(*part) for part in key.columns)

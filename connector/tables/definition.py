@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import (
+    cell_of_mark,
     cell_repeated,
     column_encoding_invalid,
     columns_changed,
-    columns_missing,
     columns_too_many,
     definition_different,
     source_name_invalid,
@@ -36,6 +36,7 @@ from connector.tables.column_names import (
     unmapped_name,
 )
 from connector.tables.keys import Key, KeyForm
+from connector.tables.presence import DEFAULT_FAMILY, PRESENCE_QUALIFIER
 from connector.tables.values import TEXT_ONLY, DataType, Encoding
 
 MAX_COLUMNS: Final = 2_000
@@ -99,6 +100,8 @@ class TableDefinition:
     - `keep_unmapped` keeps cells that no column shows.
     - `deletion_vectors` allows the table to use them.
     - `block_rows`: a dead letter blocks the later changes of its row.
+    - `presence_family` is the family of the presence mark (`connector.tables.presence`). Empty: the
+      one that an existing table has, or that of the first column, or `row` (EVO-12).
     - `buckets` is a power of two up to `MAX_BUCKETS`: the number of parts by hash of the key. An
       apply rewrites the parts one by one. For an existing table, it takes effect at the next
       rebuild (SCL-6).
@@ -121,6 +124,7 @@ class TableDefinition:
     deletion_vectors: bool = True
     block_rows: bool = False
     buckets: int = 1
+    presence_family: str = ""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -129,8 +133,28 @@ class TableDefinition:
         names = [column.name for column in self.columns]
         cells = [(column.name, *column.cell) for column in self.columns]
         key_names = [part.name for part in self.key.parts]
-        for fault in columns_faults(self.name, key_names, names, cells, self.keep_unmapped):
+        for fault in columns_faults(self.name, key_names, names, cells):
             raise fault
+        if (unfit := presence_fault(self.name, self.presence_family)) is not None:
+            raise unfit
+
+    @property
+    def marks(self) -> str:
+        """The family of the presence mark."""
+        default = self.columns[0].family if self.columns else DEFAULT_FAMILY
+        return self.presence_family or default
+
+    @property
+    def presence(self) -> Column:
+        """The presence mark as a column. It is not one of `columns`."""
+        return Column("presence", self.marks, PRESENCE_QUALIFIER, DataType.BYTES)
+
+    @property
+    def registered(self) -> tuple[Column, ...]:
+        """The cells that have a register: those of `columns`, then the presence mark. With
+        `versions = all`, there are no registers.
+        """
+        return (*self.columns, self.presence) if self.versions is Versions.LATEST else ()
 
 
 def column_faults(
@@ -150,6 +174,14 @@ def column_faults(
         yield source_name_invalid(f"The qualifier of column {name}", given, allowed)
     if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
         yield column_encoding_invalid(str(name), str(type_))
+
+
+def presence_fault(table: str, family: str) -> ConfigError | None:
+    """Return what is wrong with the family of the presence mark. Empty: the default."""
+    if not family or _is_family(family):
+        return None
+    what = f"tables.{table}.presence_family"
+    return source_name_invalid(what, repr(family), f"1 to 64 {_NAME}")
 
 
 def setting_faults(
@@ -179,7 +211,6 @@ def columns_faults(
     key_names: Sequence[str | None],
     names: Sequence[str | None],
     cells: Sequence[tuple[str, str, bytes]],
-    keep_unmapped: bool,
 ) -> Iterator[ConfigError]:
     """Yield what is wrong with the columns of a table together (TBL-8).
 
@@ -188,16 +219,15 @@ def columns_faults(
         key_names: The names of its key columns. None: it is not known.
         names: The names of the other columns. None: it is not known.
         cells: The column, the family and the qualifier of each cell that is shown.
-        keep_unmapped: Whether the table keeps cells that no column shows.
     """
     count = len(key_names) + len(names)
     if count > MAX_COLUMNS:
         yield columns_too_many(table, count, MAX_COLUMNS)
     yield from repeated_names(f"columns of tables.{table}", filter(None, (*key_names, *names)))
-    if not names and not keep_unmapped:
-        yield columns_missing(table)
     shown_by: dict[tuple[str, bytes], str] = {}
     for name, family, qualifier in cells:
+        if qualifier == PRESENCE_QUALIFIER:
+            yield cell_of_mark(table, name)
         if (other := shown_by.get((family, qualifier))) is not None:
             yield cell_repeated(table, name, other, unmapped_name(family, qualifier))
         shown_by[family, qualifier] = name
@@ -226,12 +256,20 @@ def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[st
         was, is_ = getattr(existing, what), getattr(declared, what)
         if was != is_:
             differs.append(f"{what} was {_shown(was)}, is {_shown(is_)}")
+    if declared.presence_family not in ("", existing.marks):
+        was_family, is_family = existing.marks, declared.presence_family
+        differs.append(f"presence_family was {was_family}, is {is_family}")
     columns = {column.name.lower(): column for column in existing.columns}
     for column in declared.columns:
         old = columns.get(column.name.lower())
         if old is not None and old != column:
             differs.append(f"column {old.name} was {_shown(old)}, is {_shown(column)}")
     return tuple(differs)
+
+
+def with_fixed(existing: TableDefinition, declared: TableDefinition) -> TableDefinition:
+    """Return a declared definition with what the existing table fixed when it was made (EVO-12)."""
+    return replace(declared, presence_family=existing.marks)
 
 
 def check_compatible(existing: TableDefinition, declared: TableDefinition) -> None:

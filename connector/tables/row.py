@@ -18,6 +18,7 @@ from connector.records.views import Json, view_of_bytes
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.merge import EMPTY, Cell, RowState, join, lift
+from connector.tables.presence import PRESENCE_QUALIFIER
 from connector.tables.values import VERBATIM, Unreadable, read_value, view_of_value, write_value
 
 
@@ -30,6 +31,7 @@ class RowReader:
             column.cell: (column, {}) for column in definition.columns
         }
         self._keys: dict[bytes, tuple[object, ...] | Unreadable] = {}
+        self._mark = (definition.marks, PRESENCE_QUALIFIER)
 
     def key(self, row_key: bytes) -> tuple[object, ...] | Unreadable:
         key = self._keys.get(row_key)
@@ -66,10 +68,13 @@ class RowReader:
     def canonical(self, state: RowState) -> RowState:
         """Return the state with the canonical bytes of each value that a column shows.
 
-        For example, `007` in an INT64 column becomes `7`. Other cells keep their bytes.
+        For example, `007` in an INT64 column becomes `7`. The presence mark has no bytes. Other
+        cells keep theirs.
         """
         cells = dict(state.cells)
         for name, cell in state.cells.items():
+            if cell.value and (name.family, name.qualifier) == self._mark:
+                cells[name] = cell._replace(value=b"")
             of_column = self._columns.get((name.family, name.qualifier))
             if of_column is None or cell.value is None or of_column[0].type in VERBATIM:
                 continue
@@ -88,7 +93,7 @@ class RowReader:
         row: dict[str, object] = {
             part.name: value for part, value in zip(definition.key.parts, key, strict=True)
         }
-        rest = dict(cells)
+        rest = {cell: value for cell, value in cells.items() if cell != self._mark}
         for cell, (column, _) in self._columns.items():
             written = cells.get(cell)
             value = None if written is None else self._value(cell, written)
@@ -159,7 +164,8 @@ def row_of(
 
     `cells` are the visible cells (`connector.tables.merge.visible`). A cell that does not fit its
     column stays unmapped. This can occur if the cell is older than the column (TBL-8). Without
-    `keep_unmapped`, a row needs a cell that a column shows (TBL-7). The key must be readable.
+    `keep_unmapped`, a row needs a cell that a column shows (TBL-7) or the presence mark (EVO-12).
+    The key must be readable.
     """
     key = definition.key.read_key(row_key)
     assert not isinstance(key, Unreadable), key.detail

@@ -82,6 +82,7 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
         "keep_unmapped": definition.keep_unmapped,
         "deletion_vectors": definition.deletion_vectors,
         "block_rows": definition.block_rows,
+        "presence_family": definition.marks,
     }
     return {
         DEFINITION_PROPERTY: json.dumps(stored),

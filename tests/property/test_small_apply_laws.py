@@ -37,7 +37,7 @@ from connector.tables.row import is_same_row, row_of
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
 from tests.examples import tries
-from tests.property.histories import COLUMNS, Delivery, batches, history, plain_entries
+from tests.property.histories import COLUMNS, MARK, Delivery, batches, history, plain_entries
 from tests.property.spellings import COLUMNS as TYPED
 from tests.property.spellings import KEY_TYPES, spelled, value_of
 
@@ -53,6 +53,7 @@ ROWS = (b"1", b"2", b"3", b"4")
 TABLES = [
     replace(TABLE, order=order, keep_unmapped=keeps) for order in OrderBy for keeps in (True, False)
 ]
+TABLES.append(replace(TABLE, columns=(), presence_family="f", keep_unmapped=False))
 
 
 Wrong = Callable[[SmallApply], SmallApply]
@@ -309,7 +310,7 @@ def as_columns(rng: Random, change: DataChange) -> DataChange:
     """The change with entries that set columns, and delete columns and families."""
 
     def entry_of(entry: Entry) -> Entry:
-        family, qualifier = rng.choice(COLUMNS).cell
+        family, qualifier = rng.choice((*(column.cell for column in COLUMNS), MARK))
         match entry:
             case SetCell():
                 return replace(entry, family=family, qualifier=qualifier)

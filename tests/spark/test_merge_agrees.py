@@ -5,7 +5,7 @@ histories.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from random import Random
@@ -29,9 +29,10 @@ from connector.tables.column_names import unmapped_name
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
+from connector.tables.row import row_of
 from connector.tables.values import DataType
 from tests.examples import tries
-from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
+from tests.property.histories import COLUMNS, Delivery, history, plain_entries
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -53,8 +54,7 @@ def definition(**others: Any) -> TableDefinition:
         stream="s",
         source="t",
         key=Key((KeyPart("select", DataType.BYTES),), KeyForm.ROW_KEY),
-        columns=COLUMNS,
-        **others,
+        **{"columns": COLUMNS, **others},
     )
 
 
@@ -63,6 +63,11 @@ TABLES = {
     "latest, mapped only, by number": (
         definition(keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER),
         400,
+        2,
+    ),
+    "keys, mapped only": (
+        definition(columns=(), presence_family="f", keep_unmapped=False),
+        FEWER,
         2,
     ),
     "all": (definition(versions=Versions.ALL), FEWER, 2),
@@ -175,10 +180,10 @@ def all_are(flag: str, flattened: DataFrame) -> bool:
     return flattened.where(f"NOT {flag}").count() == 0
 
 
-def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
-    cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(MAPPED)}
+def shown(row: Mapping[str, object], wanted: TableDefinition) -> dict[str, bytes]:
+    cells = {unmapped_name(*column.cell): row[column.name] for column in wanted.columns}
     unmapped = row["_unmapped"] or {}
-    assert isinstance(unmapped, dict)
+    assert isinstance(unmapped, Mapping)
     assert wanted.keep_unmapped or not unmapped
     return {
         name: bytes(value) for name, value in {**cells, **unmapped}.items() if value is not None
@@ -193,16 +198,8 @@ def expected(
         states[delivery.change.row_key].append(
             lift(delivery.change, delivery.position, wanted.order, wanted.versions)
         )
-    rows = {key: visible(reduce(join, known)) for key, known in states.items()}
-    kept = {
-        key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED}
-        for key, cells in rows.items()
-    }
-    return {
-        key: {unmapped_name(*cell): value for cell, value in cells.items()}
-        for key, cells in kept.items()
-        if cells
-    }
+    rows = {key: row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items()}
+    return {key: shown(row, wanted) for key, row in rows.items() if row is not None}
 
 
 def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:

@@ -14,6 +14,7 @@ from connector.spark.sql import key_columns, key_pieces, typed
 from connector.spark.storage.layout import Layout, nothing, order
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
+from connector.tables.stored_state import families_of
 
 _RANK: Final = {
     OrderBy.COMMIT: (
@@ -48,7 +49,7 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
     - `_bucket` and the key columns.
     - `_change`: the order of the change.
     - `_entry<n>`, `_cell_timestamp<n>`, `_typed<n>`: the entry index, cell timestamp and typed
-      value for column n.
+      value for column n. The presence mark is after the columns.
     - `_deletion<n>`: the entry index of the deletion of family n.
     - `_rest`: the residual.
     - `_plain`: whether the change is plain.
@@ -270,13 +271,10 @@ def _misfits(layout: Layout) -> str:
 
 def _residual(layout: Layout) -> str:
     """The entries without a register, as elements of `rest`, or null."""
-    mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
-    families = (
-        ", ".join(
-            f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)
-        )
-        or "NULL"
+    mapped = " OR ".join(
+        f"({is_of(column)})" for column in (*layout.columns, layout.definition.presence)
     )
+    families = ", ".join(f"'{family}'" for family in families_of(layout.definition))
     in_family = f"coalesce(e.family IN ({families}), false)"
     keeps = "true" if layout.definition.keep_unmapped else "false"
     if layout.definition.versions is Versions.ALL:
@@ -325,7 +323,7 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     validated = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
     last = [
         f"_bytes{n} IS NOT NULL AND _typed{n} IS NULL{validated.get(n, '')}"
-        for n in layout.registers
+        for n, _ in enumerate(layout.columns if layout.registered else ())
     ]
     masked = " OR ".join(
         f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}"
@@ -349,12 +347,14 @@ def _may_remove(layout: Layout) -> str:
         is_kept = (
             "true"
             if layout.definition.keep_unmapped
-            else " OR ".join(is_of(column, last) for column in layout.columns)
+            else " OR ".join(
+                is_of(column, last) for column in (*layout.columns, layout.definition.presence)
+            )
         )
         return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"
     deletion = {family: f"coalesce(_deletion{n}, -1)" for n, family in enumerate(layout.families)}
     leaves = [
         f"coalesce(_entry{n} > {deletion[column.family]}, false)"
-        for n, column in enumerate(layout.columns)
+        for n, column in enumerate(layout.registered)
     ]
-    return f"NOT (_plain AND ({' OR '.join(leaves) or 'false'}))"
+    return f"NOT (_plain AND ({' OR '.join(leaves)}))"

@@ -41,7 +41,7 @@ from connector.state.damage import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
-from connector.tables.definition import TableDefinition, check_compatible
+from connector.tables.definition import TableDefinition, check_compatible, with_fixed
 from connector.tables.stored_definition import ColumnIds, assign_ids, from_properties
 
 
@@ -129,6 +129,7 @@ def _open_successor(
     properties = log.properties()
     existing, ids = from_properties(properties)
     check_compatible(existing, definition)
+    definition = with_fixed(existing, definition)
     return Successor(spark, path, definition, assign_ids(ids, definition, batch), old, properties)
 
 

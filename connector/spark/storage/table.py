@@ -48,7 +48,12 @@ from connector.state.damage import check_owner, reading
 from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
-from connector.tables.definition import TableDefinition, check_columns, check_compatible
+from connector.tables.definition import (
+    TableDefinition,
+    check_columns,
+    check_compatible,
+    with_fixed,
+)
 from connector.tables.stored_definition import (
     NO_IDS,
     ColumnIds,
@@ -414,6 +419,7 @@ class Table:
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
+        self._definition = with_fixed(existing, self._definition)
         readers_know = (existing.max_staleness_s, existing.block_rows)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
@@ -440,6 +446,7 @@ class Table:
 
     def _create(self) -> Layout | None:
         """Create the table. None: another process has just created it."""
+        self._definition = with_fixed(self._definition, self._definition)
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
         with self._explained():

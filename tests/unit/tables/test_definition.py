@@ -254,9 +254,13 @@ REFUSED = {
         lambda: table(max_staleness_s=-1),
         "TableDefinition.max_staleness_s is -1",
     ),
-    "a table of nothing": (
-        lambda: table(keep_unmapped=False),
-        "tables.t has no columns and keep_unmapped = false",
+    "a column of the presence mark": (
+        lambda: table(column("a", b"\x00row")),
+        "tables.t.columns: a shows the presence mark of the rows",
+    ),
+    "a family of the mark that cannot be": (
+        lambda: table(presence_family="a b"),
+        "tables.t.presence_family is 'a b'",
     ),
     "FLOAT64 in an ordered key": (
         lambda: ordered(DataType.FLOAT64),
