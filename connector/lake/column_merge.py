@@ -76,9 +76,11 @@ class Unfit(Exception):  # noqa: N818, no fault
 class Registers:
     """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
 
-    def __init__(self, definition: TableDefinition) -> None:
+    def __init__(self, definition: TableDefinition, since: Sequence[int] = ()) -> None:
+        """`since` has for each column the last ingest batch of which a value may not fit."""
         # The last one is the presence mark.
         self._columns, self._families = definition.registered, families_of(definition)
+        self._since = since or [0] * len(definition.columns)
         self._keeps_unmapped = definition.keep_unmapped
         self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
         # The last line and the last column are those of unknown names.
@@ -96,7 +98,7 @@ class Registers:
     def of_changes(self, changes: pa.Table, rows: Numbers) -> NewWrites:
         """The writes of changes, as a changelog has them, with the rows that they belong to.
 
-        Raises `Unfit`.
+        A row with a value that may not fit, and does not, is uneven. Raises `Unfit`.
         """
         entries = changes["entries"].combine_chunks()
         change, flat = _numbers(pc.list_parent_indices(entries)), pc.list_flatten(entries)
@@ -124,7 +126,13 @@ class Registers:
         for number, column in enumerate(self._columns):
             indexes = np.nonzero(is_set & (register == number))[0]
             value[indexes] = np.arange(len(indexes))
-            of_column.append(_typed(column, values.take(pa.array(indexes))))
+            typed, misfits = _typed(column, values.take(pa.array(indexes)))
+            if len(misfits):
+                batches = _numbers(changes["ingest_batch"])[change[indexes[misfits]]]
+                if number >= len(self._since) or (batches > self._since[number]).any():
+                    raise Unfit(column.name)
+                is_even[indexes[misfits]] = False
+            of_column.append(typed)
         orders = _orders(changes["order_position"].combine_chunks(), changes)
         kept = np.nonzero(is_write)[0]
         writes = Writes(
@@ -279,21 +287,25 @@ class MergedRows:
         )
 
 
-def _typed(column: Column, values: pa.Array) -> pa.Array:
-    """The values of the bytes of a column. Raises `Unfit`."""
+def _typed(column: Column, values: pa.Array) -> tuple[pa.Array, Numbers]:
+    """The values of the bytes of a column, null for those that do not fit, and their indexes."""
+    type_, form = ARROW_TYPES[column.type], (column.type, column.encoding)
     if column.type in _AS_THEY_ARE:
         try:
-            return values.cast(ARROW_TYPES[column.type])
-        except pa.ArrowInvalid as error:
-            raise Unfit(column.name) from error
+            return values.cast(type_), np.empty(0, np.int64)
+        except pa.ArrowInvalid:  # some are no UTF-8
+            pass
     encoded = values.dictionary_encode()
-    form = (column.type, column.encoding)
     typed = [read_value(*form, value.as_py()) for value in encoded.dictionary]
-    if any(isinstance(value, Unreadable) for value in typed):
-        raise Unfit(column.name)
+    fits = [not isinstance(value, Unreadable) for value in typed]
+    typed = [value if fit else None for value, fit in zip(typed, fits, strict=True)]
     if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
-        typed = [read_value(*form, write_value(*form, value)) for value in typed]
-    return pa.array(typed, ARROW_TYPES[column.type]).take(encoded.indices)
+        typed = [
+            None if value is None else read_value(*form, write_value(*form, value))
+            for value in typed
+        ]
+    misfits = np.nonzero(~np.array(fits, np.bool_)[_numbers(encoded.indices)])[0]
+    return pa.array(typed, type_).take(encoded.indices), misfits
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:

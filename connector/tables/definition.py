@@ -57,6 +57,17 @@ class Versions(StrEnum):
     ALL = "all"
 
 
+class OnUnreadable(StrEnum):
+    """What becomes of a change with a value that its column cannot hold (TBL-9, EVO-11).
+
+    - `letter`: the change is a dead letter of the table.
+    - `null`: the column is NULL, the value stays in `_unmapped`, and the change is applied.
+    """
+
+    LETTER = "letter"
+    NULL = "null"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A typed column, and the cell that it shows.
@@ -65,6 +76,7 @@ class Column:
     - `family` and `qualifier` name the cell in the source.
     - `type` is the type of the values.
     - `encoding` is `TEXT` or `BINARY`. NUMERIC and JSON have no binary form.
+    - `on_unreadable` is for values that the type cannot hold. None: as the table says.
     - `required`: a writer of rows refuses a row without a value.
     - `default` is the value that a writer of rows gives to a field that a row lacks, as text in the
       form of the type, whatever the encoding. None: NULL.
@@ -84,6 +96,7 @@ class Column:
     encoding: Encoding = Encoding.TEXT
     required: bool = False
     default: str | None = None
+    on_unreadable: OnUnreadable | None = None
 
     def __post_init__(self) -> None:
         for fault in column_faults(
@@ -98,8 +111,8 @@ class Column:
 
     @property
     def stored(self) -> Column:
-        """The column without what only writers of rows need."""
-        return replace(self, required=False, default=None)
+        """The column without what may change at any time."""
+        return replace(self, required=False, default=None, on_unreadable=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +128,7 @@ class TableDefinition:
     - `keep_unmapped` keeps cells that no column shows.
     - `deletion_vectors` allows the table to use them.
     - `block_rows`: a dead letter blocks the later changes of its row.
+    - `on_unreadable` is that of the columns that do not have their own.
     - `presence_family` is the family of the presence mark (`connector.tables.presence`). Empty: the
       one that an existing table has, or that of the first column, or `row` (EVO-12).
     - `buckets` is a power of two up to `MAX_BUCKETS`: the number of parts by hash of the key. An
@@ -140,6 +154,7 @@ class TableDefinition:
     block_rows: bool = False
     buckets: int = 1
     presence_family: str = ""
+    on_unreadable: OnUnreadable = OnUnreadable.LETTER
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -170,6 +185,11 @@ class TableDefinition:
         `versions = all`, there are no registers.
         """
         return (*self.columns, self.presence) if self.versions is Versions.LATEST else ()
+
+
+def shows_null(definition: TableDefinition, column: Column) -> bool:
+    """Return whether the column is NULL if it cannot hold a value (EVO-11)."""
+    return (column.on_unreadable or definition.on_unreadable) is OnUnreadable.NULL
 
 
 def column_faults(

@@ -9,7 +9,7 @@ A table with `versions = all` has a residual only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
@@ -92,8 +92,10 @@ class StateForm:
             _read_element(self._definition, element, cells, tombstones)
         return RowState(cells, tombstones)
 
-    def write(self, state: RowState) -> dict[str, Any]:
-        """Return the value of `_state` for a normal state, without the values of the columns."""
+    def write(self, state: RowState, misfits: Collection[CellName] = ()) -> dict[str, Any]:
+        """Return the value of `_state` for a normal state, without the values of the columns. The
+        values of `misfits`, which their columns cannot hold, are in the residual, too.
+        """
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
         registers = [
@@ -116,6 +118,7 @@ class StateForm:
             "family_entries": [deletion and deletion.entry_index for deletion in deletions],
         }
         residual = None
+        cells.update({name: state.cells[name] for name in misfits})
         if cells or tombstones:
             residual = list(_residual(self._definition, cells, tombstones)) or None
         return {"orders": orders.stored, **stored, "residual": residual}

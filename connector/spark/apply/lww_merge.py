@@ -344,7 +344,7 @@ def _residual_of(layout: Layout) -> str:
     rewritten = " OR ".join(
         f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')}"
         f" AND _register{n}.order > x.order, false)"
-        for n, column, _ in layout.late
+        for n, column, _ in layout.tolerant
         if layout.registered
     )
     fields = ", ".join(

@@ -23,8 +23,9 @@ sections of eight bytes, so that bytes sort as sections do.
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The registers of a table: those of its columns in their order, of the presence mark, and of
-    the families. `since` has for each column the last ingest batch before it was defined (0: from
-    the start). A value of a change up to that batch may not fit: it stays in `_unmapped` (TBL-8).
+    the families. `since` has for each column the last ingest batch of which a value may not fit: it
+    stays in `_unmapped`. That is the last batch before the column was defined (TBL-8), or with
+    `on_unreadable = "null"`, every batch (EVO-11). 0: each value must fit.
     """
 
     definition: TableDefinition
@@ -71,8 +72,8 @@ class Layout:
         return range(len(self.registered))
 
     @property
-    def late(self) -> list[tuple[int, Column, int]]:
-        """The columns that were added later: register, column, and the last batch before."""
+    def tolerant(self) -> list[tuple[int, Column, int]]:
+        """The columns with values that may not fit: number, column, and the last such batch."""
         return [(n, self.columns[n], batch) for n, batch in enumerate(self.since) if batch]
 
     @property

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from connector import warehouse as paths
 from connector.config.settings import VersionRetention
 from connector.errors.tables import concurrent_write, files_changed, table_missing, table_rebuilt
+from connector.records.model import MAX_LONG
 from connector.spark.failures import explained
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
@@ -52,6 +53,7 @@ from connector.tables.definition import (
     TableDefinition,
     check_columns,
     check_compatible,
+    shows_null,
     with_fixed,
 )
 from connector.tables.stored_definition import (
@@ -59,10 +61,13 @@ from connector.tables.stored_definition import (
     ColumnIds,
     assign_ids,
     from_properties,
+    made_strict,
     to_properties,
 )
 from connector.tables.values import DataType
 
+_DECLARED: Final = ("max_staleness_s", "block_rows", "columns", "on_unreadable")
+"""The parts of a definition that may change without a rebuild, and that are stored for readers."""
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
 TOMBSTONES: Final = "tombstones"
@@ -420,22 +425,17 @@ class Table:
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
         self._definition = with_fixed(existing, self._definition)
-        readers_know = (existing.max_staleness_s, existing.block_rows, existing.columns)
+        ids = made_strict(ids, existing, self._definition, before.to_batch)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
         if not is_kept:
             # Before the table's properties: if this fails, the table's still differ at the next
             # start.
             self.tombstones.declare(self._kept)
-        if (
-            readers_know
-            != (
-                self._definition.max_staleness_s,
-                self._definition.block_rows,
-                self._definition.columns,
-            )
-            or not is_kept
-        ):
+        is_declared = all(
+            getattr(existing, name) == getattr(self._definition, name) for name in _DECLARED
+        )
+        if not is_declared or not is_kept:
             self._declare(
                 {**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before
             )
@@ -472,7 +472,10 @@ def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None =
     return Layout(
         definition,
         buckets or definition.buckets,
-        tuple(ids.since.get(column.name, 0) for column in definition.columns),
+        tuple(
+            MAX_LONG if shows_null(definition, column) else ids.since.get(column.name, 0)
+            for column in definition.columns
+        ),
     )
 
 
