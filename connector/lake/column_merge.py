@@ -76,11 +76,11 @@ class Unfit(Exception):  # noqa: N818, no fault
 class Registers:
     """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
 
-    def __init__(self, definition: TableDefinition, since: Sequence[int] = ()) -> None:
-        """`since` has for each column the last ingest batch of which a value may not fit."""
+    def __init__(self, definition: TableDefinition, since: Sequence[int]) -> None:
+        """`since` is `stored_definition.tolerated` for the table."""
         # The last one is the presence mark.
         self._columns, self._families = definition.registered, families_of(definition)
-        self._since = since or [0] * len(definition.columns)
+        self._since = since
         self._keeps_unmapped = definition.keep_unmapped
         self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
         # The last line and the last column are those of unknown names.
@@ -129,7 +129,7 @@ class Registers:
             typed, misfits = _typed(column, values.take(pa.array(indexes)))
             if len(misfits):
                 batches = _numbers(changes["ingest_batch"])[change[indexes[misfits]]]
-                if number >= len(self._since) or (batches > self._since[number]).any():
+                if (batches > self._since[number]).any():
                     raise Unfit(column.name)
                 is_even[indexes[misfits]] = False
             of_column.append(typed)

@@ -92,7 +92,7 @@ class SmallApply:
 
     - `definition`, `buckets` and `before` are those of the table. It keeps the latest version of a
       cell, and has no blocked rows.
-    - `since` has for each column the last ingest batch of which a value may not fit.
+    - `since` is `stored_definition.tolerated` for the table.
     - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
       is deferred. Deletes below `horizon` may be forgotten.
     - `changelog` is the folder of the changelog, and `changes` its files with all changes after

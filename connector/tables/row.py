@@ -16,9 +16,10 @@ from connector.records.ordering import OrderBy, OrderPosition
 from connector.records.rejection import Reason, Rejection
 from connector.records.views import Json, view_of_bytes
 from connector.tables.column_names import UNMAPPED, unmapped_name
-from connector.tables.definition import Column, TableDefinition, shows_null
+from connector.tables.definition import Column, TableDefinition
 from connector.tables.merge import EMPTY, Cell, CellName, RowState, join, lift
 from connector.tables.presence import PRESENCE_QUALIFIER
+from connector.tables.stored_definition import tolerated
 from connector.tables.values import VERBATIM, Unreadable, read_value, view_of_value, write_value
 
 
@@ -26,13 +27,9 @@ class RowReader:
     """Reads many rows of one table, for one apply: it remembers the values that it read."""
 
     def __init__(self, definition: TableDefinition, since: Sequence[int] = ()) -> None:
-        """`since` has for each column the last ingest batch of which a value may not fit. Without
-        it, only columns with `on_unreadable = "null"` have such values (EVO-11).
-        """
+        """`since` is `tolerated` for the table. Without it, no column was added later."""
         self._definition = definition
-        self._since = since or [
-            MAX_LONG if shows_null(definition, column) else 0 for column in definition.columns
-        ]
+        self._since = since or tolerated(definition)
         self._columns: dict[tuple[str, bytes], tuple[Column, dict[bytes, object]]] = {
             column.cell: (column, {}) for column in definition.columns
         }

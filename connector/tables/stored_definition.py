@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import definition_unreadable
+from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
 from connector.tables.definition import (
     Column,
@@ -61,6 +62,17 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     since_existing = {name: since[name] for name in names if since.get(name)}
     return ColumnIds(
         {name: given[name] for name in names}, existing.next_id + len(new), since_existing
+    )
+
+
+def tolerated(definition: TableDefinition, ids: ColumnIds = NO_IDS) -> tuple[int, ...]:
+    """Return for each column the last ingest batch of which it may be unable to hold a value, which
+    then stays in `_unmapped`: every batch with `on_unreadable = "null"` (EVO-11), else those before
+    the column was defined (TBL-8). 0: each value must fit.
+    """
+    return tuple(
+        MAX_LONG if shows_null(definition, column) else ids.since.get(column.name, 0)
+        for column in definition.columns
     )
 
 

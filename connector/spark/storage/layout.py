@@ -23,9 +23,8 @@ sections of eight bytes, so that bytes sort as sections do.
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The registers of a table: those of its columns in their order, of the presence mark, and of
-    the families. `since` has for each column the last ingest batch of which a value may not fit: it
-    stays in `_unmapped`. That is the last batch before the column was defined (TBL-8), or with
-    `on_unreadable = "null"`, every batch (EVO-11). 0: each value must fit.
+    the families. `since` is `stored_definition.tolerated` for the table. Without it, each value
+    must fit.
     """
 
     definition: TableDefinition

@@ -16,7 +16,6 @@ from pyspark.sql import DataFrame, SparkSession
 from connector import warehouse as paths
 from connector.config.settings import VersionRetention
 from connector.errors.tables import concurrent_write, files_changed, table_missing, table_rebuilt
-from connector.records.model import MAX_LONG
 from connector.spark.failures import explained
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
@@ -53,7 +52,6 @@ from connector.tables.definition import (
     TableDefinition,
     check_columns,
     check_compatible,
-    shows_null,
     with_fixed,
 )
 from connector.tables.stored_definition import (
@@ -63,6 +61,7 @@ from connector.tables.stored_definition import (
     from_properties,
     made_strict,
     to_properties,
+    tolerated,
 )
 from connector.tables.values import DataType
 
@@ -469,14 +468,7 @@ class Table:
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
     """The layout of a table with these columns. `buckets` None: that of a new table."""
-    return Layout(
-        definition,
-        buckets or definition.buckets,
-        tuple(
-            MAX_LONG if shows_null(definition, column) else ids.since.get(column.name, 0)
-            for column in definition.columns
-        ),
-    )
+    return Layout(definition, buckets or definition.buckets, tolerated(definition, ids))
 
 
 def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
