@@ -30,11 +30,11 @@ def fresh(stream: Stream, wanted: TableDefinition) -> dict[object, dict[str, obj
     return rows_by_key(read_table(stream.spark, str(stream.folder), wanted.name).rows, wanted)
 
 
-def row(name: str, at: int, *deleted: str, **values: str) -> DataChange:
+def row(row_key: str, at: int, *deleted: str, **values: str) -> DataChange:
     """A change with the presence mark: the whole row as its source has it."""
     cells = [put(value, qualifier=column.encode()) for column, value in values.items()]
     first = [DeleteFamily(family) for family in deleted]
-    return change(*first, presence_mark("f"), *cells, at=at, row_key=name.encode())
+    return change(*first, presence_mark("f"), *cells, at=at, row_key=row_key.encode())
 
 
 @pytest.mark.parametrize("keeps", [True, False])
