@@ -77,7 +77,7 @@ def test_newest_wins_in_a_table_from_a_base(
     """
     rng, stream = Random(seed), Stream(spark, tmp_path)
     of_base, of_new = PAIRS[pair]
-    base, new = nasty("base", **of_base), nasty("new", **of_new)
+    base, new = replace(nasty("base"), **of_base), replace(nasty("new"), **of_new)
     deliveries = [
         one for n in tries(60, quick=25) for one in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))
     ]
