@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any, Final, NamedTuple
 
 from connector.config.settings import (
@@ -43,7 +44,9 @@ from connector.errors.settings import setting_invalid
 from connector.tables.column_names import NAME_PATTERN, name_fault
 from connector.tables.definition import (
     Column,
+    OnUnreadable,
     TableDefinition,
+    beginning_faults,
     column_faults,
     columns_faults,
     setting_faults,
@@ -209,14 +212,14 @@ def _table(
         [part or None for part, _ in key.columns],
         [column.name for column in columns],
         [column[:3] for column in columns if column.name and column.family],
-        settings["keep_unmapped"],
     )
+    section.faults += beginning_faults(name, settings["presence_family"], settings["start_from"])
     if len(section.faults) > faults_before:
         return None
     parts = tuple(KeyPart(*part) for part in key.columns)
     made = {
         "key": Key(parts, key.form, key.delimiter),
-        "columns": tuple(Column(*column) for column in columns),
+        "columns": tuple(Column(**column._asdict()) for column in columns),
     }
     return TableDefinition(**{**by_hand, **made, **settings})
 
@@ -290,6 +293,9 @@ class _Column(NamedTuple):
     qualifier: bytes
     type: Any
     encoding: Any
+    default: str | None
+    required: bool
+    on_unreadable: OnUnreadable | None
 
 
 def _column(section: Section) -> _Column:
@@ -305,11 +311,31 @@ def _column(section: Section) -> _Column:
     encoding = section.choice("encoding", Encoding, Encoding.TEXT, offered=encodings)
     if not section.has("type"):
         section.missing("type", one_of(types), 'write type = "STRING"')
+    default, by_hand = _default(section), dict.fromkeys((*_Column._fields, "encoding"))
+    by_hand.pop("required")
+    required = section.values(Column, by_hand)["required"]
+    on_unreadable = None
+    if section.has("on_unreadable"):
+        on_unreadable = section.choice("on_unreadable", OnUnreadable, OnUnreadable.LETTER)
     section.finish()
     known_encoding = spelt if section.has("encoding") else encoding
-    column = _Column(name or None, family or None, qualifier, type_, known_encoding)
-    section.faults += [fault.at(section.path) for fault in column_faults(*column)]
+    column = _Column(
+        *(name or None, family or None, qualifier, type_, known_encoding, default, required),
+        on_unreadable,
+    )
+    section.faults += [fault.at(section.path) for fault in column_faults(*column[:-2])]
     return column
+
+
+def _default(section: Section) -> str | None:
+    """The default of a column: text in the form of its type, or a value of TOML with that text."""
+    value = section.raw("default")
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float):
+        return None if value is None else written(value)
+    section.fault("default", value, "text, a number, true, false or a date", 'write it in "quotes"')
+    return None
 
 
 def _qualifier(section: Section, name: str) -> bytes:

@@ -42,6 +42,15 @@ def column_encoding_invalid(column: str, type_: str) -> ConfigError:
     )
 
 
+def column_default_invalid(column: str, expected: str, default: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_TYPE_INVALID",
+        f"The default of column {column} is {default!r}",
+        f"It must be {expected}",
+        "Write the value in this form, or remove the default",
+    )
+
+
 def columns_too_many(table: str, count: int, limit: int) -> ConfigError:
     return ConfigError(
         "COLUMNS_INVALID",
@@ -51,12 +60,12 @@ def columns_too_many(table: str, count: int, limit: int) -> ConfigError:
     )
 
 
-def columns_missing(table: str) -> ConfigError:
+def cell_of_mark(table: str, column: str) -> ConfigError:
     return ConfigError(
         "COLUMNS_INVALID",
-        f"tables.{table} has no columns and keep_unmapped = false",
-        "Such a table never has a row",
-        "Declare columns, or remove keep_unmapped",
+        f"tables.{table}.columns: {column} shows the presence mark of the rows",
+        "The cells with the qualifier \\x00row say that a row exists. They are in no column",
+        "Remove the column",
     )
 
 

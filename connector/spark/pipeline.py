@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import ConnectorConfig
+from connector.spark.apply.base import copy_base, is_to_start
 from connector.spark.apply_loop import Applies, AtVersion, JobLog, Listener
 from connector.spark.cluster import OnLine, repeating
 from connector.spark.failures import applying
@@ -60,12 +61,14 @@ class Pipeline:
         for name, definition in config.tables.items():
             with applying(name):
                 retention = config.streams[definition.stream].retention
-                self._tables[name] = Table(
-                    spark,
-                    paths.table_folder(config.warehouse, name),
-                    definition,
-                    retention=retention,
-                )
+                folder = paths.table_folder(config.warehouse, name)
+                open_table = partial(Table, spark, folder, definition, retention=retention)
+                self._tables[name] = open_table()
+                changelog = self._streams[definition.stream].changelog
+                if is_to_start(self._tables[name], definition, changelog):
+                    on_step = partial(self._step, f"table {name}")
+                    copy_base(spark, folder, definition, on_step=on_step)
+                    self._tables[name] = open_table()
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
         self._applies = Applies(

@@ -7,18 +7,26 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import definition_unreadable
+from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.definition import (
+    Column,
+    OnUnreadable,
+    TableDefinition,
+    Versions,
+    shows_null,
+)
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
 COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
+_OF_COLUMN: Final = tuple(field.name for field in fields(Column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +65,34 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     )
 
 
+def tolerated(definition: TableDefinition, ids: ColumnIds = NO_IDS) -> tuple[int, ...]:
+    """Return for each column the last ingest batch of which it may be unable to hold a value, which
+    then stays in `_unmapped`: every batch with `on_unreadable = "null"` (EVO-11), else those before
+    the column was defined (TBL-8). 0: each value must fit.
+    """
+    return tuple(
+        MAX_LONG if shows_null(definition, column) else ids.since.get(column.name, 0)
+        for column in definition.columns
+    )
+
+
+def made_strict(
+    ids: ColumnIds, existing: TableDefinition, declared: TableDefinition, batch: int
+) -> ColumnIds:
+    """Return the ids of a table that changes its `on_unreadable` after the ingest batch `batch`.
+
+    A column that showed NULL for values that it cannot hold, and does so no more, may have such
+    values of earlier changes, like a column that was added later (EVO-11).
+    """
+    showed_null = {column.name for column in existing.columns if shows_null(existing, column)}
+    strict = [
+        column.name
+        for column in declared.columns
+        if column.name in showed_null and not shows_null(declared, column)
+    ]
+    return replace(ids, since={**ids.since, **dict.fromkeys(strict, batch)} if batch else ids.since)
+
+
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
     """Return the definition as properties: JSON in ASCII, equal for equal definitions."""
     assert set(ids.by_name) == {column.name for column in definition.columns}, (
@@ -73,8 +109,11 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
             "parts": [[part.name, part.type] for part in key.parts],
         },
         "columns": [
-            [c.name, c.family, base64.b64encode(c.qualifier).decode(), c.type, c.encoding]
-            for c in definition.columns
+            {
+                **{name: getattr(column, name) for name in _OF_COLUMN},
+                "qualifier": base64.b64encode(column.qualifier).decode(),
+            }
+            for column in definition.columns
         ],
         "order": definition.order,
         "versions": definition.versions,
@@ -82,6 +121,8 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
         "keep_unmapped": definition.keep_unmapped,
         "deletion_vectors": definition.deletion_vectors,
         "block_rows": definition.block_rows,
+        "presence_family": definition.marks,
+        "on_unreadable": definition.on_unreadable,
     }
     return {
         DEFINITION_PROPERTY: json.dumps(stored),
@@ -98,13 +139,21 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])
         parts = tuple(KeyPart(name, DataType(type_)) for name, type_ in stored["key"]["parts"])
         stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
-        stored["columns"] = tuple(
-            Column(name, family, base64.b64decode(qualifier), DataType(type_), Encoding(encoding))
-            for name, family, qualifier, type_, encoding in stored["columns"]
-        )
+        stored["columns"] = tuple(map(_column, stored["columns"]))
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
+        stored["on_unreadable"] = OnUnreadable(stored["on_unreadable"])
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise definition_unreadable(str(error)) from error
+
+
+def _column(stored: Mapping[str, Any]) -> Column:
+    typed = {
+        "qualifier": base64.b64decode(stored["qualifier"]),
+        "type": DataType(stored["type"]),
+        "encoding": Encoding(stored["encoding"]),
+        "on_unreadable": stored["on_unreadable"] and OnUnreadable(stored["on_unreadable"]),
+    }
+    return Column(**{**stored, **typed})

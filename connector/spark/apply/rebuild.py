@@ -41,8 +41,13 @@ from connector.state.damage import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
-from connector.tables.definition import TableDefinition, check_compatible
-from connector.tables.stored_definition import ColumnIds, assign_ids, from_properties
+from connector.tables.definition import TableDefinition, check_compatible, with_fixed
+from connector.tables.stored_definition import (
+    ColumnIds,
+    assign_ids,
+    from_properties,
+    made_strict,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,8 @@ class Rebuilt:
     """The result: the table state before and after, how many changes were merged, and how many
     became dead letters.
 
-    `misfits` counts cells that are older than their column and that the column cannot hold. They
-    stay in `_unmapped` (TBL-8).
+    `misfits` counts cells that their column cannot hold, and that stay in `_unmapped`: they are
+    older than the column (TBL-8), or the column is NULL for them (EVO-11).
     """
 
     before: TableState
@@ -82,7 +87,7 @@ def rebuild(
     `WriterConflictError` if another process applies meanwhile, and `DeliveryError`. The table is
     then unchanged.
     """
-    successor = _open_successor(spark, path, definition, cut.batch)
+    successor = open_successor(spark, path, definition, cut.batch)
     before = successor.before
     check_changelog(successor, before, changelog.newest())
 
@@ -111,17 +116,23 @@ def rebuild(
             successor.commit(None, (), applied.table_state)
 
     def result() -> Rebuilt:
-        after, misfits = successor.table_state(), _misfits(successor)
+        after, misfits = successor.table_state(), misfits_of(successor)
         return Rebuilt(before, after, applied.changes, applied.letters, misfits)
 
     # The table is replaced: lost executors must not repeat the whole rebuild.
     return repeating(result, f"table {definition.name}")
 
 
-def _open_successor(
-    spark: SparkSession, path: str, definition: TableDefinition, batch: int
+def open_successor(
+    spark: SparkSession,
+    path: str,
+    definition: TableDefinition,
+    batch: int,
+    base: Layout | None = None,
 ) -> Successor:
-    """The table that will replace the one at `path`. New columns begin after `batch`."""
+    """The table that will replace the one at `path`. New columns begin after `batch`. With a
+    `base`, from which the rows come, those are new that the base does not have.
+    """
     log = DeltaLog(spark, paths.data(path))
     old = log.newest_of_lowmark()
     if old is None or old.stored is None or old.stored.get("table") != definition.name:
@@ -129,7 +140,14 @@ def _open_successor(
     properties = log.properties()
     existing, ids = from_properties(properties)
     check_compatible(existing, definition)
-    return Successor(spark, path, definition, assign_ids(ids, definition, batch), old, properties)
+    definition = with_fixed(existing, definition)
+    ids = made_strict(ids, existing, definition, batch)
+    ids = assign_ids(ids, definition, batch)
+    if base is not None:
+        since = {column.cell: base.since[n] for n, column in enumerate(base.columns)}
+        added_after = {c.name: min(batch, since.get(c.cell, batch)) for c in definition.columns}
+        ids = replace(ids, since={name: after for name, after in added_after.items() if after})
+    return Successor(spark, path, definition, ids, old, properties)
 
 
 class Successor(Table):
@@ -260,8 +278,8 @@ class Successor(Table):
         return newest
 
 
-def _misfits(table: Table) -> int:
-    names = [unmapped_name(*column.cell) for _, column, _ in table.layout.late]
+def misfits_of(table: Table) -> int:
+    names = [unmapped_name(*column.cell) for _, column, _ in table.layout.tolerant]
     if not names:
         return 0
     cells = F.filter(F.map_keys(UNMAPPED), lambda name: name.isin(*names))
