@@ -56,7 +56,7 @@ SOURCES_OF_BATCHES: Final = 100
 """The number of newest batches that are searched for source tables. A changelog may be large."""
 _SOURCES: Final = """
     SELECT DISTINCT "table" FROM t
-    WHERE kind IN ('change', 'staged') AND ingest_batch > {after} AND ingest_batch <= {to} {but}
+    WHERE kind IN ('change', 'staged', 'truncate') AND ingest_batch > {after} AND ingest_batch <= {to} {but}
 """
 _WAITING: Final = """
     ingest_batch > {after} AND ingest_batch <= {to}

@@ -41,6 +41,7 @@ from connector.records.model import (
     RowImage,
     Rule,
     Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 from connector.records.rejection import Reason, Rejection
@@ -65,6 +66,7 @@ RECORDS_OF_EACH_BRANCH: dict[str, Record] = {
     "heartbeat": Heartbeat("p", AT),
     "child_partitions": ChildPartitions("p", AT, 1, (ChildPartition("c", ("p",), b"a", b"b"),)),
     "release": Release("p", AT, (OffsetRange("job/a", 0, 8),)),
+    "truncate": Truncate("p", "t", AT, 1, Transaction("tx"), "A/1"),
 }
 TIMES = {
     "data_change.commit_timestamp",
@@ -72,6 +74,7 @@ TIMES = {
     "heartbeat.timestamp",
     "child_partitions.start_timestamp",
     "release.commit_timestamp",
+    "truncate.commit_timestamp",
 }
 CELL_TIMES = {
     f"data_change.{name}"
