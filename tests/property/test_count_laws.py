@@ -408,7 +408,10 @@ CASES: Final[Mapping[str, tuple[list[Row], Row]]] = {
         [truncate(kafka_partition=k, table="u", commit_timestamp=5) for k in (0, 1, 1)],
         {
             "truncations": {Truncate("p", "u", 5): None},
-            **{"control": 3, "unknown_tables": 1, "late": 1, "claims": {}},
+            "control": 3,
+            "unknown_tables": 1,
+            "late": 1,
+            "claims": {},
         },
     ),
     "staged rows make no claim": (

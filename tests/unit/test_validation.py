@@ -19,11 +19,11 @@ from connector.records.model import (
     OffsetRange,
     Record,
     Release,
-    Transaction,
-    Truncate,
     RowImage,
     Rule,
     SetCell,
+    Transaction,
+    Truncate,
     WriteStreamOffset,
     kafka_key,
 )
@@ -274,14 +274,18 @@ def test_a_release_is_too_late_as_a_change_is() -> None:
 
 
 def test_a_copy_of_an_accepted_truncation_is_no_dead_letter() -> None:
-    """EVO-13: it counts from the first copy that is accepted. A newer one is a record of its own."""
+    """EVO-13: it counts from the first copy that is accepted. A newer one is another record."""
     accepted = {"t": (NOW, 0, 1)}
     copy = Truncate("p", "t", NOW, transaction=Transaction("x", 1))
     for repeated in (copy, truncation(NOW), truncation(NOW - 1)):
         for late in ({"horizon": NOW + 1}, {"record_timestamp": NOW - SKEW - 5}):
             verdicts = [verdict(repeated, **late, truncated=by) for by in ({}, accepted)]
             assert [isinstance(result, Rejection) for result in verdicts] == [True, False]
-    for newer in (Truncate("p", "t", NOW, 1), Truncate("p", "u", NOW), change(commit_timestamp=NOW)):
+    for newer in (
+        Truncate("p", "t", NOW, 1),
+        Truncate("p", "u", NOW),
+        change(commit_timestamp=NOW),
+    ):
         assert reason(newer, horizon=NOW + 1, truncated=accepted) is Reason.TOO_LATE
     assert reason(copy, tables=frozenset({"u"}), truncated=accepted) is Reason.UNKNOWN_TABLE
 

@@ -338,7 +338,6 @@ def _is_repeated(truncated: Mapping[str, Rank]) -> str:
     return f"(truncate IS NOT NULL AND ({accepted}))" if accepted else "false"
 
 
-
 _SETS_CELLS: Final = "array_contains(data_change.entries.kind, 'SET_CELL')"
 # As `records.model.ModType.contradicts`.
 _ROW_IMAGE_CONTRADICTS: Final = (

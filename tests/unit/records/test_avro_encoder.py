@@ -101,8 +101,7 @@ def test_a_truncation_byte_by_byte() -> None:
     truncate = Truncate("p", "t", 7, 3, Transaction("x", 1), "A/B")
     transaction = b"\x02" + b"\x02x\x02\x00\x02\x02\x00\x00"
     assert encode_body(truncate, 4) == (
-        b"\x02p" + b"\x08" + b"\x00\x00\x00\x00" + b"\x02" + b"\x02t\x0e\x06" + transaction
-        + b"\x02\x06A/B"
+        b"\x02p\x08\x00\x00\x00\x00\x02\x02t\x0e\x06" + transaction + b"\x02\x06A/B"
     )
     plain = b"\x02t\x0e\x00\x00\x00"
     assert encode_body(Truncate("p", "t", 7), 4) == b"\x02p\x08\x00\x00\x00\x00\x02" + plain
