@@ -239,7 +239,7 @@ def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: s
 
 
 def named(names: Iterable[str], values: Iterable[str]) -> str:
-    """A struct of values, as SQL. Spark compares structs field by field if their names are equal."""
+    """A struct of values, as SQL. Spark compares structs whose fields have the same names."""
     fields = (f"'{name}', {value}" for name, value in zip(names, values, strict=True))
     return f"named_struct({', '.join(fields)})"
 

@@ -81,14 +81,14 @@ def merged_buckets(
         tombstones = table.tombstones.rows(before, layout).where(is_touched)
     old = table.rows(version).where(is_touched)
     if truncated is not None:
-        old = old.where(f"NOT {is_older(newest_order(layout), truncated)}")
+        old = old.where(f"NOT {is_older(newest_order(), truncated)}")
     registers = _with_stored(
         _registers_of(changes, layout, partitions), tombstones, old, layout, partitions
     )
     return _rows(registers, changes, before, layout, horizon, truncated)
 
 
-def newest_order(layout: Layout, pick: str = "greatest") -> str:
+def newest_order(pick: str = "greatest") -> str:
     """The newest order of the changes that wrote a stored row, as SQL. With `least`, the oldest."""
     aggregate = {"greatest": "array_max", "least": "array_min"}[pick]
     parts = (f"{STATE}.orders", f"{STATE}.residual.order.change")
@@ -125,8 +125,8 @@ def merged_rows(
     rows = rows.selectExpr(*([BUCKET, *layout.keys] if overwrites else ["*"]), *ROW_LOCATION)
     keys = changes.rows.select(BUCKET, *layout.keys)
     if truncated is not None:
-        is_gone = is_older(newest_order(layout), truncated)
-        is_mixed = is_older(newest_order(layout, "least"), truncated)
+        is_gone = is_older(newest_order(), truncated)
+        is_mixed = is_older(newest_order("least"), truncated)
         gone, rows = rows.where(is_gone), rows.where(f"NOT {is_gone}")
         others = rows.where(is_mixed)
         mixed = broadcast_join(others, keys, layout, "left_anti", statistics.changes)

@@ -120,7 +120,7 @@ class OlderRows:
 def older_rows(table: Table, version: int, files: Files | None, rank: Rank) -> OlderRows:
     """Count the rows that a truncation touches. It reads the column with their states."""
     rows = files.rows() if files else table.rows(version)
-    is_touched = is_older(newest_order(table.layout, "least"), rank)
+    is_touched = is_older(newest_order("least"), rank)
     row = rows.agg(F.expr(f"count_if({is_touched})"), F.count("*")).first()
     assert row is not None
     touched, total = row

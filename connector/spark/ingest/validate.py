@@ -68,8 +68,8 @@ _TAIL: Final = secrets.token_bytes(8)
 class RecordRules:
     """The rules by which a record is validated, apart from the schemas. `tables` are the allowed
     source tables; None: any. `known_tables` and `known_families` match the patterns of the model
-    and are not checked again. `horizon` is the one that the batch before committed (MRG-11), and `truncated` has
-    the newest truncations that were accepted by then, by source table (EVO-13).
+    and are not checked again. `horizon` is the one that the batch before committed (MRG-11), and
+    `truncated` has the newest truncations that were accepted by then, by source table (EVO-13).
     """
 
     limits: Limits
@@ -324,6 +324,8 @@ _COMMITTED: Final = (
 )
 _NUMBER: Final = "coalesce(data_change.change_sequence_number, truncate.change_sequence_number)"
 
+_SEQUENCE: Final = "coalesce(data_change.transaction, truncate.transaction).record_sequence"
+
 
 def _is_repeated(truncated: Mapping[str, Rank]) -> str:
     """Whether a record is a truncation that is not newer than an accepted one of its table."""
@@ -481,8 +483,7 @@ def _faults_of_fields(rules: RecordRules) -> list[_Fault]:
         (_ENTRY_FAULT, f"{_MAY_HAVE_FAULT} AND {_ENTRY_FAULT} IS NOT NULL"),
         (
             _invalid(Rule.TRANSACTION),
-            "data_change.transaction.record_sequence < 0"
-            " OR truncate.transaction.record_sequence < 0",
+            f"{_SEQUENCE} < 0",
         ),
         (_invalid(Rule.WRITE_STREAM), _WRONG_ROW),
         (
