@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import fastavro
@@ -43,7 +43,7 @@ from connector.records.model import (
 from connector.records.ordering import Rank
 from connector.records.rejection import Reason
 from connector.spark.sql import constant, named, skew_us
-from connector.validation import BEGINNING, NO_TABLE, Limits, RowImages, UnknownFields
+from connector.validation import BEGINNING, Limits, RowImages, UnknownFields
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
 
@@ -78,7 +78,7 @@ class RecordRules:
     known_tables: frozenset[str] = frozenset()
     known_families: frozenset[str] = frozenset()
     horizon: int | None = None
-    truncated: Mapping[str, Rank] = NO_TABLE
+    truncated: Mapping[str, Rank] = field(default_factory=dict)
 
 
 def validated(
