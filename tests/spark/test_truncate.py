@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from random import Random
@@ -10,9 +13,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
-from connector.records.model import DataChange, Heartbeat, Transaction, Truncate
+from connector.kafka import ChangeProducer, TransactionConsumer, WholeTransaction
+from connector.records.codec import framed
+from connector.records.model import CONTROL_KEY, Heartbeat, Transaction, Truncate
 from connector.records.ordering import OrderBy
 from connector.records.rejection import Reason
+from connector.services.read import read
 from connector.services.rows.explain import explain
 from connector.spark.apply import apply as apply_module
 from connector.spark.changes import read_changes
@@ -20,8 +26,10 @@ from connector.spark.reader import read_table
 from connector.spark.storage.logged_batch import BatchRange
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.explain import Outcome
+from tests.broker import NewTopic
 from tests.changes import change, put
 from tests.examples import tries
+from tests.spark.live import Live
 from tests.spark.streams import (
     STREAM,
     CrashError,
@@ -150,7 +158,7 @@ def test_the_copies_are_one_and_a_heartbeat_waits_for_all(
     assert set(shown(table)) == {"c"}, "at equality, the change wins"
     assert shown(table) == stream.truth()
 
-    topic.raw(*[(b"\x00connector.control", value) for _, value in topic.records[0][-2:-1]], at=1)
+    topic.raw(*[(CONTROL_KEY, value) for _, value in topic.records[0][-2:-1]], at=1)
     stream.ingest()
     stream.apply(table)
     assert shown(table) == stream.truth()
@@ -230,14 +238,8 @@ def send_something(stream: Stream, rng: Random) -> None:
     change_ = account(row, at, **{rng.choice(("name", "amount", "more")): str(at)})
     if rng.random() < 0.2:
         change_ = account(row, at, name=str(at), amount="1")
-    record = DataChange(
-        **{
-            **{name: getattr(change_, name) for name in change_.__slots__},
-            "change_sequence_number": number,
-            "tie_breaker": rng.randint(0, 1),
-        }
-    )
-    stream.topic.send(record)
+    tie_breaker = rng.randint(0, 1)
+    stream.topic.send(replace(change_, change_sequence_number=number, tie_breaker=tie_breaker))
 
 
 def test_bad_truncations_are_dead_letters_and_their_copies_are_not(
@@ -246,16 +248,14 @@ def test_bad_truncations_are_dead_letters_and_their_copies_are_not(
     """EVO-13, REC-15, MRG-11, TBL-7, `poison_is_contained`: beyond the skew, too late, of an
     unknown table. A copy of an accepted truncation is no letter, however late it is.
     """
-    config = STREAM.__class__(
-        **{**{n: getattr(STREAM, n) for n in STREAM.__slots__}, "delete_retention_s": 10}
-    )
+    config = replace(STREAM, delete_retention_s=10)
     stream = Stream(spark, tmp_path, config=config, reject_unknown_tables=True)
     table, topic, day = stream.table(), stream.topic, 86_400 * S
     arrival = 1_714_478_400_000_000
     topic.send_everywhere(ANNOUNCED)
     topic.send(account("a", day, name="a"))
     topic.send_everywhere(truncate(arrival + day), truncate(day, "other"))
-    topic.raw((b"\x00connector.control", encoded(truncate(2 * day))), at=0)
+    topic.raw((CONTROL_KEY, encoded(truncate(2 * day))), at=0)
     topic.send_everywhere(Heartbeat("p", 3 * day))
     progress = stream.ingest()
     reasons = [letter.reason for letter in stream.letters]
@@ -264,7 +264,7 @@ def test_bad_truncations_are_dead_letters_and_their_copies_are_not(
     )
     assert progress.truncations.ranks() == {"t": (2 * day, 0, 0)}
     stream.letters.clear()
-    topic.raw((b"\x00connector.control", encoded(truncate(2 * day))), at=1)
+    topic.raw((CONTROL_KEY, encoded(truncate(2 * day))), at=1)
     topic.send_everywhere(truncate(2 * day, tie_breaker=1))
     stream.ingest()
     assert [letter.reason for letter in stream.letters] == [Reason.TOO_LATE] * 2
@@ -276,9 +276,67 @@ def test_bad_truncations_are_dead_letters_and_their_copies_are_not(
     assert table.table_state().truncated == (2 * day, 0, 0)
 
 
-def encoded(record: Truncate) -> bytes:
-    from connector.records.codec import framed
+def test_a_truncation_without_a_number_is_a_dead_letter_of_a_table_by_number(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """EVO-13, MRG-2: of the table, as a change without a number is. The row stays."""
+    wanted = definition(order=OrderBy.SEQUENCE_NUMBER)
+    stream = Stream(spark, tmp_path)
+    table = stream.table(wanted)
+    stream.topic.send(replace(account("a", 5, name="a"), change_sequence_number="7"))
+    stream.topic.send_everywhere(truncate(9))
+    stream.ingest()
+    applied = stream.apply(table)
+    assert applied is not None
+    assert (applied.changes, applied.letters) == (1, 2)
+    letters = [(letter.reason, letter.table, letter.key) for letter in stream.letters]
+    assert letters == [(Reason.MISSING_SEQUENCE_NUMBER, "accounts", CONTROL_KEY)] * 2
+    assert set(shown(table)) == {"a"}
+    assert table.table_state().letters == 2
+    stream.topic.send_everywhere(truncate(9, change_sequence_number="8"))
+    stream.ingest()
+    stream.apply(table)
+    assert shown(table) == {}
+    assert len(stream.letters) == 2
 
+
+def test_worked_example_5_with_a_broker(
+    spark: SparkSession, kafka: KafkaConfig, new_topic: NewTopic, tmp_path: Path
+) -> None:
+    """EVO-13, worked example 5 of page 09: a producer, the pipeline, and a reader of whole
+    transactions. A transaction truncates a table and fills it.
+    """
+    now = time.time_ns() // 1_000
+    truncation = Truncate("p", "t", now, transaction=Transaction("tx", 0, False, 2))
+    filled = replace(
+        account("new", now, name="new"), transaction=Transaction("tx", 1, True, 2), table="t"
+    )
+    with ExitStack() as stack:
+        live = Live(spark, kafka, new_topic(kafka_partitions=2).topic, tmp_path / "w", stack)
+        with ChangeProducer(kafka, live.topic, transactional_id=f"{live.topic}-1") as producer:
+            for row in "abc":
+                producer.send(account(row, now - 5 * S, name=row))
+            producer.send(Heartbeat("p", now - 4 * S))
+            live.pipeline().run_once()
+            assert set(live.table()) == {"a", "b", "c"}
+            with producer.transaction():
+                producer.send(filled)
+                producer.send(truncation)
+            producer.send(Heartbeat("p", now))
+            producer.send(replace(account("a", now - S, name="late"), stream_partition="late"))
+            producer.send(Heartbeat("late", now))
+            live.pipeline().run_once()
+        assert {key: row["name"] for key, row in live.table().items()} == {"new": "new"}
+        assert live.letters() == []
+        with read(live.config, "accounts", spark=spark, max_staleness_s=0) as rows:
+            assert [row[0] for row in rows.rows] == ["new"]
+        with TransactionConsumer(kafka, live.topic, bounded=True) as consumer:
+            whole = [item for item in consumer if isinstance(item, WholeTransaction)]
+    assert [item.changes for item in whole][-1] == (truncation, filled)
+    assert whole[-1].missing == 0
+
+
+def encoded(record: Truncate) -> bytes:
     return framed(record, 2)
 
 

@@ -103,13 +103,16 @@ def apply(
     if is_there and blocked is not None and blocked.blocking == before.blocked_rows:
         return None
     truncation = truncation_of(changelog, table.layout, before, cut.batch, _below(cut))
-    is_plain = blocked is None and not before.blocked_rows and not truncation.is_new
+    is_plain = blocked is None and not before.blocked_rows
+    is_plain = is_plain and not truncation.is_new and truncation.unnumbered is None
     if is_plain and merge_few is not None:
         applied = _apply_few(
             *(table, changelog, version, before, cut, newest, truncation), merge_few, on_step
         )
         if applied is not None:
             return applied
+    if truncation.unnumbered is not None:
+        publish(table_letters(truncation.unnumbered, table.layout.definition))
     with caching() as cache:
         selection = _selection(
             *(table, changelog, source, before, cut, truncation), blocked, publish, cache
@@ -121,7 +124,8 @@ def apply(
         after = _write(table, selection.flat, truncation, version, before, after, cache, on_step)
     on_step("table committed")
     statistics = selection.statistics
-    return Applied(after, statistics.changes - statistics.unreadable, statistics.unreadable)
+    letters = statistics.unreadable + truncation.letters
+    return Applied(after, statistics.changes - statistics.unreadable, letters)
 
 
 def _apply_few(
@@ -387,6 +391,7 @@ def _after(
     statistics, blocked_from = selection.statistics, selection.blocked_from
     truncation, apply_watermark = selection.truncation, cut.low_watermark
     complete_to_batch = truncation.complete_to(selection.complete_to_batch)
+    letters = statistics.unreadable + truncation.letters
     if blocked_from is not None:
         complete_to_batch = min(complete_to_batch, blocked_from.batch - 1)
         apply_watermark = (
@@ -400,9 +405,8 @@ def _after(
         to_batch=cut.batch,
         target_watermark=_brought_to(cut),
         merged=before.merged + statistics.changes - statistics.unreadable + truncation.is_new,
-        letters=before.letters + statistics.unreadable,
-        dead_letters_since=before.dead_letters_since
-        or (cut.chosen_at if statistics.unreadable else None),
+        letters=before.letters + letters,
+        dead_letters_since=before.dead_letters_since or (cut.chosen_at if letters else None),
         highest_applied=max(before.highest_applied, statistics.highest, truncation.at),
         truncated=truncation.rank,
         has_residual=before.has_residual or statistics.has_residual,

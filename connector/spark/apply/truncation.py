@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from connector.records.ordering import SECTIONS, OrderBy, Rank
 from connector.spark.apply.flatten import rank_of_row
 from connector.spark.apply.merge import merged_buckets, newest_order, rows_of_changes
-from connector.spark.apply.statistics import FlatChanges
+from connector.spark.apply.statistics import FlatChanges, unapplied
 from connector.spark.sql import literal_rows
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.files import Files
@@ -45,12 +45,16 @@ class Truncation:
     - `at` is the greatest commit timestamp (µs) of the truncations that the cut adds. 0: it adds
       none.
     - `deferred_from` is the oldest batch with a truncation that the cut defers.
+    - `unnumbered` are the copies without the number by which the table is ordered, and `letters` is
+      how many there are. None: there are none.
     """
 
     rank: Rank | None
     is_new: bool = False
     at: int = 0
     deferred_from: int | None = None
+    unnumbered: DataFrame | None = None
+    letters: int = 0
 
     def complete_to(self, batch: int) -> int:
         """The last batch up to this one of which no truncation is deferred."""
@@ -69,20 +73,26 @@ def truncation_of(
         return Truncation(before.truncated)
     at = "unix_micros(commit_timestamp)"
     is_in = "true" if below is None else f"{at} < {below}L"
-    is_ranked = f"{is_in} AND change_sequence_number IS NOT NULL"
-    if layout.definition.order is OrderBy.COMMIT:
-        is_ranked = is_in
+    is_ranked, is_unnumbered = is_in, "false"
+    if layout.definition.order is OrderBy.SEQUENCE_NUMBER:
+        is_ranked = f"{is_in} AND change_sequence_number IS NOT NULL"
+        is_unnumbered = f"{is_in} AND change_sequence_number IS NULL AND {unapplied(before)}"
     texts = {
         "rank": f"max(CASE WHEN {is_ranked} THEN {rank_of_row(layout)} END)",
         "at": f"max(CASE WHEN {is_ranked} THEN {at} END)",
         "deferred_from": f"min(CASE WHEN NOT ({is_in}) THEN ingest_batch END)",
+        "letters": f"count_if({is_unnumbered})",
     }
     rows = changelog.truncations(source, after=after, to=to)
     row = rows.agg(*(F.expr(text).alias(name) for name, text in texts.items())).first()
     assert row is not None
     rank = greatest(before.truncated, None if row["rank"] is None else _rank(row["rank"]))
-    is_new = rank != before.truncated
-    return Truncation(rank, is_new, row["at"] or 0 if is_new else 0, row["deferred_from"])
+    is_new, letters = rank != before.truncated, row["letters"]
+    return Truncation(
+        *(rank, is_new, row["at"] or 0 if is_new else 0, row["deferred_from"]),
+        rows.where(is_unnumbered) if letters else None,
+        letters,
+    )
 
 
 def _rank(stored: tuple[int, ...] | tuple[bytearray]) -> Rank:
