@@ -261,9 +261,8 @@ class Progress:
             roots=rules.roots,
             ends=ended,
         )
-        transactions = self.transactions.counted(
-            counts.declared, self.low_watermark, waits=wait_s is not None
-        )
+        waits, low = wait_s is not None, self.low_watermark
+        transactions = self.transactions.counted(counts.declared, low, waits=waits)
         releases = self.releases if releases is None else releases
         complete_to = _complete_to(frontier, releases, transactions, read_at, wait_s)
         return replace(

@@ -223,24 +223,25 @@ def explain(
             lost_to = max((tombstones[tombstone] for tombstone in covering), default=None)
             outcome = Outcome.REMOVED if lost_to is None else outcome
         entries_by_column.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
-    names = {column.cell: column.name for column in definition.columns}
-    columns = tuple(
-        ColumnHistory(
-            names.get(column),
-            *column,
-            winning[column][1] if column in winning else None,
-            tuple(entries),
-        )
-        for column, entries in sorted(entries_by_column.items())
-    )
     deletions = (
         Deletion(order, tombstone, hides[tombstone]) for tombstone, order in tombstones.items()
     )
     return Explanation(
-        columns,
+        tuple(_column_histories(definition, entries_by_column, winning)),
         tuple(sorted(deletions, key=lambda deletion: deletion.order)),
         tuple(_truncations(ranks, truncated)),
     )
+
+
+def _column_histories(
+    definition: TableDefinition,
+    entries_by_column: Mapping[Column, list[SetEntry]],
+    winning: Mapping[Column, tuple[CellName, Cell]],
+) -> Iterable[ColumnHistory]:
+    names = {column.cell: column.name for column in definition.columns}
+    for column, entries in sorted(entries_by_column.items()):
+        winner = winning[column][1] if column in winning else None
+        yield ColumnHistory(names.get(column), *column, winner, tuple(entries))
 
 
 def _is_truncated(write: _Write, rank: Rank | None) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -21,6 +22,8 @@ from connector.records.rejection import Reason
 from connector.services.read import read
 from connector.services.rows.explain import explain
 from connector.spark.apply import apply as apply_module
+from connector.spark.apply import truncation
+from connector.spark.apply.truncation import OlderRows
 from connector.spark.changes import read_changes
 from connector.spark.reader import read_table
 from connector.spark.storage.logged_batch import BatchRange
@@ -118,8 +121,8 @@ def test_a_late_change_brings_no_row_of_a_truncated_table_back(
     found = explained(stream, b"a")
     (column,) = found.explanation.columns  # type: ignore[attr-defined]
     assert [entry.outcome for entry in column.entries] == [Outcome.TRUNCATED] * 2
-    (truncation,) = found.explanation.truncations  # type: ignore[attr-defined]
-    assert (truncation.truncate, truncation.hides) == (truncate(T), 2)
+    (one,) = found.explanation.truncations  # type: ignore[attr-defined]
+    assert (one.truncate, one.hides) == (truncate(T), 2)
     assert (found.row, found.applied_row, found.is_confirmed) == (None, None, True)  # type: ignore[attr-defined]
     assert read_changes(spark, str(tmp_path), "s").count() == 5, "the changes stay in the changelog"
 
@@ -186,14 +189,7 @@ def test_any_arrival_gives_the_rows_of_the_definition(
     partial, with a crash at some step of each apply. Fresh reads and a rebuild show the same.
     """
     rng = Random(seed)
-    ways = list[bool]()
-    monkeypatch.setattr(
-        apply_module,
-        "older_rows",
-        lambda *of, _asked=apply_module.older_rows: (
-            _asked(*of) if rng.random() < 0.3 else _other_way(_asked(*of), ways, rng, wanted)
-        ),
-    )
+    ways = any_way(rng, wanted, monkeypatch)
     stream = Stream(spark, tmp_path)
     table = stream.table(wanted)
     for _ in range(len(tries(6, quick=4))):
@@ -207,18 +203,43 @@ def test_any_arrival_gives_the_rows_of_the_definition(
             table = stream.table(wanted)
         stream.apply(table)
         assert shown(table) == stream.truth(wanted)
+    newer = (account(row, 60, name="x", amount="2") for row in "abcdef")
+    stream.topic.send(*(replace(change_, change_sequence_number="60") for change_ in newer))
+    stream.topic.send(replace(account("a", 45, more="1"), change_sequence_number="45"))
+    stream.ingest()
+    stream.apply(table)
+    stream.topic.send_everywhere(truncate(50, change_sequence_number="50"))
+    stream.ingest()
+    assert fresh(stream, wanted) == stream.truth(wanted)
+    stream.apply(table)
+    assert shown(table) == stream.truth(wanted)
+    assert any(count for count, _ in ways), "a truncation that keeps newer rows"
     made = rebuilt(stream, wanted)
     assert shown(stream.table(wanted)) == stream.truth(wanted)
     assert made.table_state.truncated == table_rank(stream, wanted)
 
 
-def _other_way(
-    older: object, ways: list[bool], rng: Random, wanted: TableDefinition
-) -> apply_module.OlderRows:
-    """The same rows, replaced in the other way where it is possible."""
-    assert isinstance(older, apply_module.OlderRows)
-    ways.append(wanted.deletion_vectors and rng.random() < 0.7)
-    return apply_module.OlderRows(older.count, ways[-1])
+def any_way(
+    rng: Random, wanted: TableDefinition, monkeypatch: pytest.MonkeyPatch
+) -> list[tuple[int, bool]]:
+    """Replace rows in any way that is possible. The list gets how many rows a truncation touched,
+    and whether the apply replaced only these.
+    """
+    ways = list[tuple[int, bool]]()
+
+    def older_rows(*arguments: Any) -> OlderRows:
+        count = truncation.older_rows(*arguments).count
+        ways.append((count, wanted.deletion_vectors and rng.random() < 0.5))
+        return OlderRows(*ways[-1])
+
+    def deletes_all(*arguments: Any) -> bool:
+        return truncation_deletes_all(*arguments) and rng.random() < 0.3
+
+    truncation_deletes_all = truncation.deletes_all
+    monkeypatch.setattr(apply_module, "older_rows", older_rows)
+    for module in (apply_module, truncation):
+        monkeypatch.setattr(module, "deletes_all", deletes_all)
+    return ways
 
 
 def table_rank(stream: Stream, wanted: TableDefinition) -> tuple[int, ...] | None:
@@ -232,8 +253,8 @@ def send_something(stream: Stream, rng: Random) -> None:
     at, row = rng.randint(1, 40), rng.choice("abcdefgh")
     number = f"{rng.randint(0, 20):X}"
     if rng.random() < 0.15:
-        truncation = truncate(at, tie_breaker=rng.randint(0, 1), change_sequence_number=number)
-        stream.topic.send_everywhere(truncation)
+        one = truncate(at, tie_breaker=rng.randint(0, 1), change_sequence_number=number)
+        stream.topic.send_everywhere(one)
         return
     change_ = account(row, at, **{rng.choice(("name", "amount", "more")): str(at)})
     if rng.random() < 0.2:
@@ -307,7 +328,7 @@ def test_worked_example_5_with_a_broker(
     transactions. A transaction truncates a table and fills it.
     """
     now = time.time_ns() // 1_000
-    truncation = Truncate("p", "t", now, transaction=Transaction("tx", 0, False, 2))
+    emptied = Truncate("p", "t", now, transaction=Transaction("tx", 0, False, 2))
     filled = replace(
         account("new", now, name="new"), transaction=Transaction("tx", 1, True, 2), table="t"
     )
@@ -321,7 +342,7 @@ def test_worked_example_5_with_a_broker(
             assert set(live.table()) == {"a", "b", "c"}
             with producer.transaction():
                 producer.send(filled)
-                producer.send(truncation)
+                producer.send(emptied)
             producer.send(Heartbeat("p", now))
             producer.send(replace(account("a", now - S, name="late"), stream_partition="late"))
             producer.send(Heartbeat("late", now))
@@ -332,7 +353,7 @@ def test_worked_example_5_with_a_broker(
             assert [row[0] for row in rows.rows] == ["new"]
         with TransactionConsumer(kafka, live.topic, bounded=True) as consumer:
             whole = [item for item in consumer if isinstance(item, WholeTransaction)]
-    assert [item.changes for item in whole][-1] == (truncation, filled)
+    assert [item.changes for item in whole][-1] == (emptied, filled)
     assert whole[-1].missing == 0
 
 

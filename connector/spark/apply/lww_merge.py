@@ -145,8 +145,8 @@ def rows_of(
     of this row).
 
     `has_residual` false promises that `rest` is always null. Elements of `rest` below `horizon`
-    that show nothing are removed, because `rest` would grow without limit (MRG-10). What is older
-    than a truncation with the rank `truncated` is removed (EVO-13).
+    that show nothing are removed, because `rest` would grow without limit (MRG-10). Everything that
+    is older than a truncation with the rank `truncated` is removed (EVO-13).
     """
     deletions = [f"_deleted{n}" for n in layout.deletions]
     named = state.frame.selectExpr(

@@ -40,13 +40,12 @@ IS_TOMBSTONE: Final = (
 class Truncation:
     """The greatest truncation of a table at a cut.
 
-    - `rank` is None if the table was never truncated.
+    - `rank`: None means that the table was never truncated.
     - `is_new`: the table does not have it yet.
-    - `at` is the greatest commit timestamp (µs) of the truncations that the cut adds. 0: it adds
-      none.
+    - `at` is the greatest commit timestamp (µs) of the truncations that the cut adds, or 0.
     - `deferred_from` is the oldest batch with a truncation that the cut defers.
-    - `unnumbered` are the copies without the number by which the table is ordered, and `letters` is
-      how many there are. None: there are none.
+    - `unnumbered` are the copies without the number by which the table is ordered, if there are
+      any, and `letters` is their count.
     """
 
     rank: Rank | None

@@ -364,9 +364,9 @@ def test_a_copy_that_was_sent_again_is_not_a_release_of_its_own() -> None:
     assert read(again, change(9), release(5), release(5), Heartbeat("p", 5)) == []
 
 
-def test_a_truncation_is_a_part_of_its_transaction_and_comes_once() -> None:
+def test_a_truncation_comes_once_as_a_change_of_its_transaction() -> None:
     """EVO-13, SUB-3: the copies count as one record. Without a transaction, it is one of its own.
-    A copy that was sent again is none.
+    A copy that was sent again adds nothing.
     """
     reader = announced(2)
     of = Transaction("a", 0, number_of_records_in_transaction=2)
