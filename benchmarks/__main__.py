@@ -18,7 +18,7 @@ from benchmarks.report import Figure, figures, number
 
 NAMES = (
     *("commands", "encoder", "producer", "reader"),
-    *("ingest", "poison", "apply", "sparse", "rounds", "backlog", "read", "changes"),
+    *("ingest", "poison", "apply", "sparse", "truncate", "rounds", "backlog", "read", "changes"),
     *("freshness", "peers", "idle", "disk", "requests", "scale", "write-streams", "cluster"),
     *("letters", "demo"),
 )

@@ -19,6 +19,7 @@ from connector.records.model import (
     RowImage,
     SetCell,
     Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 from connector.records.ordering import sequence_number
@@ -53,6 +54,7 @@ __all__ = [
     "StreamConfig",
     "TableDefinition",
     "Transaction",
+    "Truncate",
     "WriteStreamOffset",
     "sequence_number",
 ]

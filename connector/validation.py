@@ -22,12 +22,17 @@ rules, the first one of this list is reported:
      9  INVALID                       rules UNKNOWN_FIELDS and ROW_IMAGE, if the stream rejects
                                       such records (EVO-10, ING-7)
     10  UNKNOWN_TABLE                 the stream rejects changes of tables that are not declared
-    11  TOO_LATE                      the change or release is older than the horizon. Newer deletes
-                                      may be forgotten (MRG-11, WRS-20)
+    11  TOO_LATE                      the change, release or truncation is older than the horizon.
+                                      Newer deletes may be forgotten (MRG-11, WRS-20)
+
+The copies of a truncation are one record, which counts from the first copy that is accepted. So 7
+and 11 do not apply to a truncation that is not newer than an accepted one of its table: it is a
+copy, or it changes nothing (EVO-13).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Final
@@ -40,11 +45,14 @@ from connector.records.model import (
     DataChange,
     Heartbeat,
     ModType,
+    Mutation,
     Record,
     Release,
     Rule,
+    Truncate,
     kafka_key,
 )
+from connector.records.ordering import Rank, commit_rank
 from connector.records.rejection import Headers, Position, Reason, Rejection
 from connector.records.views import unit_hint
 from connector.tables.retention import is_too_late
@@ -54,6 +62,9 @@ EARLIEST_ARRIVAL: Final = 1_293_840_000_000_000
 
 MAX_AHEAD_US: Final = 300_000_000
 """How far the clock of a client may be ahead of the clock of the reader: 5 minutes."""
+
+NO_TABLE: Final[Mapping[str, Rank]] = {}
+_COMMITTED: Final = (DataChange, Release, Truncate)
 
 BEGINNING: Final = 1
 """The time of a control record that means the beginning, and has no unit."""
@@ -139,6 +150,7 @@ def validate_record(
     kafka_partitions: int,
     tables: frozenset[str] | None,
     horizon: int | None = None,
+    truncated: Mapping[str, Rank] = NO_TABLE,
 ) -> ChangeRecord | Rejection:
     """Decode a record, or return the first reason why it cannot be applied. Never raises.
 
@@ -149,6 +161,8 @@ def validate_record(
         kafka_partitions: The current number of Kafka partitions of the topic.
         tables: The declared source tables. None: changes of undeclared tables are kept.
         horizon: The horizon (µs) that the batch before committed. None: there is no horizon yet.
+        truncated: By source table, the commit rank of the newest truncation that was accepted
+            before this batch.
 
     Returns:
         The change or control record, or a `Rejection`. The order of the checks is the list above.
@@ -162,14 +176,17 @@ def validate_record(
     decoded = decode(record.value, schemas, kafka_partitions=kafka_partitions)
     if isinstance(decoded, Rejection):
         return decoded
+    is_repeated = isinstance(decoded.record, Truncate) and commit_rank(
+        decoded.record
+    ) <= truncated.get(decoded.record.table, ())
     return (
         _judge_key(record, decoded.record)
-        or _judge_clock(record, decoded.record, limits)
+        or (None if is_repeated else _judge_clock(record, decoded.record, limits))
         or _judge_least(decoded.record, limits.min_commit_timestamp)
         or _judge_schema(record, schemas, limits)
         or _judge_row_image(decoded.record, limits)
         or _judge_table(decoded.record, tables)
-        or _judge_age(decoded.record, horizon)
+        or (None if is_repeated else _judge_age(decoded.record, horizon))
         or decoded
     )
 
@@ -196,7 +213,7 @@ def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Reject
         return None
     reason = (
         Reason.COMMIT_TIMESTAMP_IN_FUTURE
-        if isinstance(decoded, (DataChange, Release))
+        if isinstance(decoded, _COMMITTED)
         else Reason.WATERMARK_IN_FUTURE
     )
     field, claimed = _time_of(decoded)
@@ -210,7 +227,7 @@ def _judge_clock(record: KafkaRecord, decoded: Record, limits: Limits) -> Reject
 
 def _time_of(record: Record) -> tuple[str, int]:
     """The field of a record that has its time, and the time."""
-    if isinstance(record, (DataChange, Release)):
+    if isinstance(record, _COMMITTED):
         return "commit_timestamp", record.commit_timestamp
     if isinstance(record, Heartbeat):
         return "timestamp", record.timestamp
@@ -234,7 +251,7 @@ def check_age(record: Record, min_commit_timestamp: int) -> None:
     least, is_time = min_commit_timestamp, True
     if isinstance(record, DataChange):
         is_time = not record.is_staged
-    elif not isinstance(record, Release):
+    elif not isinstance(record, Release | Truncate):
         least, is_time = min_commit_timestamp - 1, time != BEGINNING
     if time < least and is_time:
         limit = f"at least {min_commit_timestamp} (min_commit_timestamp){unit_hint(time)}"
@@ -282,7 +299,7 @@ def _judge_row_image(decoded: Record, limits: Limits) -> Rejection | None:
 
 
 def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | None:
-    if tables is None or not isinstance(decoded, DataChange) or decoded.table in tables:
+    if tables is None or not isinstance(decoded, Mutation) or decoded.table in tables:
         return None
     return Rejection(
         Reason.UNKNOWN_TABLE, f"no table of the stream has the source table {decoded.table}"
@@ -290,7 +307,7 @@ def _judge_table(decoded: Record, tables: frozenset[str] | None) -> Rejection | 
 
 
 def _judge_age(decoded: Record, horizon: int | None) -> Rejection | None:
-    if not isinstance(decoded, (DataChange, Release)) or not is_too_late(decoded, horizon):
+    if not isinstance(decoded, _COMMITTED) or not is_too_late(decoded, horizon):
         return None
     return Rejection(
         Reason.TOO_LATE,

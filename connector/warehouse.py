@@ -21,7 +21,7 @@ The slots of a changelog are:
 - -4: ranges of staged rows that were released.
 - -3: frontiers that are too large for metadata.
 - -2: rejected records.
-- -1: control records.
+- -1: control records, with the truncations of all source tables.
 - 16: staged rows of write streams, and those that expired.
 - 0 to 15: changes, by the CRC-32 of the name of their source table.
 """

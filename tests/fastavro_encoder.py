@@ -20,6 +20,7 @@ from connector.records.model import (
     Record,
     Release,
     SetCell,
+    Truncate,
 )
 
 _PARSED: Final = fastavro.parse_schema(json.loads(SCHEMA))
@@ -45,12 +46,22 @@ def to_datum(record: Record, kafka_partitions: int) -> dict[str, Any]:
         "heartbeat": None,
         "child_partitions": None,
         "release": None,
+        "truncate": None,
     }
     if isinstance(record, DataChange):
         datum["data_change"] = _change_datum(record)
     elif isinstance(record, Release):
         ranges = [_fields(range_) for range_ in record.ranges]
         datum["release"] = {"commit_timestamp": record.commit_timestamp, "ranges": ranges}
+    elif isinstance(record, Truncate):
+        transaction = record.transaction
+        datum["truncate"] = {
+            "table": record.table,
+            "commit_timestamp": record.commit_timestamp,
+            "tie_breaker": record.tie_breaker,
+            "transaction": None if transaction is None else _fields(transaction),
+            "change_sequence_number": record.change_sequence_number,
+        }
     elif isinstance(record, Heartbeat):
         datum["heartbeat"] = {"timestamp": record.timestamp, "resume_token": record.resume_token}
     else:

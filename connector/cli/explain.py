@@ -87,6 +87,9 @@ def _print(history: RowHistory) -> None:
     }
     for name, fact in facts.items():
         out(f"{name:<11}  {fact}")
+    for truncation in history.explanation.truncations:
+        at = view_of_time(truncation.truncate.commit_timestamp)
+        out(f"truncated    {at}: hides {counted(truncation.hides, 'entry', 'entries')}")
     for shown in (_columns(history), _changes(history), _letters(history.dead_letters)):
         if shown.row_count:
             out("")
@@ -154,7 +157,7 @@ def _shown_entries(
             if order in entries:
                 text += f": {_shown_outcome(entries[order])}"
             elif not isinstance(entry, SetCell):
-                text += f": hides {hides[order]}" if order in hides else ": repeated later"
+                text += f": hides {hides[order]}" if order in hides else ": without effect"
         lines.append(text)
     more = len(every) - ENTRIES_SHOWN
     return [*lines, f"… {more:,} more; --json has them"] if more > 0 else lines

@@ -73,9 +73,9 @@ def command(
     """Print the records of STREAM, one JSON object per line. `connector publish` can read them,
     except rows of write streams and releases.
 
-    Records of one Kafka partition are in order. A release is printed once, although each Kafka
-    partition has a copy of it. Records that would be rejected go to standard error, with the
-    reason.
+    Records of one Kafka partition are in order. A release or truncation is printed once, although
+    each Kafka partition has a copy of it. Records that would be rejected go to standard error, with
+    the reason.
 
     With --end-commit, the command ends when the low watermark is above this time. For example,
     `--start-commit 2h --end-commit 1h` prints the changes that were committed in this hour.

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from connector.records.model import MAX_LONG, DataChange, DeleteCells, SetCell
 from connector.tables.definition import TableDefinition
-from connector.tables.merge import join, shown, visible
+from connector.tables.merge import join, shown, truncate, visible
 from connector.tables.row import is_same_row, row_of, state_of
 
 if TYPE_CHECKING:
     from connector.records.model import Entry
-    from connector.records.ordering import OrderPosition
+    from connector.records.ordering import OrderPosition, Rank
     from connector.tables.merge import RowState
 
 
@@ -33,13 +33,18 @@ class Effect(StrEnum):
 
 
 def effect(
-    definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition
+    definition: TableDefinition,
+    before: RowState,
+    change: DataChange,
+    position: OrderPosition,
+    truncated: Rank | None = None,
 ) -> Effect:
-    """Return the effect of a change at this order position on its row. `before` is canonical.
+    """Return the effect of a change at this order position on its row. `before` is canonical, and
+    `truncated` is the rank of the greatest truncation of the table (EVO-13).
 
     The table must be able to read the change (`tables.row.read_change`).
     """
-    after = join(before, state_of(definition, [(change, position)]))
+    after = join(before, truncate(state_of(definition, [(change, position)]), truncated))
     was, is_ = (row_of(definition, change.row_key, visible(state)) for state in (before, after))
     if is_same_row(was, is_):
         return Effect.IGNORED
@@ -47,13 +52,17 @@ def effect(
 
 
 def difference(
-    definition: TableDefinition, before: RowState, change: DataChange, position: OrderPosition
+    definition: TableDefinition,
+    before: RowState,
+    change: DataChange,
+    position: OrderPosition,
+    truncated: Rank | None = None,
 ) -> tuple[Entry, ...]:
     """Return the entries of a new change with the same visible result. They are empty if nothing
     changes. `before` is canonical. Values keep the bytes that they have in `change`, because other
     tables may read them as another type.
     """
-    after = shown(join(before, state_of(definition, [(change, position)])))
+    after = shown(join(before, truncate(state_of(definition, [(change, position)]), truncated)))
     was = shown(before)
     entries: list[Entry] = []
     for name in sorted(was.keys() - after.keys()):

@@ -47,7 +47,7 @@ from connector.dead_letters.ledger import (
 )
 from connector.dead_letters.repair import Content, Step, Unrepairable, content_of, note, repair
 from connector.records.codec import ChangeRecord, Schemas
-from connector.records.model import DataChange
+from connector.records.model import DataChange, Truncate
 from connector.records.rejection import Headers, Reason, Rejection
 from connector.tables.definition import TableDefinition
 from connector.tables.row import read_change
@@ -228,7 +228,7 @@ def _why_not_sent(
             why := _why_not_in(letter.table, record.record, target.tables)
         ):
             return why
-    elif is_repaired:
+    elif is_repaired and not isinstance(record.record, Truncate):
         return "it is a control record: it cannot be repaired, and a later one replaces it"
     elif (
         letter.position.topic != target.topic and target.group is None

@@ -48,8 +48,8 @@ STEP_ROWS: Final = 1_000_000
 _RUNS: Final = """
     WITH logged AS (
       SELECT kafka_partition, "offset" AS number, count(*) AS times FROM t
-      WHERE kind IN ('change', 'staged', 'expired', 'control', 'rejected') AND "offset" IS NOT NULL
-          AND kafka_partition IS NOT NULL AND {batches}
+      WHERE kind IN ('change', 'staged', 'expired', 'control', 'truncate', 'rejected')
+          AND "offset" IS NOT NULL AND kafka_partition IS NOT NULL AND {batches}
       GROUP BY kafka_partition, "offset"),
     numbered AS (
       SELECT *, number - row_number() OVER (PARTITION BY kafka_partition,

@@ -17,7 +17,7 @@ from connector.lake.checks import table_error
 from connector.lake.stores import files_at
 from connector.records.codec import CONFLUENT_BYTES, confluent_id
 from connector.records.datum import child_partitions_of, release_of
-from connector.records.model import MAX_TIMESTAMP, ModType
+from connector.records.model import MAX_TIMESTAMP, ModType, Transaction, Truncate
 from connector.state.batch_counts import BatchRows, RowCounts
 from connector.state.source_checks import SampledChange
 from connector.warehouse import (
@@ -44,6 +44,7 @@ _OF_CHANGE: Final = (
 _OF_CONTROL: Final = (
     *("stream_partition", "kafka_partition", "offset", "headers", "order_position.attempt"),
     *("heartbeat.timestamp", "child_partitions", "release"),
+    *("kind", "table", "commit_timestamp", "tie_breaker", "transaction", "change_sequence_number"),
 )
 _ROWS_AT_ONCE: Final = 10_000
 _MULTIPLIERS: Final = (-7046029254386353131, -4417276706812531889)
@@ -74,6 +75,9 @@ def count_rows(rows: BatchRows) -> RowCounts:
     except (OSError, ValueError, pa.ArrowException) as error:
         raise table_error(rows.changelog, "read", error) from error
     counts.sample = [placed for _, placed in sample]
+    for truncate in counts.truncations:  # each copy is a row
+        counts.unknown_tables += truncate.table not in rows.known_tables
+        counts.late += truncate.commit_timestamp < rows.low_watermark
     return counts
 
 
@@ -196,7 +200,7 @@ def _count_rejected(read: Read, _: BatchRows, counts: RowCounts) -> None:
 
 def _count_control(read: Read, rows: BatchRows, counts: RowCounts) -> None:
     table = read(_columns(rows, *_OF_CONTROL))
-    _count_common(table, rows, counts)
+    _count_common(table.drop_columns(["table"]), rows, counts)
     counts.control += table.num_rows
     for few in table.to_batches(max_chunksize=_ROWS_AT_ONCE):
         for row in few.to_pylist():
@@ -207,6 +211,8 @@ def _count_control_record(row: Mapping[str, Any], counts: RowCounts) -> None:
     name, kafka_partition = row["stream_partition"], row["kafka_partition"]
     if (release := row["release"]) is not None:
         counts.releases[release_of(name, release)] = None
+    if row["kind"] == "truncate":
+        counts.truncations[_truncate_of(row)] = None
     if row["order_position"]["attempt"] > 0:
         return
     headers = ((header["key"], header["value"]) for header in row["headers"] or ())
@@ -217,6 +223,15 @@ def _count_control_record(row: Mapping[str, Any], counts: RowCounts) -> None:
     if (children := row["child_partitions"]) is not None:
         record = child_partitions_of(name, children)
         counts.lineage[LineageRecord(kafka_partition, row["kafka_partitions"], record)] = None
+
+
+def _truncate_of(row: Mapping[str, Any]) -> Truncate:
+    transaction = row["transaction"]
+    return Truncate(
+        *(row["stream_partition"], row["table"], row["commit_timestamp"], row["tie_breaker"]),
+        None if transaction is None else Transaction(**transaction),
+        row["change_sequence_number"],
+    )
 
 
 _COUNT_OF_SLOT: Final = {

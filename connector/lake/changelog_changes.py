@@ -22,14 +22,17 @@ from connector.records.model import (
     Entry,
     SetCell,
     Transaction,
+    Truncate,
 )
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Reason
 from connector.state.damage import reading
 from connector.state.table_state import TableState
+from connector.state.truncations import SourceTruncations
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 from connector.warehouse import (
+    CONTROL_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
     STAGED_SLOT,
@@ -56,7 +59,8 @@ SOURCES_OF_BATCHES: Final = 100
 """The number of newest batches that are searched for source tables. A changelog may be large."""
 _SOURCES: Final = """
     SELECT DISTINCT "table" FROM t
-    WHERE kind IN ('change', 'staged') AND ingest_batch > {after} AND ingest_batch <= {to} {but}
+    WHERE kind IN ('change', 'staged', 'truncate')
+        AND ingest_batch > {after} AND ingest_batch <= {to} {but}
 """
 _WAITING: Final = """
     ingest_batch > {after} AND ingest_batch <= {to}
@@ -109,6 +113,34 @@ def _has_released(changelog: PlainTable) -> bool:
     with reading(changelog.path):
         releases = changelog.stored["progress"].get("releases", {})
         return from_stored(int, releases.get("released_to", 0)) > 0
+
+
+_TRUNCATIONS: Final = f"""
+    SELECT stream_partition, "table", arrow_cast(commit_timestamp, 'Int64'), tie_breaker,
+        "transaction", change_sequence_number, ingest_batch FROM t
+    WHERE slot = {CONTROL_SLOT} AND kind = 'truncate' AND "table" = {{source}}
+        AND ingest_batch > {{after}}
+"""  # noqa: S608, number of a slot
+
+
+def truncations_of(
+    changelog: PlainTable, source: str, *, after: int = 0
+) -> dict[Truncate, tuple[int, ...]]:
+    """The truncations of a source table, and the ingest batches with their copies, in ascending
+    order, from the batches after this one (EVO-13). Raises `TableError`.
+    """
+    if changelog.stored:
+        with reading(changelog.path):
+            stored = changelog.stored["progress"].get("truncations", {})
+            if from_stored(SourceTruncations, stored).last_batch(source) <= after:
+                return {}
+    copies = dict[Truncate, set[int]]()
+    for row in changelog.query(_TRUNCATIONS.format(source=quoted(source), after=after)):
+        (name, table, at, tie_breaker, transaction, number, batch) = row
+        transaction = transaction and Transaction(**transaction)
+        copy = Truncate(name, table, at, tie_breaker, transaction, number)
+        copies.setdefault(copy, set()).add(batch)
+    return {truncate: tuple(sorted(batches)) for truncate, batches in copies.items()}
 
 
 def waiting_changes(warehouse: str, definition: TableDefinition, table: TableState) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import date, timedelta
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Final
 
 from connector import warehouse as paths
@@ -19,17 +20,19 @@ from connector.lake.changelog_changes import (
     CHANGE_COLUMNS,
     bytes_literal,
     change_of,
+    truncations_of,
     visible_changes,
 )
 from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
+from connector.records.ordering import Rank, rank_of
 from connector.records.rejection import Rejection
 from connector.state.damage import check_owner, reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
-from connector.tables.merge import EMPTY, RowState, join
+from connector.tables.merge import EMPTY, RowState, greatest, join, truncate
 from connector.tables.row import RowReader, read_change, state_of
 from connector.tables.stored_definition import from_properties
 from connector.tables.stored_state import StateForm
@@ -80,11 +83,20 @@ class RowStates:
         return states
 
     def with_pending(self, applied: Mapping[bytes, RowState]) -> dict[bytes, RowState]:
-        """The states with the ingested changes that are not applied yet."""
+        """The states with the ingested changes and truncations that are not applied yet."""
         states = dict(applied)
         for row_key, state in self._pending(states) if states else ():
             states[row_key] = join(states[row_key], state)
-        return states
+        return {row_key: truncate(state, self.truncated) for row_key, state in states.items()}
+
+    @cached_property
+    def truncated(self) -> Rank | None:
+        """The rank of the greatest truncation that was ingested. None: there was none (EVO-13)."""
+        rank, after = self.table_state.truncated, self.table_state.complete_to_batch
+        if self.changelog is None:
+            return rank
+        pending = truncations_of(self.changelog, self.definition.source, after=after)
+        return greatest(rank, *(rank_of(each, self.definition.order) for each in pending))
 
     def _stored(
         self, keys: list[tuple[object, ...]]

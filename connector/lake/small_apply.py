@@ -41,7 +41,7 @@ from connector.lake.small_files import (
     write,
 )
 from connector.lake.stores import files_at
-from connector.records.ordering import OrderBy
+from connector.records.ordering import OrderBy, Rank, sections_of
 from connector.state import apply_level as limits
 from connector.state.apply_level import Merged, SmallApply
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
@@ -68,6 +68,8 @@ _OF_CHANGE: Final = (
     *("change_sequence_number", "entries", "order_position", "stream_partition", "change_type"),
     "source_cluster_id",
 )
+_OF_RANK: Final = ("commit_timestamp", "tie_breaker", "transaction", "change_sequence_number")
+_NO_SEQUENCE: Final = {"record_sequence": 0}
 
 
 def merge_few(task: SmallApply) -> Merged | None:
@@ -200,6 +202,8 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
             pc.equal(table["kind"], "change"), pc.equal(table["table"], definition.source)
         )
         table = table.filter(is_ours)
+        if before.truncated is not None:
+            table = _not_truncated(table, definition, before.truncated)
         new = list[int]()
         of_row = (plain(table[name]).to_pylist() for name in ("ingest_batch", "commit_timestamp"))
         for number, (batch, committed) in enumerate(zip(*of_row, strict=True)):
@@ -215,6 +219,22 @@ def _new_changes(task: SmallApply, changelog: Iterable[Add]) -> tuple[pa.Table, 
     if any(table.schema != tables[0].schema for table in tables):
         raise LeftToSpark
     return pa.concat_tables(tables), min(deferred, default=None)
+
+
+def _not_truncated(table: pa.Table, definition: TableDefinition, rank: Rank) -> pa.Table:
+    """The changes that no truncation with this rank deletes (EVO-13)."""
+    if definition.order is OrderBy.COMMIT:
+        oldest = pc.min(plain(table["commit_timestamp"])).as_py()
+        if oldest is None or oldest > rank[0]:
+            return table
+    columns = [plain(table[name]).to_pylist() for name in _OF_RANK]
+    kept = [
+        number is None or sections_of(number) >= rank
+        if definition.order is OrderBy.SEQUENCE_NUMBER
+        else (committed, tie_breaker, (transaction or _NO_SEQUENCE)["record_sequence"]) >= rank
+        for committed, tie_breaker, transaction, number in zip(*columns, strict=True)
+    ]
+    return table.filter(pa.array(kept, pa.bool_()))
 
 
 @dataclass(frozen=True, slots=True)

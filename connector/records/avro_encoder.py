@@ -36,6 +36,7 @@ from connector.records.model import (
     RowImage,
     SetCell,
     Transaction,
+    Truncate,
 )
 
 _MAX_REMEMBERED_BYTES: Final = 64
@@ -54,18 +55,23 @@ def encode_body(record: Record, kafka_partitions: int, claim: int | None = None)
         pieces = [head, b"\x02"]
         _append_data_change(pieces, record, record.commit_timestamp, claim=claim)
         if record.write_stream is None:
-            pieces.append(b"\x00\x00\x00\x00")
+            pieces.append(b"\x00\x00\x00\x00\x00")
         else:
             _append_write_stream(pieces, record.write_stream.stream, record.write_stream.offset)
-            pieces.append(b"\x00\x00\x00")
+            pieces.append(b"\x00\x00\x00\x00")
         return b"".join(pieces)
     if isinstance(record, Heartbeat):
         return b"".join(
-            (head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token), b"\x00\x00")
+            (
+                *(head, b"\x00\x02", _long(record.timestamp), _bytes(record.resume_token)),
+                b"\x00\x00\x00",
+            )
         )
+    if isinstance(record, Truncate):
+        return b"".join((head, b"\x00\x00\x00\x00\x02", _truncate(record)))
     if isinstance(record, Release):
-        return b"".join((head, b"\x00\x00\x00\x02", _release(record)))
-    return b"".join((head, b"\x00\x00\x02", _child_partitions(record), b"\x00"))
+        return b"".join((head, b"\x00\x00\x00\x02", _release(record), b"\x00"))
+    return b"".join((head, b"\x00\x00\x02", _child_partitions(record), b"\x00\x00"))
 
 
 def encode_row(
@@ -88,7 +94,7 @@ def encode_row(
         ):
             body = _row(change, offset, server_time)
     head = _head(change.stream_partition, kafka_partitions)
-    return b"".join((head, body, b"\x00\x00\x00")), row
+    return b"".join((head, body, b"\x00\x00\x00\x00")), row
 
 
 def _row(change: DataChange, offset: int, server_time: int) -> bytes:
@@ -111,6 +117,19 @@ def _release(release: Release) -> bytes:
         _text(range_.stream) + _long(range_.first) + _long(range_.upto) for range_ in release.ranges
     ]
     return _long(release.commit_timestamp) + _array(ranges)
+
+
+def _truncate(truncate: Truncate) -> bytes:
+    transaction, number = truncate.transaction, truncate.change_sequence_number
+    return b"".join(
+        (
+            _name(truncate.table),
+            _long(truncate.commit_timestamp),
+            _long(truncate.tie_breaker),
+            b"\x00" if transaction is None else _transaction(transaction),
+            b"\x00" if number is None else b"\x02" + _text(number),
+        )
+    )
 
 
 def _append_data_change(

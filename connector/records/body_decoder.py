@@ -69,11 +69,11 @@ def decode_body(data: bytes, start: int) -> tuple[Record, int] | None:
         record: Record
         if data[end] == 2:
             record, end = _data_change(stream_partition, data, end + 1)
-            rest = b"\x00\x00\x00"
+            rest = b"\x00\x00\x00\x00"
         elif data.startswith(b"\x00\x02", end):
             timestamp, end = read_long(data, end + 2)
             resume_token, end = read_bytes(data, end)
-            record, rest = Heartbeat(stream_partition, timestamp, resume_token), b"\x00\x00"
+            record, rest = Heartbeat(stream_partition, timestamp, resume_token), b"\x00\x00\x00"
         else:
             return None
         return (record, kafka_partitions) if data[end:] == rest else None

@@ -33,6 +33,7 @@ from connector.records.model import (
     Rule,
     SetCell,
     Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 
@@ -121,6 +122,19 @@ def release_of(stream_partition: str, release: Datum) -> Release:
     return Release(stream_partition, release["commit_timestamp"], ranges)
 
 
+def truncate_of(stream_partition: str, truncate: Datum) -> Truncate:
+    """Return the truncation with these fields. Raises `InvalidChangeError` if they break a rule."""
+    transaction = truncate["transaction"]
+    return Truncate(
+        stream_partition,
+        truncate["table"],
+        truncate["commit_timestamp"],
+        truncate["tie_breaker"],
+        None if transaction is None else Transaction(**transaction),
+        truncate["change_sequence_number"],
+    )
+
+
 def child_partitions_of(stream_partition: str, ended: Datum) -> ChildPartitions:
     """Return the record with these fields. Raises `InvalidChangeError` if they break a rule."""
     children = tuple(
@@ -142,4 +156,5 @@ _BUILDERS: Final[Mapping[str, Callable[[str, Datum], Record]]] = {
     "heartbeat": _heartbeat,
     "child_partitions": child_partitions_of,
     "release": release_of,
+    "truncate": truncate_of,
 }

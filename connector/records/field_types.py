@@ -75,6 +75,22 @@ def check_types(record: object) -> None:
         raise InvalidChangeError(UNENCODABLE, *wrong)
 
 
+class Checked:
+    """Checks limits in its constructor, and names the field of a value of a wrong type."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        try:
+            self._check()
+        except (TypeError, AttributeError):
+            check_types(self)
+            raise
+
+    def _check(self) -> None:
+        """Raise `InvalidChangeError` if a limit is broken."""
+
+
 def check_ranges(value: Any) -> None:
     """Check the ranges of all fields in the constructor of a definition or a setting, and store
     lists as tuples. Raises `ConfigError` if a number is not in the range of its field.

@@ -53,6 +53,7 @@ from connector.records.model import (
     Record,
     Release,
     SetCell,
+    Truncate,
 )
 from connector.records.views import (
     EPOCH,
@@ -73,6 +74,7 @@ _BRANCHES: Final[Mapping[str, type[Record]]] = {
     "heartbeat": Heartbeat,
     "child_partitions": ChildPartitions,
     "release": Release,
+    "truncate": Truncate,
 }
 _KINDS: Final[Mapping[str, type[Entry]]] = {
     "SET_CELL": SetCell,

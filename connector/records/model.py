@@ -1,12 +1,13 @@
 """The records of a change stream. A value of these types is always valid.
 
-A change stream has four kinds of record:
+A change stream has five kinds of record:
 
 - `DataChange`: all entries that one commit wrote to one row.
 - `Heartbeat`: no data. It says how far a stream partition was delivered.
 - `ChildPartitions`: a stream partition ended, and its children continue. Without parents, it is an
   announcement.
 - `Release`: rows of write streams that were staged get their commit timestamp.
+- `Truncate`: all rows of a table are deleted.
 
 Each kind is a frozen dataclass. Its constructor checks every limit of REC-14 that does not depend
 on a setting. If a limit is broken, it raises `InvalidChangeError` with the rule, the field, the
@@ -28,6 +29,7 @@ from typing import Final, Self
 from connector.errors import InvalidChangeError
 from connector.records.field_types import (
     UNENCODABLE,
+    Checked,
     check_int,
     check_long,
     check_text,
@@ -56,7 +58,7 @@ MAX_RANGES: Final = 1_000
 STAGED_WITHOUT: Final = ("estimated_low_watermark", "resume_token", "transaction")
 """The fields that are empty in a staged change (WRS-11)."""
 
-BRANCHES: Final = ("data_change", "heartbeat", "child_partitions", "release")
+BRANCHES: Final = ("data_change", "heartbeat", "child_partitions", "release", "truncate")
 
 MAX_INT: Final = 2**31 - 1
 MAX_LONG: Final = 2**63 - 1
@@ -154,24 +156,8 @@ class ModType(StrEnum):
         return self is not ModType.UPDATE and sets_cells == (self is ModType.DELETE)
 
 
-class _Checked:
-    """Checks limits in its constructor, and names the field of a value of a wrong type."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        try:
-            self._check()
-        except (TypeError, AttributeError):
-            check_types(self)
-            raise
-
-    def _check(self) -> None:
-        """Raise `InvalidChangeError` if a limit is broken."""
-
-
 @dataclass(frozen=True, slots=True)
-class SetCell(_Checked):
+class SetCell(Checked):
     """Write one cell. `cell_timestamp` is at least 0, or `SERVER_TIME`."""
 
     family: str
@@ -206,7 +192,7 @@ _set_family, _set_qualifier, _set_value, _set_cell_timestamp = (
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteCells(_Checked):
+class DeleteCells(Checked):
     """Delete the cells of one column with a cell timestamp in `[range_start, range_end)` (REC-7).
 
     A `range_end` of 0 means that the range has no end.
@@ -227,7 +213,7 @@ class DeleteCells(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteFamily(_Checked):
+class DeleteFamily(Checked):
     """Delete all cells of one family. To delete a row, send one for each family (REC-6)."""
 
     family: str
@@ -241,7 +227,7 @@ _ENTRY_TYPES: Final = frozenset({SetCell, DeleteCells, DeleteFamily})
 
 
 @dataclass(frozen=True, slots=True)
-class Transaction(_Checked):
+class Transaction(Checked):
     """The source transaction of a change.
 
     `record_sequence` is unique in the transaction. It increases, and may have gaps.
@@ -265,7 +251,7 @@ class Transaction(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnType(_Checked):
+class ColumnType(Checked):
     """A column as the source declares it. `ordinal_position` counts from 1."""
 
     name: str
@@ -280,7 +266,7 @@ class ColumnType(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class OldCell(_Checked):
+class OldCell(Checked):
     """A cell before the change, if the source knows it (REC-8)."""
 
     family: str
@@ -297,7 +283,7 @@ class OldCell(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class RowImage(_Checked):
+class RowImage(Checked):
     """Extra data of a source with row images. The merge does not use it (REC-8)."""
 
     mod_type: ModType
@@ -317,7 +303,7 @@ class RowImage(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class WriteStreamOffset(_Checked):
+class WriteStreamOffset(Checked):
     """The write stream of a row, `session/name`, and the offset of the row there (WRS-1)."""
 
     stream: str
@@ -331,7 +317,7 @@ class WriteStreamOffset(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DataChange(_Checked):
+class DataChange(Checked):
     """All entries that one commit wrote to one row. They are applied together, in order, or not at
     all (REC-6).
 
@@ -410,18 +396,11 @@ class DataChange(_Checked):
                 ]
             )
         object.__setattr__(self, "entries", entries)
-        number = self.change_sequence_number
-        if number is not None and not sequence_number_matches(number):
-            raise InvalidChangeError(
-                "INVALID_SEQUENCE_NUMBER",
-                "change_sequence_number",
-                "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /",
-                number,
-            )
+        _check_sequence_number(self.change_sequence_number)
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat(_Checked):
+class Heartbeat(Checked):
     """All changes of the stream partition up to and including `timestamp` (µs) were delivered."""
 
     stream_partition: str
@@ -457,7 +436,7 @@ class ChildPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class ChildPartitions(_Checked):
+class ChildPartitions(Checked):
     """The stream partition ended, and its children continue at `start_timestamp` (µs) (WMK-7).
 
     If the children have no parents, the record is an announcement (WMK-6).
@@ -493,7 +472,7 @@ class OffsetRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Release(_Checked):
+class Release(Checked):
     """The staged rows of these ranges get the commit timestamp (µs). They are one source
     transaction (WRS-16).
 
@@ -518,7 +497,33 @@ class Release(_Checked):
             )
 
 
-Record = DataChange | Heartbeat | ChildPartitions | Release
+@dataclass(frozen=True, slots=True)
+class Truncate(Checked):
+    """All rows of a source table are deleted, as far as older changes wrote them (EVO-13).
+
+    A change is older if its commit timestamp (µs), tie breaker and `record_sequence` are less,
+    compared in this order: a transaction may truncate a table and fill it again. In a table ordered
+    by sequence number, the number is compared. Each Kafka partition has a copy.
+    """
+
+    stream_partition: str
+    table: str
+    commit_timestamp: Time
+    tie_breaker: int = 0
+    transaction: Transaction | None = None
+    change_sequence_number: str | None = None
+
+    def _check(self) -> None:
+        _check_stream_partition(self.stream_partition)
+        check_table(self.table)
+        if not _is_timestamp(self.commit_timestamp):
+            raise _timestamp_error(Rule.COMMIT_TIMESTAMP, self.commit_timestamp)
+        check_long("tie_breaker", self.tie_breaker)
+        _check_sequence_number(self.change_sequence_number)
+
+
+Mutation = DataChange | Truncate  # has a place in the order of its table
+Record = DataChange | Heartbeat | ChildPartitions | Release | Truncate
 
 
 def time_of(record: Record) -> int:
@@ -555,6 +560,13 @@ def _check_stream_partition(stream_partition: str) -> None:
     check_text("stream_partition", stream_partition)
     if not 1 <= len(stream_partition.encode()) <= MAX_STREAM_PARTITION_BYTES:
         raise Rule.STREAM_PARTITION.broken(stream_partition)
+
+
+def _check_sequence_number(number: str | None) -> None:
+    if number is not None and not sequence_number_matches(number):
+        field = "change_sequence_number"
+        limit = "1 to 4 sections of 1 to 16 hexadecimal digits, separated by /"
+        raise InvalidChangeError("INVALID_SEQUENCE_NUMBER", field, limit, number)
 
 
 def _is_timestamp(timestamp: object) -> bool:

@@ -20,10 +20,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from connector.errors import InvalidChangeError
-from connector.records.model import DataChange
+from connector.records.model import DataChange, Mutation
 
 SECTIONS: Final = 4
 SECTION_MAX: Final = 2**64 - 1
+
+Rank = tuple[int, ...]
+"""The place of a record in the order of the source. All ranks of a table have the same length."""
 
 _is_position = re.compile(
     r"(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)/(0|[1-9][0-9]*)"
@@ -76,7 +79,7 @@ class OrderPosition(NamedTuple):
 class ChangeOrder(NamedTuple):
     """The place of one entry in the order of a table. No two entries have the same."""
 
-    rank: tuple[int, ...]
+    rank: Rank
     position: OrderPosition
     entry_index: int
 
@@ -102,17 +105,27 @@ def change_order(
     In a table ordered by sequence number, the change must have a sequence number (MRG-2).
     """
     assert 0 <= entry_index < len(change.entries), (entry_index, len(change.entries))
-    return ChangeOrder(_rank(change, order_by), position, entry_index)
+    rank = rank_of(change, order_by)
+    assert rank is not None, "a change without a sequence number is a dead letter, not an entry"
+    return ChangeOrder(rank, position, entry_index)
 
 
-def _rank(change: DataChange, order_by: OrderBy) -> tuple[int, ...]:
+def rank_of(record: Mutation, order_by: OrderBy) -> Rank | None:
+    """Return the rank of a change or truncation in a table with this order. It has no ingest
+    position, so a truncation and a change may be equal (EVO-13).
+
+    None: the table is ordered by sequence number, and the record has none (MRG-2).
+    """
     if order_by is OrderBy.COMMIT:
-        record_sequence = change.transaction.record_sequence if change.transaction else 0
-        return (change.commit_timestamp, change.tie_breaker, record_sequence)
-    assert change.change_sequence_number is not None, (
-        "a change without a sequence number is a dead letter, not an entry"
-    )
-    return sections_of(change.change_sequence_number)
+        return commit_rank(record)
+    number = record.change_sequence_number
+    return None if number is None else sections_of(number)
+
+
+def commit_rank(record: Mutation) -> Rank:
+    """Return the rank in a table ordered by commit."""
+    record_sequence = record.transaction.record_sequence if record.transaction else 0
+    return (record.commit_timestamp, record.tie_breaker, record_sequence)
 
 
 def sections_of(number: str) -> tuple[int, ...]:

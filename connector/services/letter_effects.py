@@ -89,7 +89,13 @@ class Effects:
         self._read([change])
         position = _position(letter, letter.attempt + 1)
         entries = {
-            name: difference(table, self._rows[name, change.row_key], change, position)
+            name: difference(
+                table,
+                self._rows[name, change.row_key],
+                change,
+                position,
+                self._states(name).truncated,
+            )
             for name, table in self._readable_in(change)
         }
         if not entries:
@@ -106,7 +112,13 @@ class Effects:
     def _effects(self, decision: Decision, change: DataChange) -> dict[str, Effect]:
         position = _position(decision.letter, decision.attempt)
         return {
-            name: effect(table, self._rows[name, change.row_key], change, position)
+            name: effect(
+                table,
+                self._rows[name, change.row_key],
+                change,
+                position,
+                self._states(name).truncated,
+            )
             for name, table in self._readable_in(change)
         }
 

@@ -29,6 +29,7 @@ from connector.spark.apply.frames import checkpointed
 from connector.spark.apply.merge import merged_view
 from connector.spark.apply.select import not_merged, select_changes
 from connector.spark.apply.statistics import FlatChanges, analyze, check_changelog
+from connector.spark.apply.truncation import not_truncated, truncated_view, truncation_of
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live
 from connector.spark.storage.changelog_reader import ChangelogReader
@@ -58,8 +59,8 @@ class SparkRead:
         low_watermark: If `is_consistent_cut`, the rows are the source's state at this time of the
             source, in microseconds.
         is_consistent_cut: Whether the rows are a consistent cut.
-        changes: How many changes were merged for this read alone. None: the table is shown as it
-            is.
+        changes: How many changes were merged for this read alone. A truncation is one. None: the
+            table is shown as it is.
     """
 
     rows: DataFrame
@@ -208,7 +209,9 @@ class _Read:
         blocked = None
         if newest is not None and layout.definition.block_rows:
             blocked = BlockedRows(table, changelog, before, newest, batch, horizon=progress.horizon)
-        new, blocked_from = not_merged(self._unapplied(), before), None
+        truncation = truncation_of(changelog, layout, before, batch, None)
+        unapplied = not_truncated(self._unapplied(), layout, truncation.rank)
+        new, blocked_from = not_merged(unapplied, before), None
         changes = None
         if blocked is None:
             changes = analyze(new, layout, before, checkpointed)
@@ -221,14 +224,17 @@ class _Read:
             changes = FlatChanges(checkpointed(rows), statistics)
         merged = changes.statistics.changes - changes.statistics.unreadable
         shown = self._shown()
-        if merged:
+        if truncation.is_new and truncation.rank is not None:
+            merged += 1
+            shown = truncated_view(table, changes, before, self._version, truncation.rank)
+        elif merged:
             shown = merged_view(table, changes, before, self._version, checkpointed)
         # The changes lack batches that the changelog deleted during the read. Only this check
         # detects that.
         check_changelog(table, before, changelog.newest())
         fresh_to = batch if blocked_from is None else blocked_from.batch - 1
         times = (before.as_of, progress.freshness.time_of(fresh_to))
-        highest = max(before.highest_applied, changes.statistics.highest)
+        highest = max(before.highest_applied, changes.statistics.highest, truncation.at)
         low, blocking = progress.consistent_to, blocked.blocking if blocked else before.blocked_rows
         is_cut = low is not None and highest < low and not blocking
         return SparkRead(

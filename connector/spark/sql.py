@@ -238,6 +238,12 @@ def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: s
     return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=arrow), schema)
 
 
+def named(names: Iterable[str], values: Iterable[str]) -> str:
+    """A struct of values, as SQL. Spark compares structs whose fields have the same names."""
+    fields = (f"'{name}', {value}" for name, value in zip(names, values, strict=True))
+    return f"named_struct({', '.join(fields)})"
+
+
 def constant(number: int, integer: str) -> str:
     """A number that differs from batch to batch, in generated code that stays the same, so that the
     JVM reuses it: an array with an index that is not a literal is not part of the code. `integer`

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from connector.records.model import Release
+from connector.records.model import Release, Truncate
 from connector.state.source_checks import BatchFindings, SampledChange, SchemaFields, ignored_claims
 from connector.state.stream_progress import BatchCounts, Progress
 from connector.watermarks.frontier import BatchClaims, Frontier, LineageRecord
@@ -49,7 +49,7 @@ class RowCounts:
       number of claims too far after their arrival, by stream partition.
     - `epochs` are those of the control records, by stream partition and Kafka partition: the least
       and the greatest offset of each.
-    - `lineage` and `releases` have each record once, in the order of the rows.
+    - `lineage`, `releases` and `truncations` have each record once, in the order of the rows.
     - `row_images` counts contradictions by `mod_type`, and `schemas` the records by schema id.
     """
 
@@ -67,6 +67,7 @@ class RowCounts:
     epochs: dict[str, dict[int, dict[int, EpochRun]]] = field(default_factory=dict)
     lineage: dict[LineageRecord, None] = field(default_factory=dict)
     releases: dict[Release, None] = field(default_factory=dict)
+    truncations: dict[Truncate, None] = field(default_factory=dict)
     streams: set[str] = field(default_factory=set)
     row_images: Counter[str] = field(default_factory=Counter)
     schemas: Counter[int] = field(default_factory=Counter)
@@ -96,6 +97,7 @@ def counts_of(
     """The counts of a batch after the progress `before`, in a topic with so many Kafka partitions.
     `unknown_fields` are those of the schemas of its records (ING-3).
     """
+    truncations = tuple(rows.truncations)
     runs = {
         name: {k: list(of_one.values()) for k, of_one in by_place.items()}
         for name, by_place in rows.epochs.items()
@@ -113,9 +115,10 @@ def counts_of(
         staged=rows.staged,
         streams=frozenset(rows.streams),
         releases=tuple(rows.releases),
+        truncations=truncations,
         unknown_tables=rows.unknown_tables,
         late=rows.late,
-        declared=rows.declared,
+        declared=rows.declared + sum(map(_is_declared, truncations)),
         ignored_claims=sum(sum(counts.values()) for counts in ignored.values()),
         rejected=rows.rejected,
         claims=claims,
@@ -130,6 +133,11 @@ def counts_of(
             },
         ),
     )
+
+
+def _is_declared(truncate: Truncate) -> bool:
+    transaction = truncate.transaction
+    return transaction is not None and transaction.number_of_records_in_transaction > 1
 
 
 def _older_producers(

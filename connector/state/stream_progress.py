@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.dead_letters.ledger import NO_EXTERNAL, ExternalDeadLetters
 from connector.errors.tables import table_stale, table_stale_blocked
-from connector.records.model import Release
+from connector.records.model import Release, Truncate
 from connector.records.views import Time, view_of_time
 from connector.state.incomplete_transactions import NOT_CHECKED, TransactionCheck
 from connector.state.overrides import ClosePartition
@@ -26,6 +26,7 @@ from connector.state.source_checks import (
     sum_counts,
 )
 from connector.state.table_state import TableState
+from connector.state.truncations import NEVER_TRUNCATED, SourceTruncations
 from connector.stored import from_stored, from_text, to_stored
 from connector.tables.retention import DELETE_RETENTION_S, NONE_READ, BatchHorizons, next_horizon
 from connector.text import counted, duration
@@ -101,7 +102,7 @@ class BatchCounts:
     - `ignored_claims` is the number of claims without effect (ING-4). `findings` has their reasons.
     - `declared` is the number of changes whose transaction declares more than one record (ING-2).
     - `staged` is the number of staged rows, `streams` are their write streams, and `releases` the
-      releases (WRS-17).
+      releases (WRS-17). `truncations` has each truncation once.
     - `read_at` is the latest ingest time, in microseconds.
     """
 
@@ -118,6 +119,7 @@ class BatchCounts:
     staged: int = 0
     streams: frozenset[str] = frozenset()
     releases: tuple[Release, ...] = ()
+    truncations: tuple[Truncate, ...] = ()
 
     @property
     def records(self) -> int:
@@ -163,6 +165,7 @@ class Progress:
     - `open_transactions` are those that hid records when Kafka was last asked.
     - `staged` counts the staged rows of write streams, and `releases` is what is known of their
       releases (WRS-17).
+    - `truncations` are those of the source tables (EVO-13).
     """
 
     ingest_batch: int = 0
@@ -184,6 +187,7 @@ class Progress:
     staged: int = 0
     releases: ReleaseProgress = NO_RELEASES
     open_transactions: tuple[OpenTransaction, ...] = ()
+    truncations: SourceTruncations = NEVER_TRUNCATED
     frontier: Frontier = UNKNOWN
 
     @property
@@ -257,9 +261,8 @@ class Progress:
             roots=rules.roots,
             ends=ended,
         )
-        transactions = self.transactions.counted(
-            counts.declared, self.low_watermark, waits=wait_s is not None
-        )
+        waits, low = wait_s is not None, self.low_watermark
+        transactions = self.transactions.counted(counts.declared, low, waits=waits)
         releases = self.releases if releases is None else releases
         complete_to = _complete_to(frontier, releases, transactions, read_at, wait_s)
         return replace(
@@ -282,6 +285,7 @@ class Progress:
             transactions=transactions,
             staged=self.staged + counts.staged,
             releases=releases,
+            truncations=self.truncations.after(ingest_batch, counts.truncations),
             checks=self.checks.after(counts.findings, placement or self.checks.placement, read_at),
             open_transactions=still_hiding(self.open_transactions, ends),
             frontier=frontier,
@@ -391,6 +395,8 @@ class Progress:
             del stored["transactions"]
         if not self.open_transactions:
             del stored["open_transactions"]
+        if self.truncations == NEVER_TRUNCATED:
+            del stored["truncations"]
         if self.releases == NO_RELEASES:
             del stored["releases"]
             if not self.staged:

@@ -8,6 +8,7 @@ from typing import Any
 
 from connector.dead_letters.blocked_rows import BlockingLetter
 from connector.errors.changelog import changelog_replaced
+from connector.records.ordering import Rank
 from connector.stored import from_stored, to_stored
 
 
@@ -44,6 +45,8 @@ class TableState:
     has_tombstones          whether there is a tombstone table
     attempt_ids             by apply after `vacuumed_to` that wrote tombstones: the attempt whose
                             tombstones count (TBL-12)
+    truncated               the rank of the greatest truncation that the table has: no cell has a
+                            smaller one. None: it was never truncated (EVO-13)
     rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt
                             (TBL-21)
 
@@ -71,6 +74,7 @@ class TableState:
     attempt_ids: Mapping[int, str] = field(default_factory=dict)
     vacuumed_to: int = 0
     rebuild: str = ""
+    truncated: Rank | None = None
 
     @property
     def is_consistent_cut(self) -> bool:

@@ -12,13 +12,30 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from connector.records.json_view import view_of_entry
-from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
-from connector.records.ordering import ChangeOrder, OrderPosition, change_order
-from connector.records.views import AsText, Hidden, Json, Mark, Named, Shown, Time
-from connector.tables.merge import Cell, CellName, RowState, Tombstone, join, lift, winners
+from connector.records.model import (
+    DataChange,
+    DeleteCells,
+    DeleteFamily,
+    Entry,
+    SetCell,
+    Truncate,
+)
+from connector.records.ordering import ChangeOrder, OrderPosition, Rank, change_order, rank_of
+from connector.records.views import AsText, Hidden, Json, Mark, Named, Shown, Time, view
+from connector.tables.merge import (
+    Cell,
+    CellName,
+    RowState,
+    Tombstone,
+    greatest,
+    join,
+    lift,
+    truncate,
+    winners,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from connector.tables.definition import TableDefinition
 
@@ -36,6 +53,7 @@ class Outcome(StrEnum):
     - `DELETED`: a newer deletion covers the cell.
     - `OLDER_VERSION`: the cell is kept, and the column shows a cell with a greater cell timestamp.
       Only a table with all versions has this outcome.
+    - `TRUNCATED`: the table was truncated after the entry.
     - `REMOVED`: the row has no such cell, and the deletion that removed it is forgotten.
     """
 
@@ -43,6 +61,7 @@ class Outcome(StrEnum):
     OVERWRITTEN = "overwritten"
     DELETED = "deleted"
     OLDER_VERSION = "older version"
+    TRUNCATED = "truncated"
     REMOVED = "removed"
 
 
@@ -122,13 +141,29 @@ class Deletion:
 
 
 @dataclass(frozen=True, slots=True)
+class Truncation:
+    """A truncation of the table. `hides` is the number of entries of the row that set a cell before
+    it, and after the truncation before it.
+    """
+
+    truncate: Hidden[Truncate]
+    hides: int
+
+    @property
+    def _content(self) -> Annotated[Json, Mark.SHOWN, Mark.FLAT]:
+        """The fields of the record, in the form of the JSON view."""
+        return view(self.truncate)
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """Why a row is as it is: the columns that an entry set or that have a value, by family and
-    qualifier, and the deletions, the oldest first.
+    qualifier, the deletions, and the truncations of the table that hide an entry, the oldest first.
     """
 
     columns: tuple[ColumnHistory, ...]
     deletions: tuple[Deletion, ...]
+    truncations: tuple[Truncation, ...] = ()
 
 
 class _Write(NamedTuple):
@@ -140,7 +175,11 @@ class _Write(NamedTuple):
 
 
 def explain(
-    deliveries: Iterable[Delivery], state: RowState, definition: TableDefinition
+    deliveries: Iterable[Delivery],
+    state: RowState,
+    definition: TableDefinition,
+    truncations: Iterable[Truncate] = (),
+    rank: Rank | None = None,
 ) -> Explanation:
     """Name the entry that gives each column its value, and what each other entry lost to.
 
@@ -148,6 +187,9 @@ def explain(
         deliveries: The changes of the row that are known, in any order.
         state: The state of the row. It contains these changes, and may contain others.
         definition: The definition of the table.
+        truncations: The truncations of the table that are known.
+        rank: That of the greatest truncation of the table, which may be another one. None: it was
+            never truncated.
 
     Returns:
         The explanation. The values of the winners are `merge.visible` of `state`.
@@ -158,7 +200,11 @@ def explain(
         (write for delivery in once.values() for write in _writes(delivery, definition)),
         key=lambda write: write.order,
     )
-    tombstones = _tombstones(state, writes)
+    ranks = {each: rank_of(each, definition.order) for each in truncations}
+    rank = greatest(rank, *ranks.values())
+    state = truncate(state, rank)
+    truncated = [write for write in writes if _is_truncated(write, rank)]
+    tombstones = _tombstones(state, [write for write in writes if not _is_truncated(write, rank)])
     winning = {(name.family, name.qualifier): (name, cell) for name, cell in winners(state).items()}
     entries_by_column: dict[Column, list[SetEntry]] = {column: [] for column in winning}
     hides: dict[Tombstone, int] = dict.fromkeys(tombstones, 0)
@@ -167,6 +213,10 @@ def explain(
             continue
         ((name, cell),) = alone.cells.items()
         column = (name.family, name.qualifier)
+        if rank is not None and order.rank < rank:
+            hidden = SetEntry(order, entry, Outcome.TRUNCATED, None)
+            entries_by_column.setdefault(column, []).append(hidden)
+            continue
         covering = _covering(tombstones, name, cell)
         for tombstone in covering:
             hides[tombstone] += 1
@@ -175,21 +225,45 @@ def explain(
             lost_to = max((tombstones[tombstone] for tombstone in covering), default=None)
             outcome = Outcome.REMOVED if lost_to is None else outcome
         entries_by_column.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
-    names = {column.cell: column.name for column in definition.columns}
-    names[definition.presence.cell] = ROW_MARK
-    columns = tuple(
-        ColumnHistory(
-            names.get(column),
-            *column,
-            winning[column][1] if column in winning else None,
-            tuple(entries),
-        )
-        for column, entries in sorted(entries_by_column.items())
-    )
     deletions = (
         Deletion(order, tombstone, hides[tombstone]) for tombstone, order in tombstones.items()
     )
-    return Explanation(columns, tuple(sorted(deletions, key=lambda deletion: deletion.order)))
+    return Explanation(
+        tuple(_column_histories(definition, entries_by_column, winning)),
+        tuple(sorted(deletions, key=lambda deletion: deletion.order)),
+        tuple(_truncations(ranks, truncated)),
+    )
+
+
+def _column_histories(
+    definition: TableDefinition,
+    entries_by_column: Mapping[Column, list[SetEntry]],
+    winning: Mapping[Column, tuple[CellName, Cell]],
+) -> Iterable[ColumnHistory]:
+    names = {column.cell: column.name for column in definition.columns}
+    names[definition.presence.cell] = ROW_MARK
+    for column, entries in sorted(entries_by_column.items()):
+        winner = winning[column][1] if column in winning else None
+        yield ColumnHistory(names.get(column), *column, winner, tuple(entries))
+
+
+def _is_truncated(write: _Write, rank: Rank | None) -> bool:
+    return rank is not None and write.order.rank < rank
+
+
+def _truncations(
+    ranks: Mapping[Truncate, Rank | None], truncated: Iterable[_Write]
+) -> Iterable[Truncation]:
+    """The truncations that hide an entry, the oldest first. Each one hides those after the one
+    before.
+    """
+    left = [write for write in truncated if isinstance(write.entry, SetCell)]
+    ranked = {each: rank for each, rank in ranks.items() if rank is not None}
+    for each, rank in sorted(ranked.items(), key=lambda pair: pair[1]):
+        later = [write for write in left if not _is_truncated(write, rank)]
+        if len(later) < len(left):
+            yield Truncation(each, len(left) - len(later))
+        left = later
 
 
 def _outcome(

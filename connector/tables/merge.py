@@ -11,6 +11,11 @@ and that has a smaller order. The order decides, not the cell timestamp. Entries
 in order, because their index is part of their order.
 `normal` removes what no later join can make visible again. It does not change the visible cells,
 now or after any join.
+A truncation is the delete of everything that is older than its rank, in all rows of a table
+(EVO-13). Its rank has no ingest position: at equality, a cell stays. The state of a table has only
+the greatest rank, `TableState.truncated`. `truncate` removes what it deletes. It distributes over
+`join`, so it does not matter whether changes come before or after the truncation. A rank is never
+forgotten.
 Only forgetting a tombstone could make arrival order matter. Therefore it has two rules: a tombstone
 is forgotten only below the horizon (`expire`, at the end of this file), and a change below the
 horizon is never merged (`deletes_stay_deleted`).
@@ -24,7 +29,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, SetCell
-from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
+from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, Rank, change_order
 from connector.tables.definition import Versions
 
 if TYPE_CHECKING:
@@ -126,6 +131,25 @@ def join(first: RowState, second: RowState) -> RowState:
     for tombstone, order in second.tombstones.items():
         tombstones[tombstone] = max(order, tombstones.get(tombstone, order))
     return RowState(cells, tombstones)
+
+
+def truncate(state: RowState, rank: Rank | None) -> RowState:
+    """Return the state without the cells and tombstones that a truncation with this rank deletes:
+    those with a smaller rank (EVO-13). With None, the table was never truncated.
+
+    A removed tombstone hid only cells that are removed, too.
+    """
+    if rank is None:
+        return state
+    return RowState(
+        {name: cell for name, cell in state.cells.items() if cell.order.rank >= rank},
+        {tombstone: order for tombstone, order in state.tombstones.items() if order.rank >= rank},
+    )
+
+
+def greatest(*ranks: Rank | None) -> Rank | None:
+    """Return the rank of the table after these truncations. None: it was never truncated."""
+    return max((rank for rank in ranks if rank is not None), default=None)
 
 
 def _newer(first: Cell, second: Cell) -> Cell:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from connector.records.model import DataChange, Release
+from connector.records.model import DataChange, Release, Truncate
 
 
-def is_too_late(record: DataChange | Release, horizon: int | None) -> bool:
+def is_too_late(record: DataChange | Release | Truncate, horizon: int | None) -> bool:
     """Return whether a record is older than the horizon (µs) that the batch before committed.
 
-    Such a change becomes a dead letter and is never merged (MRG-11). A release is treated like it
-    (WRS-20). A staged change has no time yet.
+    Such a change becomes a dead letter and is never merged (MRG-11). A release and a truncation are
+    treated like it (WRS-20, EVO-13). A staged change has no time yet.
     """
     return horizon is not None and 0 < record.commit_timestamp < horizon
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 
-from connector.records.model import DataChange, Record
+from connector.errors import InvalidChangeError
+from connector.records.model import Mutation, Record, Rule
 from connector.watermarks.heartbeat_schedule import ClaimWatch
 
 
@@ -82,7 +83,7 @@ class StoredTimes:
 
 @dataclass(slots=True)
 class Delivery:
-    """The delivery state of one stream partition.
+    """The delivery state of one stream partition. Truncations count as changes.
 
     Each change goes through `sent` once, and then through `acknowledged` or `lost`. These methods
     and `forget_failure` return how many records were added to `failed`: 1, 0 or -1.
@@ -109,7 +110,26 @@ class Delivery:
     _open: Multiset = field(default_factory=Multiset)
     _failed: Multiset = field(default_factory=Multiset)
 
-    def sent(self, change: DataChange) -> int:
+    def check_is_new(self, change: Mutation) -> None:
+        """Raise `InvalidChangeError` if a change is not after the last heartbeat or the last
+        reported position.
+
+        A failed change may be sent again, also after a later heartbeat: it may have been delivered.
+        """
+        latest = max(self.heartbeat_at, self.reached)
+        if change.commit_timestamp > latest or change in self.failed:
+            return
+        is_heartbeat = self.heartbeat_at == latest
+        closed_by = "the last heartbeat" if is_heartbeat else "the position reported with reached"
+        raise InvalidChangeError(
+            Rule.COMMIT_TIMESTAMP,
+            "commit_timestamp",
+            f"after {latest}, {closed_by} of stream partition {change.stream_partition}",
+            change.commit_timestamp,
+            "Send all changes up to a time before you report it, or send a heartbeat at it",
+        )
+
+    def sent(self, change: Mutation) -> int:
         """Register a change that is sent. It may have failed before."""
         self._open.add(change.commit_timestamp)
         self.under_way += 1
@@ -124,7 +144,7 @@ class Delivery:
         """Register a record that was not delivered, or whose delivery is unknown."""
         self._settle(record)
         is_new = record not in self.failed
-        if is_new and isinstance(record, DataChange):
+        if is_new and isinstance(record, Mutation):
             self._failed.add(record.commit_timestamp)
         self.failed[record] = reason
         return int(is_new)
@@ -153,7 +173,7 @@ class Delivery:
         return self._failed.least()
 
     def _settle(self, record: Record) -> None:
-        if isinstance(record, DataChange):
+        if isinstance(record, Mutation):
             self.under_way -= 1
             assert self.under_way >= 0, "more changes were settled than sent"
             self._open.remove(record.commit_timestamp)
@@ -162,6 +182,6 @@ class Delivery:
         """Stop waiting for a failed record."""
         if self.failed.pop(record, None) is None:
             return 0
-        if isinstance(record, DataChange):
+        if isinstance(record, Mutation):
             self._failed.remove(record.commit_timestamp)
         return -1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.errors import argument_invalid
-from connector.records.model import ChildPartitions, DataChange, Record, Release
+from connector.records.model import ChildPartitions, DataChange, Record, Release, Truncate
 from connector.watermarks.advance import advance
 from connector.watermarks.frontier import (
     UNKNOWN,
@@ -104,8 +104,10 @@ class WatermarkTracker:
         if isinstance(record, ChildPartitions):
             self._lineage.append(LineageRecord(k, named, record))
             return
-        if isinstance(record, Release) or (isinstance(record, DataChange) and record.is_staged):
-            return  # it makes no claim (WRS-11)
+        if isinstance(record, Release | Truncate):
+            return  # it makes no claim (WRS-11, EVO-13)
+        if isinstance(record, DataChange) and record.is_staged:
+            return
         if isinstance(record, DataChange):
             claim = record.estimated_low_watermark
             if not is_claim(claim, arrival, self._skew):

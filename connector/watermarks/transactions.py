@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from connector.errors import ConnectorError
 from connector.errors.kafka import buffer_full, transactions_unacknowledged
-from connector.records.model import MAX_LONG, DataChange, OffsetRange, Release
+from connector.records.model import MAX_LONG, DataChange, Mutation, OffsetRange, Release, Truncate
 from connector.records.rejection import Position, Rejection
 from connector.watermarks.delivery import Multiset
 from connector.watermarks.frontier import Stall
@@ -48,6 +48,7 @@ class WholeTransaction:
     - `server_transaction_id` is empty for a change without a transaction. Such a change is a
       transaction of its own.
     - `changes` are ordered by `record_sequence`, each once. `positions` are those of their records.
+      A truncation of a table is one of the changes (EVO-13).
     - `missing` is how many records did not come before the low watermark passed the transaction:
       they were rejected, or never sent.
     - `number` counts what the consumer has handed out. `acknowledge` uses it.
@@ -55,7 +56,7 @@ class WholeTransaction:
 
     commit_timestamp: int
     server_transaction_id: str
-    changes: tuple[DataChange, ...]
+    changes: tuple[Mutation, ...]
     missing: int = 0
     positions: tuple[Position, ...] = ()
     number: int = field(default=0, compare=False)
@@ -63,13 +64,14 @@ class WholeTransaction:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """A change that is not in a transaction, because the transaction has it or was released before.
+    """A change or truncation that is not in a transaction, because the transaction has it or was
+    released before.
 
     - `is_duplicate`: the transaction of the change has it, and comes later.
     - `number` is as in `WholeTransaction`.
     """
 
-    change: DataChange
+    change: Mutation
     position: Position
     is_duplicate: bool = False
     number: int = field(default=0, compare=False)
@@ -169,7 +171,7 @@ class _Group:
     server_transaction_id: str
     size: int = 0
     declared: int = 1
-    parts: dict[int, tuple[DataChange | Release, Position]] = field(default_factory=dict)
+    parts: dict[int, tuple[Mutation | Release, Position]] = field(default_factory=dict)
 
     @property
     def first(self) -> tuple[int, int]:
@@ -191,7 +193,7 @@ class TransactionAssembler:
     """Assembles transactions, and knows which of them are acknowledged. No I/O.
 
     Give it each record with `add`, `add_staged`, `reject` or `reached`, in the order of each Kafka
-    partition. Of a release, give it one copy.
+    partition. Of a release or a truncation, give it one copy.
     Advance the tracker, call `release`, and take items with `pop` until it returns None.
     """
 
@@ -247,7 +249,7 @@ class TransactionAssembler:
         groups = [group for some in self._groups.values() for group in some.values()]
         return HeldBack(
             len(groups),
-            sum(isinstance(part, DataChange) for g in groups for part, _ in g.parts.values()),
+            sum(isinstance(part, Mutation) for g in groups for part, _ in g.parts.values()),
             self._times[0],
             self._tracker.low_watermark,
             self._tracker.lagging_partition,
@@ -261,7 +263,7 @@ class TransactionAssembler:
             return
         raise self._unacknowledged() if handed_out > self._buffered else self._full()
 
-    def add(self, change: DataChange | Release, position: Position, size: int) -> None:
+    def add(self, change: Mutation | Release, position: Position, size: int) -> None:
         """Take a change or a release. `size` is that of its record in bytes. Raises
         `ConnectorError`; then it was not taken.
         """
@@ -396,13 +398,13 @@ class TransactionAssembler:
         least = self._open[k].least() if k in self._open else None
         return self._next[k] if least is None else least
 
-    def _is_acknowledged(self, change: DataChange | Release, position: Position) -> bool:
+    def _is_acknowledged(self, change: Mutation | Release, position: Position) -> bool:
         time, id_ = change.commit_timestamp, _id_of(change)
         if id_ or (time, id_) != self._acknowledged[:2]:
             return (time, id_) <= self._acknowledged[:2]
         return (position.kafka_partition, position.offset) <= self._acknowledged[2:]
 
-    def _add_part(self, change: DataChange | Release, position: Position, size: int) -> bool:
+    def _add_part(self, change: Mutation | Release, position: Position, size: int) -> bool:
         """Add a change to its transaction. Return False if the transaction has it already."""
         groups = self._groups.get(change.commit_timestamp)
         if groups is None:
@@ -423,16 +425,16 @@ class TransactionAssembler:
         return True
 
     def _set_late(
-        self, change: DataChange | Release, position: Position, *, is_duplicate: bool = False
+        self, change: Mutation | Release, position: Position, *, is_duplicate: bool = False
     ) -> None:
-        if isinstance(change, DataChange):
-            self._set_aside(Late(change, position, is_duplicate))
-        elif is_duplicate:
-            # The same copy was sent again. The release itself is handed out.
+        if is_duplicate and not isinstance(change, DataChange):
+            # The same copy was sent again. The release or truncation itself is handed out.
             k, offset = position.kafka_partition, position.offset
             self._asides[k, offset] = Aside(k, offset, is_duplicate=True, is_acknowledged=True)
-        else:
+        elif isinstance(change, Release):
             self._set_aside(replace(released_of(change, position), is_late=True))
+        else:
+            self._set_aside(Late(change, position, is_duplicate))
 
     def _set_aside(self, item: Late | Rejected | Released) -> None:
         """Hand an item out after all that was released before it, and after all that is read
@@ -458,7 +460,7 @@ class TransactionAssembler:
             else WholeTransaction(
                 time,
                 group.server_transaction_id,
-                tuple(change for change, _ in parts if isinstance(change, DataChange)),
+                tuple(change for change, _ in parts if isinstance(change, Mutation)),
                 max(0, group.declared - len(parts)),
                 positions,
             )
@@ -507,18 +509,21 @@ class TransactionAssembler:
         )
 
 
-def _id_of(change: DataChange | Release) -> str:
+def _id_of(change: Mutation | Release) -> str:
     if isinstance(change, Release) or change.transaction is None:
         return ""
     return change.transaction.server_transaction_id
 
 
-def _content(change: DataChange | Release) -> Hashable:
-    """The content of a release, or of a change without a transaction. A copy that was sent again
-    has the same. Two rows of a write stream never have the same, because their offsets differ.
+def _content(change: Mutation | Release) -> Hashable:
+    """The content of a release, or of a change or truncation without a transaction. A copy that was
+    sent again has the same. Two rows of a write stream never have the same, because their offsets
+    differ.
     """
     if isinstance(change, Release):
         return change.ranges
+    if isinstance(change, Truncate):
+        return change.table, change.tie_breaker, change.change_sequence_number
     return (
         change.table,
         change.row_key,

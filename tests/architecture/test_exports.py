@@ -32,6 +32,7 @@ PUBLIC = {
         "StreamConfig",
         "TableDefinition",
         "Transaction",
+        "Truncate",
         "WriteStreamOffset",
         "sequence_number",
     },

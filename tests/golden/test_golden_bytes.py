@@ -36,7 +36,7 @@ from connector.records.model import (
 
 HERE = Path(__file__).parent
 CHECKOUT = HERE.parents[1] / "schemas"
-FINGERPRINTS = {1: "5fd20574604fad53"}
+FINGERPRINTS = {1: "6e4c913845047f4e"}
 LINES: dict[int, list[dict[str, Any]]] = {
     version: [
         json.loads(line)
@@ -95,7 +95,7 @@ def test_three_records_written_out_by_hand() -> None:
     change = (
         b"\x02p\x08\x02"
         b"\x02t\x02k\x00\x02c\x0e\x00\x00\x00"
-        b"\x04\x06\x02f\x00\x00\x00\x00\x00\x02\x02f\x02q\x0e\x00\x00\x04hi\x00" + b"\x00" * 7
+        b"\x04\x06\x02f\x00\x00\x00\x00\x00\x02\x02f\x02q\x0e\x00\x00\x04hi\x00" + b"\x00" * 8
     )
     entries = (DeleteFamily("f"), SetCell("f", b"q", b"hi", 7))
     expected = DataChange(
@@ -107,10 +107,10 @@ def test_three_records_written_out_by_hand() -> None:
         entries=entries,
     )
     assert decode(head + change, Schemas()) == ChangeRecord(expected, 4)
-    assert decode(head + b"\x02p\x08\x00\x02\x0e\x02r\x00\x00", Schemas()) == ChangeRecord(
+    assert decode(head + b"\x02p\x08\x00\x02\x0e\x02r\x00\x00\x00", Schemas()) == ChangeRecord(
         Heartbeat("p", 7, b"r"), 4
     )
-    children = b"\x02p\x08\x00\x00\x02\x0e\x02\x02\x02a\x02\x02p\x00\x02\x00\x02\x02m\x00\x00"
+    children = b"\x02p\x08\x00\x00\x02\x0e\x02\x02\x02a\x02\x02p\x00\x02\x00\x02\x02m\x00\x00\x00"
     assert decode(head + children, Schemas()) == ChangeRecord(
         ChildPartitions("p", 7, 1, (ChildPartition("a", ("p",), b"", b"m"),)), 4
     )
@@ -123,7 +123,7 @@ def test_two_records_of_write_streams_written_out_by_hand() -> None:
         b"\x02p\x08\x02"
         b"\x02t\x02k\x00\x02c\x00\x00\x00\x00"
         b"\x02\x06\x02f\x00\x00\x00\x00\x00\x00\x00\x00\x00"
-        b"\x02\x0ajob/a\x06" + b"\x00" * 3
+        b"\x02\x0ajob/a\x06" + b"\x00" * 4
     )
     expected = DataChange(
         stream_partition="p",
@@ -135,7 +135,7 @@ def test_two_records_of_write_streams_written_out_by_hand() -> None:
         write_stream=WriteStreamOffset("job/a", 3),
     )
     assert decode(head + staged, Schemas()) == ChangeRecord(expected, 4)
-    release = b"\x02p\x08\x00\x00\x00\x02\x0e\x02\x0ajob/a\x00\x08\x00"
+    release = b"\x02p\x08\x00\x00\x00\x02\x0e\x02\x0ajob/a\x00\x08\x00\x00"
     assert decode(head + release, Schemas()) == ChangeRecord(
         Release("p", 7, (OffsetRange("job/a", 0, 4),)), 4
     )

@@ -22,6 +22,7 @@ from connector.records.model import (
     Entry,
     SetCell,
     Transaction,
+    Truncate,
 )
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -107,6 +108,23 @@ def history(
             deliveries.append(Delivery(change, position))
     rng.shuffle(deliveries)
     return deliveries
+
+
+def truncations(rng: Random, most: int = 3) -> list[Truncate]:
+    """Up to `most` truncations of the table. Often they are equal to changes of a history, except
+    in their order position.
+    """
+    return [
+        Truncate(
+            "p",
+            "t",
+            rng.randint(1, 6),
+            tie_breaker=rng.choice((-(2**31), 0, 0, 1, 2)),
+            transaction=Transaction("tx", rng.randint(0, 2)) if rng.random() < 0.4 else None,
+            change_sequence_number=rng.choice(SEQUENCE_NUMBERS),
+        )
+        for _ in range(rng.randint(0, most))
+    ]
 
 
 def histories(**how: object) -> st.SearchStrategy[list[Delivery]]:

@@ -10,7 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from connector.records.model import DataChange, DeleteCells, DeleteFamily, SetCell
+from connector.records.model import (
+    DeleteCells,
+    DeleteFamily,
+    Mutation,
+    SetCell,
+    Truncate,
+)
 from connector.records.ordering import OrderBy
 from connector.tables.definition import Versions
 from tests.property.histories import Delivery
@@ -20,11 +26,19 @@ Visible = dict[tuple[str, bytes], bytes]
 
 
 def replay(
-    deliveries: Iterable[Delivery], order_by: OrderBy, versions: Versions
+    deliveries: Iterable[Delivery],
+    order_by: OrderBy,
+    versions: Versions,
+    truncations: Iterable[Truncate] = (),
 ) -> dict[bytes, Visible]:
-    """The visible cells of each row that exists."""
+    """The visible cells of each row that exists. A truncation comes before equal changes."""
     rows: dict[bytes, Cells] = {}
-    for delivery in sorted(deliveries, key=lambda delivery: _place(delivery, order_by)):
+    events = [(_place(delivery, order_by), delivery) for delivery in deliveries]
+    ends = [(_at_source(truncate, order_by), None) for truncate in truncations]
+    for _, delivery in sorted([*events, *ends], key=lambda event: event[0]):
+        if delivery is None:
+            rows.clear()
+            continue
         cells = rows.setdefault(delivery.change.row_key, {})
         for entry in delivery.change.entries:
             _do(cells, entry, versions)
@@ -62,15 +76,19 @@ def _newest_versions(cells: Cells) -> Visible:
 
 
 def _place(delivery: Delivery, order_by: OrderBy) -> tuple[object, ...]:
-    change, position = delivery.change, delivery.position
+    position = delivery.position
     arrival = (position.ingest_batch, position.kafka_partition, position.offset, position.attempt)
+    return (*_at_source(delivery.change, order_by), *arrival)
+
+
+def _at_source(change: Mutation, order_by: OrderBy) -> tuple[object, ...]:
     if order_by is OrderBy.COMMIT:
-        return (change.commit_timestamp, change.tie_breaker, _record_sequence(change), *arrival)
+        return (change.commit_timestamp, change.tie_breaker, _record_sequence(change))
     sections = [
         section.zfill(16) for section in (change.change_sequence_number or "").lower().split("/")
     ]
-    return ("/".join(sections + ["0" * 16] * (4 - len(sections))), *arrival)
+    return ("/".join(sections + ["0" * 16] * (4 - len(sections))),)
 
 
-def _record_sequence(change: DataChange) -> int:
+def _record_sequence(change: Mutation) -> int:
     return 0 if change.transaction is None else change.transaction.record_sequence

@@ -31,6 +31,7 @@ from connector.records.model import (
     Rule,
     SetCell,
     Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 from connector.records.rejection import Position, Reason
@@ -160,8 +161,23 @@ RELEASES = st.builds(
     TIMESTAMP,
     st.lists(_offset_ranges(), min_size=1, max_size=3, unique_by=lambda one: one.stream).map(tuple),
 )
+TRUNCATIONS = st.builds(
+    Truncate,
+    STREAM_PARTITION,
+    TABLE,
+    TIMESTAMP,
+    LONG,
+    st.none() | TRANSACTION,
+    st.none() | SEQUENCE_NUMBER,
+)
 RECORDS: st.SearchStrategy[Record] = st.one_of(
-    data_changes(), HEARTBEATS, CHILD_PARTITIONS, committed_rows(), STAGED_ROWS, RELEASES
+    data_changes(),
+    HEARTBEATS,
+    CHILD_PARTITIONS,
+    committed_rows(),
+    STAGED_ROWS,
+    RELEASES,
+    TRUNCATIONS,
 )
 
 

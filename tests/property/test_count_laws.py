@@ -29,6 +29,8 @@ from connector.records.model import (
     ChildPartitions,
     OffsetRange,
     Release,
+    Transaction,
+    Truncate,
 )
 from connector.state.batch_counts import BatchRows, RowCounts
 from connector.state.source_checks import SampledChange
@@ -101,6 +103,11 @@ def staged(**others: Any) -> Row:
 
 def control(**others: Any) -> Row:
     return row("control", CONTROL_SLOT, **others)
+
+
+def truncate(**others: Any) -> Row:
+    given = {"table": "t", "commit_timestamp": AT, "tie_breaker": 0, "transaction": None}
+    return row("truncate", CONTROL_SLOT, **{**given, **others})
 
 
 def heartbeat(at: int = 10, **others: Any) -> Row:
@@ -199,7 +206,7 @@ def tell(one: Row, found: RowCounts) -> None:
         case "staged":
             found.staged += 1
             found.streams.add(one["write_stream"]["stream"])
-        case "control":
+        case "control" | "truncate":
             found.control += 1
             tell_control(one, place, found, is_replay=is_replay)
 
@@ -214,6 +221,14 @@ def tell_image(one: Row, found: RowCounts) -> None:
 
 
 def tell_control(one: Row, place: tuple[str, int], found: RowCounts, *, is_replay: bool) -> None:
+    if one["kind"] == "truncate":
+        transaction = one["transaction"] and Transaction(**one["transaction"])
+        fields = (place[0], one["table"], one["commit_timestamp"], one["tie_breaker"])
+        truncation = Truncate(*fields, transaction, one["change_sequence_number"])
+        if truncation not in found.truncations:
+            found.unknown_tables += one["table"] != "t"
+            found.late += one["commit_timestamp"] < LOW
+        found.truncations[truncation] = None
     if one["release"] is not None:
         ranges = tuple(OffsetRange(**a_range) for a_range in one["release"]["ranges"])
         found.releases[Release(place[0], one["release"]["commit_timestamp"], ranges)] = None
@@ -268,7 +283,27 @@ CONTROLS = st.builds(
     st.none() | st.builds(epoch, st.sampled_from((b"0", b"12", b"13", b"x", None)), st.just(b"13")),
     VALUES,
 )
+TX: Final[Row] = {
+    "server_transaction_id": "x",
+    "record_sequence": 1,
+    "is_last_record_in_transaction_in_partition": False,
+    "number_of_records_in_transaction": 2,
+    "number_of_partitions_in_transaction": 1,
+    "transaction_tag": "",
+    "is_system_transaction": False,
+}
+TRUNCATIONS = st.builds(
+    truncate,
+    table=st.sampled_from(("t", "u")),
+    commit_timestamp=st.sampled_from((1, LOW - 1, LOW)),
+    tie_breaker=st.integers(0, 1),
+    transaction=st.none() | st.just(TX),
+    change_sequence_number=st.none() | st.just("A"),
+    headers=st.none() | st.just(epoch(b"12")),
+    value=VALUES,
+)
 OTHERS = st.one_of(
+    TRUNCATIONS,
     st.builds(staged, table=st.sampled_from(("t", "u")), value=VALUES),
     st.builds(rejected, st.sampled_from(("A", "B")), st.none() | st.just("R"), value=VALUES),
     st.just(row("frontier", FRONTIER_SLOT, frontier="{}")),
@@ -368,6 +403,16 @@ CASES: Final[Mapping[str, tuple[list[Row], Row]]] = {
     "a release is counted once, also of a replay": (
         [control(release=RELEASE), control(release=RELEASE, **REPLAY)],
         {"releases": {Release("p", 5, (OffsetRange("a/b", 0, 3),)): None}, "control": 2},
+    ),
+    "the copies of a truncation are one, which makes no claim": (
+        [truncate(kafka_partition=k, table="u", commit_timestamp=5) for k in (0, 1, 1)],
+        {
+            "truncations": {Truncate("p", "u", 5): None},
+            "control": 3,
+            "unknown_tables": 1,
+            "late": 1,
+            "claims": {},
+        },
     ),
     "staged rows make no claim": (
         [staged(), staged(write_stream={"stream": "a/c"}, table="u")],

@@ -49,6 +49,8 @@ JSON = st.recursive(
                     "kind",
                     "timestamp",
                     "release",
+                    "truncate",
+                    "transaction",
                     "ranges",
                     "write_stream",
                     "x",

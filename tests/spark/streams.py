@@ -22,8 +22,8 @@ from connector.lake.batch_counts import count_rows
 from connector.lake.plain_table import batches, open_table, rows_in
 from connector.lake.small_apply import merge_few
 from connector.records import codec
-from connector.records.model import DataChange, Record, kafka_key
-from connector.records.ordering import OrderPosition
+from connector.records.model import DataChange, Record, Truncate, kafka_key
+from connector.records.ordering import OrderPosition, rank_of
 from connector.records.rejection import Headers
 from connector.spark.apply.apply import Applied, apply
 from connector.spark.ingest.ingest import Ingest, IngestPorts
@@ -36,7 +36,7 @@ from connector.state.overrides import ClosePartition
 from connector.state.stream_progress import Progress
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.merge import RowState, join, lift, visible
+from connector.tables.merge import RowState, greatest, join, lift, truncate, visible
 from connector.tables.row import read_change, row_of
 from connector.tables.values import DataType
 from connector.watermarks.producer_epoch import EPOCH_HEADER
@@ -343,11 +343,14 @@ class Stream:
             (kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()
         }
         states: dict[bytes, list[Any]] = {}
+        rank = None
         for number, offset in self.topic.offsets():
             record = self.topic.records[number][offset]
             assert record is not None
             decoded = codec.decode(record[1], codec.Schemas())
             found = decoded.record if isinstance(decoded, codec.ChangeRecord) else None
+            if isinstance(found, Truncate) and found.table == wanted.source:
+                rank = greatest(rank, rank_of(found, wanted.order))
             if not isinstance(found, DataChange) or found.table != wanted.source:
                 continue
             batch = batch_of[number, offset]
@@ -356,7 +359,7 @@ class Stream:
                 states.setdefault(found.row_key, []).append(
                     lift(found, position, wanted.order, wanted.versions)
                 )
-        return {key: reduce(join, known) for key, known in states.items()}
+        return {key: truncate(reduce(join, known), rank) for key, known in states.items()}
 
 
 def shown(table: Table) -> dict[object, dict[str, object]]:

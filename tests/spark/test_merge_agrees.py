@@ -5,7 +5,7 @@ histories.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from random import Random
@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
-from connector.records.ordering import OrderBy
+from connector.records.ordering import OrderBy, Rank
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.lww_merge import (
     combine,
@@ -24,11 +24,13 @@ from connector.spark.apply.lww_merge import (
     registers_of_tombstones,
     rows_of,
 )
-from connector.spark.storage.layout import Layout
+from connector.spark.apply.merge import newest_order
+from connector.spark.apply.truncation import IS_TOMBSTONE, not_truncated
+from connector.spark.storage.layout import Layout, is_older
 from connector.tables.column_names import unmapped_name
 from connector.tables.definition import OnUnreadable, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.merge import join, lift, visible
+from connector.tables.merge import greatest, join, lift, truncate, visible
 from connector.tables.row import row_of
 from connector.tables.stored_definition import tolerated
 from connector.tables.values import DataType
@@ -131,6 +133,38 @@ AGES = {OrderBy.COMMIT: range(1, 7), OrderBy.SEQUENCE_NUMBER: range(4)}
 """The commit timestamps, or the ingest batches, of generated histories."""
 
 
+@pytest.mark.parametrize(
+    "table",
+    [pytest.param(name, marks=pytest.mark.long) if name != "latest" else name for name in TABLES],
+)
+def test_truncations_delete_in_spark_as_in_merge(
+    spark: SparkSession, seed: int, table: str
+) -> None:
+    """EVO-13, MRG-1, MRG-4: a new truncation removes what is older from stored rows. Later changes
+    that are older do nothing.
+    """
+    rng = Random(seed)
+    wanted, layout = TABLES[table][0], Layout(TABLES[table][0], buckets=4)
+    ranks = {
+        OrderBy.COMMIT: [(2, 0, 1), (4, 0, 0), (3, 1, 0)],
+        OrderBy.SEQUENCE_NUMBER: [(0xA, 0, 0, 0), (0xFFF, 0xABC, 0, 0), (2**63, 0, 0, 0)],
+    }[wanted.order]
+    deliveries = histories(rng, 120)
+    known, has_tombstones = in_rounds(
+        spark, rng, layout, deliveries, has_residual=True, truncations=ranks
+    )
+    got = {bytes(row["select"]): shown(row.asDict(), wanted) for row in known.collect()}
+    want = expected(deliveries, wanted, max(ranks))
+    differing = [key for key in {*got, *want} if got.get(key) != want.get(key)]
+    assert not differing, [
+        (key, got.get(key), want.get(key), [d for d in deliveries if d.change.row_key == key])
+        for key in differing[:2]
+    ]
+    assert 0 < len(want) < len(expected(deliveries, wanted))
+    assert has_tombstones > 0
+    assert known.where(f"NOT {is_older(newest_order(), max(ranks))}").count() == len(want)
+
+
 def histories(rng: Random, count: int = HISTORIES) -> list[Delivery]:
     keys = ((b"%d.1" % number, b"%d.2" % number) for number in range(count))
     return [
@@ -149,16 +183,19 @@ def in_rounds(
     has_residual: bool,
     rounds: int = ROUNDS,
     horizon: int | None = None,
+    truncations: Sequence[Rank] = (),
 ) -> tuple[DataFrame, int]:
     """The table after all deliveries in a few rounds, and how many entries the graveyard has. The
-    last round forgets below `horizon`.
+    last round forgets below `horizon`. Each round may have a truncation.
     """
     batches: list[list[Delivery]] = [[] for _ in range(rounds)]
     for delivery in deliveries:
         batches[rng.randrange(rounds)].append(delivery)
     table = tombstones = None
+    rank = None
     for number, batch in enumerate(batches, start=1):
-        of_batch = changes(spark, batch)
+        before, rank = rank, greatest(rank, *truncations[number - 1 : number])
+        of_batch = not_truncated(changes(spark, batch), layout, rank)
         plain = all_are("_plain", flatten_entries(of_batch, layout, all_plain=True))
         flattened = flatten_entries(of_batch, layout, all_plain=plain)
         assert flattened.where("_unreadable").count() == 0
@@ -172,10 +209,14 @@ def in_rounds(
             table = rows_of(known, layout, has_residual=has_residual).limit(0)
         known = combine(known, registers_of_rows(table, layout, 2), layout, "full")
         forget_below = horizon if number == rounds else None
+        is_new = rank != before
         rows = rows_of(
-            known, layout, has_residual=has_residual, horizon=forget_below
+            *(known, layout),
+            has_residual=has_residual,
+            horizon=forget_below,
+            truncated=rank if is_new else None,
         ).localCheckpoint()
-        gone = rows.where("_changed AND NOT _exists")
+        gone = rows.where(IS_TOMBSTONE if is_new else "_changed AND NOT _exists")
         table, tombstones = (
             rows.where("_exists"),
             gone if tombstones is None else tombstones.unionByName(gone),
@@ -200,14 +241,17 @@ def shown(row: Mapping[str, object], wanted: TableDefinition) -> dict[str, Any]:
 
 
 def expected(
-    deliveries: Iterable[Delivery], wanted: TableDefinition
+    deliveries: Iterable[Delivery], wanted: TableDefinition, rank: Rank | None = None
 ) -> dict[bytes, dict[str, Any]]:
     states = defaultdict(list)
     for delivery in deliveries:
         states[delivery.change.row_key].append(
             lift(delivery.change, delivery.position, wanted.order, wanted.versions)
         )
-    rows = {key: row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items()}
+    rows = {
+        key: row_of(wanted, key, visible(truncate(reduce(join, known), rank)))
+        for key, known in states.items()
+    }
     return {key: shown(row, wanted) for key, row in rows.items() if row is not None}
 
 

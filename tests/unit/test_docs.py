@@ -35,6 +35,7 @@ from connector.state.overrides import ClosePartition
 from connector.state.source_checks import SourceChecks
 from connector.state.stream_progress import OpenTransaction, Progress
 from connector.state.table_state import TableState
+from connector.state.truncations import SourceTruncations
 from connector.watermarks.frontier import Frontier
 from connector.watermarks.stream_partition import StreamPartition
 from connector.write_streams.releases import ReleaseProgress, ReleaseRows
@@ -210,6 +211,7 @@ def test_the_keys_of_commits_are_those_of_the_code() -> None:
         staged=1,
         releases=ReleaseProgress(late=1),
         open_transactions=(OpenTransaction(0, 1, 1, 1),),
+        truncations=SourceTruncations(others_to=1),
     ).to_json()
     assert _first_cells("Keys of a table commit") == set(TableState().to_json("t"))
     assert _first_cells("Keys of the progress") == set(progress)

@@ -22,6 +22,8 @@ from connector.records.model import (
     RowImage,
     Rule,
     SetCell,
+    Transaction,
+    Truncate,
     WriteStreamOffset,
     kafka_key,
 )
@@ -70,6 +72,7 @@ def verdict(record: Record | None = None, **fields: Any) -> ChangeRecord | Rejec
         "kafka_partitions": 4,
         "tables": None,
         "horizon": None,
+        "truncated": {},
     }
     asked |= {name: fields.pop(name) for name in tuple(fields) if name in asked}
     return validate_record(KafkaRecord(Position("orders", "T", 0, 0), **legal | fields), **asked)
@@ -89,6 +92,10 @@ def release(at: int = NOW) -> Release:
     return Release("p", at, (OffsetRange("job/a", 0, 4),))
 
 
+def truncation(at: int = NOW) -> Truncate:
+    return Truncate("p", "t", at)
+
+
 STAGED = row(0)
 ORDINARY: list[Record] = [change(), Heartbeat("p", NOW), ChildPartitions("p", NOW, 0, ())]
 RECORDS = [
@@ -96,6 +103,7 @@ RECORDS = [
     pytest.param(row(), id="row"),
     pytest.param(STAGED, id="staged"),
     pytest.param(release(), id="release"),
+    pytest.param(truncation(), id="truncation"),
 ]
 
 
@@ -168,10 +176,11 @@ def test_a_change_under_the_control_key_and_a_heartbeat_under_a_row_key_are_mism
         (lambda time: change(commit_timestamp=time), Reason.COMMIT_TIMESTAMP_IN_FUTURE),
         (row, Reason.COMMIT_TIMESTAMP_IN_FUTURE),
         (release, Reason.COMMIT_TIMESTAMP_IN_FUTURE),
+        (truncation, Reason.COMMIT_TIMESTAMP_IN_FUTURE),
         (lambda time: Heartbeat("p", time), Reason.WATERMARK_IN_FUTURE),
         (lambda time: ChildPartitions("p", time, 0, ()), Reason.WATERMARK_IN_FUTURE),
     ],
-    ids=["change", "row", "release", "heartbeat", "child partitions"],
+    ids=["change", "row", "release", "truncation", "heartbeat", "child partitions"],
 )
 def test_a_claim_may_be_ahead_by_the_skew_and_no_microsecond_more(
     claim: Any, expected: Reason
@@ -187,12 +196,13 @@ CLAIMS = {
     "change": lambda time: change(commit_timestamp=time),
     "row": row,
     "release": release,
+    "truncation": truncation,
     "heartbeat": lambda time: Heartbeat("p", time),
     "child partitions": lambda time: ChildPartitions("p", time, 0, ()),
 }
 
 
-@pytest.mark.parametrize(("kind", "earlier"), [*zip(CLAIMS, (0, 0, 0, 1, 1), strict=True)])
+@pytest.mark.parametrize(("kind", "earlier"), [*zip(CLAIMS, (0, 0, 0, 0, 1, 1), strict=True)])
 def test_a_claim_may_be_as_old_as_the_least_commit_timestamp(kind: str, earlier: int) -> None:
     """ING-6: an announcement is dated just before the first change, or at the beginning."""
     least = NOW - 10
@@ -256,11 +266,28 @@ def test_a_staged_change_has_no_time_that_could_be_wrong() -> None:
 
 def test_a_release_is_too_late_as_a_change_is() -> None:
     """MRG-11, WRS-20: it is not limited to the tables of the stream."""
-    for late in (change, row, release):
+    for late in (change, row, release, truncation):
         at = {"commit_timestamp": NOW} if late is change else {"at": NOW}
         assert isinstance(verdict(late(**at), horizon=NOW), ChangeRecord)
         assert reason(late(**at), horizon=NOW + 1) is Reason.TOO_LATE
     assert isinstance(verdict(release(), tables=frozenset()), ChangeRecord)
+
+
+def test_a_copy_of_an_accepted_truncation_is_no_dead_letter() -> None:
+    """EVO-13: it counts from the first copy that is accepted. A newer one is another record."""
+    accepted = {"t": (NOW, 0, 1)}
+    copy = Truncate("p", "t", NOW, transaction=Transaction("x", 1))
+    for repeated in (copy, truncation(NOW), truncation(NOW - 1)):
+        for late in ({"horizon": NOW + 1}, {"record_timestamp": NOW - SKEW - 5}):
+            verdicts = [verdict(repeated, **late, truncated=by) for by in ({}, accepted)]
+            assert [isinstance(result, Rejection) for result in verdicts] == [True, False]
+    for newer in (
+        Truncate("p", "t", NOW, 1),
+        Truncate("p", "u", NOW),
+        change(commit_timestamp=NOW),
+    ):
+        assert reason(newer, horizon=NOW + 1, truncated=accepted) is Reason.TOO_LATE
+    assert reason(copy, tables=frozenset({"u"}), truncated=accepted) is Reason.UNKNOWN_TABLE
 
 
 def test_an_estimate_ahead_of_the_clock_is_kept() -> None:
@@ -272,6 +299,7 @@ def test_an_unknown_table_is_kept_unless_the_stream_says_otherwise() -> None:
     assert isinstance(verdict(tables=None), ChangeRecord)
     assert isinstance(verdict(tables=frozenset({"t"})), ChangeRecord)
     assert reason(tables=frozenset({"other"})) is Reason.UNKNOWN_TABLE
+    assert reason(truncation(), tables=frozenset({"other"})) is Reason.UNKNOWN_TABLE
     assert isinstance(verdict(Heartbeat("p", NOW), tables=frozenset()), ChangeRecord)
 
 

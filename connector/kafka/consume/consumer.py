@@ -227,9 +227,10 @@ class ChangeConsumer(_RecordConsumer[ConsumerRecord | Released | Staged]):
     """An iterator over the records of a change stream. Not thread-safe.
 
     Records of one Kafka partition come in order. Use it as a context manager. In place of a release
-    of write streams, it yields one `Released`. In a group, only the member that reads Kafka
-    partition 0 gets it. If a program ends without `commit` and `close`, standard error says how
-    many records the group reads again (PUB-8).
+    of write streams, it yields one `Released`, and of a truncation, one copy as a record. In a
+    group, only the member that reads Kafka partition 0 gets them. Changes that are older than the
+    truncation may come after it: compare their order (EVO-13). If a program ends without `commit`
+    and `close`, standard error says how many records the group reads again (PUB-8).
     """
 
     def __init__(
@@ -301,7 +302,8 @@ class WatermarkConsumer(_RecordConsumer[Timed]):
       partitions, its low watermark is unknown again, and may come back smaller.
     - With `commits`, it leaves out records outside the range, and records that cannot be read and
       arrived too early to be in it. The iteration ends once the low watermark is above the end of
-      the range. A change behind the low watermark is a `Late`, and a release has `is_late`.
+      the range. A change or truncation behind the low watermark is a `Late`, and a release has
+      `is_late`.
     """
 
     def __init__(
@@ -362,7 +364,7 @@ class TransactionConsumer(_Consumer[Item]):
 
     - A `WholeTransaction` comes once the low watermark has passed it. A duplicate, or a change of a
       transaction that was yielded, is a `Late`. A record that cannot be read is a `Rejected`.
-      Control records are not yielded.
+      A truncation is one of the changes of its transaction. Other control records are not yielded.
     - A release of write streams comes as `Released` at its place in this order. With `staged`, its
       rows came before, as `Staged`. A release behind the low watermark comes at once, with
       `is_late`, perhaps before some of its rows.

@@ -7,6 +7,8 @@ not know it. So it is that of one Kafka partition, which follows from the argume
 A release is sent after its rows are in Kafka. So in each Kafka partition, the rows come before the
 copy, and the copy before the heartbeat that follows the release. Therefore, when the low watermark
 has passed the commit timestamp of a release, all its rows were read, and the copy, too.
+
+The copies of a truncation are chosen in the same way (EVO-13).
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.codec import ChangeRecord, Schemas, confluent_id
-from connector.records.model import DataChange, Record, Release
+from connector.records.model import DataChange, Record, Release, Truncate
 from connector.records.rejection import Position, Rejection
 from connector.validation import KafkaRecord, Limits, validate_record
 from connector.watermarks.transactions import Released, Staged, released_of
@@ -98,6 +100,7 @@ class ReleaseCopies:
     - Of a release, the copy in Kafka partition 0 is `Released`. If the reader names its Kafka
       partitions, it is the copy in the least of them. The other copies are left out.
     - A release in the topic with the replays of a group is always `Released`.
+    - Of a truncation, the same copy is handed out, as a record.
     """
 
     def __init__(self, topic: str, kafka_partitions: Collection[int] | None, staged: bool) -> None:
@@ -111,10 +114,10 @@ class ReleaseCopies:
             if not record.is_staged:
                 return received
             return Staged(record, received.position) if self._staged else None
-        if isinstance(record, Release):
+        if isinstance(record, Release | Truncate):
             position = received.position
-            is_chosen = (
-                position.kafka_partition == self._kafka_partition or position.topic != self._topic
-            )
-            return released_of(record, position) if is_chosen else None
+            is_other = position.kafka_partition != self._kafka_partition
+            if is_other and position.topic == self._topic:
+                return None
+            return released_of(record, position) if isinstance(record, Release) else received
         return received

@@ -16,7 +16,7 @@ from connector.kafka.consume.decode import ConsumerRecord, ReleaseCopies
 from connector.kafka.consume.options import CommitRange
 from connector.kafka.consume.reader import RecordReader
 from connector.kafka.consume.start_offsets import first_arrival
-from connector.records.model import MAX_LONG, DataChange, Release, time_of
+from connector.records.model import MAX_LONG, Mutation, Release, time_of
 from connector.records.rejection import Position, Rejection
 from connector.validation import Limits, size_of
 from connector.watermarks.tracker import Watermark, WatermarkTracker
@@ -143,7 +143,7 @@ class WatermarkStage:
         elif isinstance(record, Rejection):
             if received.record_timestamp >= self._first_arrival:
                 self._out.append(received)
-        elif not isinstance(record, DataChange):
+        elif not isinstance(record, Mutation):
             if self._is_in_range(time_of(record)):
                 self._out.append(received)
         elif self._is_in_range(record.commit_timestamp):
@@ -229,7 +229,7 @@ class TransactionStage(WatermarkStage):
         shown = self._copies.shown(received)
         if isinstance(record, Rejection) and received.record_timestamp >= self._first_arrival:
             self._assembler.reject(record, position)
-        elif isinstance(shown, Released | Staged) or (shown and isinstance(record, DataChange)):
+        elif isinstance(shown, Released | Staged) or (shown and isinstance(record, Mutation)):
             try:
                 self._add(shown, received)
             except ConnectorError:
@@ -242,7 +242,7 @@ class TransactionStage(WatermarkStage):
 
     def _add(self, shown: ConsumerRecord | Released | Staged, received: ConsumerRecord) -> None:
         record, source = received.record, received.source
-        assert isinstance(record, DataChange | Release), "others have no place in the order"
+        assert isinstance(record, Mutation | Release), "others have no place in the order"
         if isinstance(shown, Staged):
             self._assembler.add_staged(shown.change, shown.position)
         else:
@@ -259,7 +259,7 @@ class TransactionStage(WatermarkStage):
             return replace(shown, is_late=True)
         if isinstance(record, Rejection):
             return Rejected(record, received.position)
-        if isinstance(record, DataChange) and shown is not None:
+        if isinstance(record, Mutation) and shown is not None:
             return Late(record, received.position)
         return None
 

@@ -11,7 +11,7 @@ from connector.clock import now_us
 from connector.errors import ConnectorError, InvalidChangeError
 from connector.kafka.produce.record_bytes import outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results, Sent
-from connector.records.model import DataChange, Rule
+from connector.records.model import DataChange
 from connector.watermarks.frontier import is_claim
 
 if TYPE_CHECKING:
@@ -97,13 +97,7 @@ class ChangeRecords:
         if change.write_stream is not None:
             raise outside_session(change)
         delivery = self._results.delivery(change.stream_partition)
-        # A failed change may be sent again, also after a later heartbeat: it may have been
-        # delivered.
-        if (
-            change.commit_timestamp <= delivery.heartbeat_at
-            or change.commit_timestamp <= delivery.reached
-        ) and change not in delivery.failed:
-            raise _too_early(change, delivery)
+        delivery.check_is_new(change)
         claim = self._claim(change, delivery, before)
         value = self._bytes.checked(change, change.row_key, headers, claim)
         kafka_partition = murmur2(change.row_key, self._bytes.kafka_partitions)
@@ -140,19 +134,3 @@ class ChangeRecords:
             return 0
         times = (change.commit_timestamp, delivery.oldest_open(), before)
         return min([claim or delivery.reached + 1, *(time for time in times if time is not None)])
-
-
-def _too_early(change: DataChange, delivery: Delivery) -> InvalidChangeError:
-    closed_by = (
-        "the last heartbeat"
-        if delivery.heartbeat_at >= delivery.reached
-        else "the position reported with reached"
-    )
-    return InvalidChangeError(
-        Rule.COMMIT_TIMESTAMP,
-        "commit_timestamp",
-        f"after {max(delivery.heartbeat_at, delivery.reached)}, {closed_by} of stream partition"
-        f" {change.stream_partition}",
-        change.commit_timestamp,
-        "Send all changes up to a time before you report it, or send a heartbeat at it",
-    )

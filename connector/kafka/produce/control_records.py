@@ -1,7 +1,8 @@
-"""Sends heartbeats, child partitions and announcements: each to every Kafka partition (REC-3,
-REC-18, WMK-6). Each one has the epoch of the producer as a header (PUB-4).
+"""Sends heartbeats, child partitions, announcements and truncations: each to every Kafka partition
+(REC-3, REC-18, WMK-6, EVO-13). Each one has the epoch of the producer as a header (PUB-4).
 
-A control record is sent once it is true. An announcement makes no claim, so it does not wait. A
+A control record is sent once it is true. An announcement makes no claim, so it does not wait. Nor
+does a truncation, which counts as a change in flight until all its copies are acknowledged. A
 release that another client sends in a stream partition of the producer counts as a change in
 flight: until it is acknowledged, no heartbeat is at or above its commit timestamp (WRS-15).
 """
@@ -23,7 +24,14 @@ from connector.errors.write_streams import producer_without_partition
 from connector.kafka import client, topics
 from connector.kafka.produce.outbox_file import EVERYWHERE
 from connector.kafka.produce.results import OnDelivery, Results, Sent
-from connector.records.model import CONTROL_KEY, ChildPartitions, Heartbeat, Record, Rule
+from connector.records.model import (
+    CONTROL_KEY,
+    ChildPartitions,
+    Heartbeat,
+    Record,
+    Rule,
+    Truncate,
+)
 from connector.watermarks.lineage import Announcements
 from connector.watermarks.producer_epoch import ProducerEpoch
 from connector.write_streams.rules import release_timestamp
@@ -98,6 +106,22 @@ class ControlRecords:
         self._send_everywhere(
             Sent(record, delivery, self._bytes.kafka_partitions, on_delivery), value, headers
         )
+
+    def truncate(
+        self, record: Truncate, headers: HeaderList, on_delivery: OnDelivery | None
+    ) -> None:
+        """Send a truncation. Raises as `ChangeProducer.send` does."""
+        self.refresh()
+        delivery = self._results.delivery(record.stream_partition)
+        delivery.check_is_new(record)
+        headers = self.epoch.on(headers)
+        value = self._bytes.checked(record, CONTROL_KEY, headers)
+        self.announce(record)
+        self._results.failed += delivery.sent(record)
+        if delivery.watch.since is None:
+            delivery.watch.changed(record.commit_timestamp, time.monotonic)
+        sent = Sent(record, delivery, self._bytes.kafka_partitions, on_delivery)
+        self._send_everywhere(sent, value, headers)
 
     def announce(self, record: Record) -> None:
         """Send the announcements that are due before a record. They make no claim, so they do not

@@ -37,7 +37,7 @@ from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch
 from connector.kafka.produce.results import OnDelivery, Results, Sent
 from connector.kafka.sending import SendError, SendQueue, is_unknown, text_of
 from connector.records.codec import ChangeRecord, Schemas, body_of, decode, frame
-from connector.records.model import DataChange, Heartbeat, Record
+from connector.records.model import DataChange, Heartbeat, Mutation, Record, Truncate
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,7 +58,8 @@ SLOW_S: Final = 0.5
 LONGEST_WAIT_S: Final = 0.25
 
 _CLAIMS: Final = (Kind.HEARTBEAT, Kind.CHILD_PARTITIONS, Kind.AUTOMATIC_HEARTBEAT)
-_COUNTED: Final = (Kind.CHANGE, Kind.HEARTBEAT, Kind.CHILD_PARTITIONS)
+_COUNTED: Final = (Kind.CHANGE, Kind.TRUNCATION, Kind.HEARTBEAT, Kind.CHILD_PARTITIONS)
+_CHANGES: Final = (Kind.CHANGE, Kind.TRUNCATION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +266,8 @@ class OutboxQueue:
             self.poll(0.05)
             is_next = self._next + len(self._ahead) == rows[0].number
         for item, row in group:
-            if row.kind == Kind.CHANGE:
-                assert isinstance(item.record, DataChange)
+            if row.kind in _CHANGES:
+                assert isinstance(item.record, Mutation)
                 item.delivery.stored(row.number, item.record.commit_timestamp)
             self._callbacks.add(row.number, item.on_delivery)
             if row.kind == Kind.HEARTBEAT:
@@ -335,7 +336,7 @@ class OutboxQueue:
         if not self._in_flight:
             self._acknowledged_at = time.monotonic()
         self._in_flight[number] = len(kafka_partitions)
-        if row.kind == Kind.CHANGE:
+        if row.kind in _CHANGES:
             self._open_changes += 1
             self._last_change = number
         if (
@@ -352,7 +353,7 @@ class OutboxQueue:
                 if everywhere and kafka_partition:
                     self._must_go_back = True  # it is sent again, to all of them
                 else:
-                    self._open_changes -= row.kind == Kind.CHANGE
+                    self._open_changes -= row.kind in _CHANGES
                     del self._in_flight[number]
                 return False
             except DeliveryError:
@@ -396,7 +397,7 @@ class OutboxQueue:
         del self._in_flight[number]
         self._settled += 1
         row = self._noted.pop(number, None)
-        self._open_changes -= row is None or row.kind == Kind.CHANGE
+        self._open_changes -= row is None or row.kind in _CHANGES
         if number in self._repeated:
             self._repeated.remove(number)
         elif row is None:
@@ -409,7 +410,7 @@ class OutboxQueue:
     def _acknowledged(self, row: Row) -> None:
         self._results.delivered += row.number >= self._own_from and row.kind in _COUNTED
         on_delivery = self._callbacks.callback_of(row.number)
-        if on_delivery is None and row.kind in (Kind.CHANGE, Kind.ANNOUNCEMENT):
+        if on_delivery is None and row.kind in (*_CHANGES, Kind.ANNOUNCEMENT):
             return
         record = _record_of(row)
         if on_delivery is not None:
@@ -478,6 +479,8 @@ def _kind_of(item: Sent) -> Kind:
     match item.record:
         case DataChange():
             return Kind.CHANGE
+        case Truncate():
+            return Kind.TRUNCATION
         case Heartbeat():
             return Kind.AUTOMATIC_HEARTBEAT if item.is_ours else Kind.HEARTBEAT
         case _:

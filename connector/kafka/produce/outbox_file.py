@@ -78,6 +78,7 @@ class Kind(IntEnum):
     HEARTBEAT = 2
     CHILD_PARTITIONS = 3
     AUTOMATIC_HEARTBEAT = 4
+    TRUNCATION = 5
 
 
 class Row(NamedTuple):

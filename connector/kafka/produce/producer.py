@@ -33,7 +33,14 @@ from connector.kafka.sending import SendQueue
 from connector.kafka.topics import TopicFacts
 from connector.kafka.transactions import HeaderList, Headers, headers_of
 from connector.kafka.unclosed import try_after, watch
-from connector.records.model import ChildPartitions, DataChange, Heartbeat, Record, Release
+from connector.records.model import (
+    ChildPartitions,
+    DataChange,
+    Heartbeat,
+    Record,
+    Release,
+    Truncate,
+)
 from connector.validation import Limits
 from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedule
 
@@ -217,7 +224,8 @@ class ChangeProducer:
         child partitions have named it. Announcements are repeated (WMK-6).
 
         Args:
-            record: The change, heartbeat or child partitions.
+            record: The change, truncation, heartbeat or child partitions. A truncation may come
+                before or after the changes of its time: its order decides (EVO-13).
             headers: Kafka headers.
             on_delivery: Called once as `on_delivery(record, error)`: with `None` if Kafka has the
                 record, or with the reason (PUB-5). It is called in your thread, at the start of
@@ -254,13 +262,15 @@ class ChangeProducer:
         header_list: HeaderList = headers_of(headers) if headers else []
         if isinstance(record, DataChange):
             self._changes.send(record, header_list, on_delivery)
+        elif isinstance(record, Truncate):
+            self._control.truncate(record, header_list, on_delivery)
         elif isinstance(record, Heartbeat | ChildPartitions):
             self._control.send(record, header_list, on_delivery)
         elif isinstance(record, Release):
             raise outside_session(record)
         else:
             raise argument_invalid(
-                "record", record, "a DataChange, a Heartbeat or a ChildPartitions"
+                "record", record, "a DataChange, a Truncate, a Heartbeat or a ChildPartitions"
             )
 
     def send_many(

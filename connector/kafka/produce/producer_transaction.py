@@ -13,7 +13,7 @@ from connector.errors.producers import transaction_not_committed
 from connector.kafka import transactions
 from connector.kafka.produce.results import OpenTransaction, Results, Sent
 from connector.kafka.unclosed import try_after
-from connector.records.model import DataChange
+from connector.records.model import Mutation
 
 if TYPE_CHECKING:
     from confluent_kafka import Producer
@@ -128,5 +128,5 @@ def _left_out(transaction: OpenTransaction) -> set[int]:
     """Return the times of failed changes whose stream partition has other changes in the
     transaction.
     """
-    changed = (sent.delivery for sent in transaction.settled if isinstance(sent.record, DataChange))
+    changed = (sent.delivery for sent in transaction.settled if isinstance(sent.record, Mutation))
     return {oldest for delivery in changed if (oldest := delivery.oldest_failed()) is not None}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from connector.errors.producers import records_in_outbox, records_undelivered
 from connector.kafka.sending import SendError, text_of
-from connector.records.model import DataChange, Record, time_of
+from connector.records.model import DataChange, Mutation, Record, time_of
 from connector.watermarks.delivery import Delivery
 
 if TYPE_CHECKING:
@@ -228,4 +228,4 @@ def _comes_after(record: Record) -> tuple[int, int]:
     """Sort key: control records come after the changes that they may cover, in the order of their
     times.
     """
-    return (0, 0) if isinstance(record, DataChange) else (1, time_of(record))
+    return (0, 0) if isinstance(record, Mutation) else (1, time_of(record))

@@ -13,7 +13,7 @@ from connector import warehouse as paths
 from connector.config.settings import find_table
 from connector.errors import BrokerError, TopicError
 from connector.records.json_view import view_of_entry
-from connector.records.model import DataChange
+from connector.records.model import DataChange, Truncate
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition, change_order
 from connector.records.rejection import Rejection
 from connector.records.views import (
@@ -49,7 +49,7 @@ from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
 from connector.tables.explain import Delivery, Explanation
 from connector.tables.explain import explain as explain_row
-from connector.tables.merge import RowState, visible
+from connector.tables.merge import RowState, truncate, visible
 from connector.tables.row import is_same_row, read_change, row_of, state_of, view_of_row
 from connector.tables.values import Unreadable
 from connector.watermarks.frontier import UNKNOWN
@@ -164,7 +164,8 @@ def explain(
         - `row` has everything that was ingested, `applied_row` is as the last apply left it. None:
             there is no row.
         - `changes` are those in the changelog, in the order of the table. `explanation` has for
-            each column the entry that won and those that lost, and the deletions.
+            each column the entry that won and those that lost, the deletions, and the truncations
+            of the table that hide an entry.
         - `dead_letters` are those of the row, the oldest first.
         - `shown_since` is the first version from which on every version shows the row as it is now.
             None: the newest version does not, or the key never existed.
@@ -209,8 +210,11 @@ def _history(
     applied_rows = states.applied([row_key])
     stored, applied = states.with_pending(applied_rows)[row_key], applied_rows[row_key]
     deliveries = [Delivery(logged.change, logged.position) for logged in accepted]
-    row, logged = _row(definition, row_key, stored), state_of(definition, deliveries)
-    explanation = explain_row(deliveries, logged if is_complete else stored, definition)
+    rank, logged = states.truncated, state_of(definition, deliveries)
+    row, logged = _row(definition, row_key, stored), truncate(logged, rank)
+    explanation = explain_row(
+        *(deliveries, logged if is_complete else stored, definition), _truncations(states), rank
+    )
     since = None
     if visible(applied) == visible(stored):
         since = first_version(states, explanation, accepted, is_complete=is_complete)
@@ -229,6 +233,15 @@ def _history(
         not_looked_at=(),
         is_confirmed=is_same if is_complete else None,
     )
+
+
+def _truncations(states: RowStates) -> Iterable[Truncate]:
+    """The truncations of the table in the changelog (EVO-13)."""
+    from connector.lake.changelog_changes import truncations_of
+
+    if states.changelog is None:
+        return ()
+    return truncations_of(states.changelog, states.definition.source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from connector.records.ordering import OrderPosition
 from connector.records.views import Time
 from connector.state.table_state import TableState
 from connector.tables.explain import Explanation
-from connector.tables.merge import visible
+from connector.tables.merge import truncate, visible
 from connector.tables.row import state_of
 
 if TYPE_CHECKING:
@@ -83,9 +83,8 @@ def _shown_by(
 ) -> Mapping[tuple[str, bytes], bytes]:
     """The cells that a version shows, if the changelog is complete."""
     applied = [logged for logged in changes if is_applied(table_state, logged)]
-    return visible(
-        state_of(states.definition, ((logged.change, logged.position) for logged in applied))
-    )
+    state = state_of(states.definition, ((logged.change, logged.position) for logged in applied))
+    return visible(truncate(state, table_state.truncated))
 
 
 def is_applied(table_state: TableState, logged: LoggedChange) -> bool:

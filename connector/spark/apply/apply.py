@@ -22,7 +22,12 @@ from connector.records.ordering import OrderBy
 from connector.spark.apply.blocked_rows import BlockedFrom, BlockedRows
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.frames import Cache, caching, uncached
-from connector.spark.apply.merge import is_sparse, merged_buckets, merged_rows
+from connector.spark.apply.merge import (
+    is_sparse,
+    merged_buckets,
+    merged_rows,
+    rows_of_changes,
+)
 from connector.spark.apply.select import not_merged, select_changes
 from connector.spark.apply.statistics import (
     BatchStatistics,
@@ -30,6 +35,15 @@ from connector.spark.apply.statistics import (
     analyze,
     check_changelog,
     unapplied,
+)
+from connector.spark.apply.truncation import (
+    IS_TOMBSTONE,
+    Truncation,
+    deletes_all,
+    no_rows,
+    not_truncated,
+    older_rows,
+    truncation_of,
 )
 from connector.spark.sql import constant
 from connector.spark.storage.changelog import Changelog
@@ -89,20 +103,30 @@ def apply(
         )
     if is_there and blocked is not None and blocked.blocking == before.blocked_rows:
         return None
-    if blocked is None and not before.blocked_rows and merge_few is not None:
-        applied = _apply_few(table, changelog, version, before, cut, newest, merge_few, on_step)
+    truncation = truncation_of(changelog, table.layout, before, cut.batch, _below(cut))
+    is_plain = blocked is None and not before.blocked_rows
+    is_plain = is_plain and not truncation.is_new and truncation.unnumbered is None
+    if is_plain and merge_few is not None:
+        applied = _apply_few(
+            *(table, changelog, version, before, cut, newest, truncation), merge_few, on_step
+        )
         if applied is not None:
             return applied
+    if truncation.unnumbered is not None:
+        publish(table_letters(truncation.unnumbered, table.layout.definition))
     with caching() as cache:
-        selection = _selection(table, changelog, source, before, cut, blocked, publish, cache)
+        selection = _selection(
+            *(table, changelog, source, before, cut, truncation), blocked, publish, cache
+        )
         assert selection.flat is not None
         on_step("letters published")
         blocking = blocked.blocking if blocked else ()
         after = _after(table, before, selection, cut, blocking, new_attempt(), newest.changelog_id)
-        after = _write(table, selection.flat, version, before, after, cache, on_step)
+        after = _write(table, selection.flat, truncation, version, before, after, cache, on_step)
     on_step("table committed")
     statistics = selection.statistics
-    return Applied(after, statistics.changes - statistics.unreadable, statistics.unreadable)
+    letters = statistics.unreadable + truncation.letters
+    return Applied(after, statistics.changes - statistics.unreadable, letters)
 
 
 def _apply_few(
@@ -112,6 +136,7 @@ def _apply_few(
     before: TableState,
     cut: Cut,
     newest: LoggedBatch,
+    truncation: Truncation,
     merge_few: MergeFew,
     on_step: Callable[[str], None],
 ) -> Applied | None:
@@ -155,7 +180,7 @@ def _apply_few(
     to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
     counts = (merged.changes, merged.has_residual, merged.highest)
     statistics = BatchStatistics(*counts, misfits=merged.misfits)
-    selection = _Selection(statistics, to_batch)
+    selection = _Selection(statistics, to_batch, truncation)
     after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
     if merged.tombstones:
         table.commit_tombstones(merged.tombstones, before)
@@ -170,6 +195,7 @@ def _apply_few(
 def _write(
     table: Table,
     changes: FlatChanges,
+    truncation: Truncation,
     version: int,
     before: TableState,
     after: TableState,
@@ -177,32 +203,74 @@ def _write(
     on_step: Callable[[str], None],
 ) -> TableState:
     """Write the tombstones, then commit the table. Returns the state that was committed."""
-    statistics, horizon = changes.statistics, after.horizon
-    if not statistics.buckets:
+    statistics, horizon, rank = changes.statistics, after.horizon, None
+    buckets = statistics.buckets
+    files = table.files(version) if buckets or truncation.is_new else None
+    is_row_level = is_sparse(table, statistics, files)
+    if truncation.is_new and truncation.rank is not None:
+        if deletes_all(before, truncation.rank):
+            return _write_all(table, changes, before, after, cache, on_step)
+        older = older_rows(table, version, files, truncation.rank)
+        if older.count:
+            rank, is_row_level = truncation.rank, older.is_row_level
+            buckets = tuple(range(table.layout.buckets))
+    if not buckets:
         on_step("tombstones written")
         table.commit(None, (), after)
         return after
-    files, locations = table.files(version), None
-    if is_sparse(table, statistics, files):
+    locations = None
+    if is_row_level:
         rows, locations = merged_rows(
-            table, changes, before, version, cache, files=files, horizon=horizon
+            *(table, changes, before, version, cache),
+            files=files,
+            horizon=horizon,
+            truncated=rank,
         )
     else:
-        rows = merged_buckets(table, changes, before, horizon=horizon)
-    if statistics.may_remove:
+        rows = merged_buckets(table, changes, before, horizon=horizon, truncated=rank)
+    if statistics.may_remove or rank is not None:
         # Two writes follow. The merge is computed once for both.
         rows = cache(rows, eager=locations is None)
-        removed = rows.where("_changed AND NOT _exists")
-        if table.add_tombstones(removed, before, attempt=after.attempt_id):
-            attempts = {**after.attempt_ids, after.apply_number: after.attempt_id}
-            after = replace(after, has_tombstones=True, attempt_ids=attempts)
+        removed = rows.where("_changed AND NOT _exists" if rank is None else IS_TOMBSTONE)
+        after = _with_tombstones(table, removed, before, after)
     on_step("tombstones written")
     rows = rows.where("_exists")
     if locations is None:
-        table.commit(rows, statistics.buckets, after)
+        table.commit(rows, buckets, after)
     else:
         table.commit_rows(rows, locations, version, files, after)
     return after
+
+
+def _write_all(
+    table: Table,
+    changes: FlatChanges,
+    before: TableState,
+    after: TableState,
+    cache: Cache,
+    on_step: Callable[[str], None],
+) -> TableState:
+    """Replace all rows of the table by those of the changes, as `_write`. No file is read."""
+    rows = no_rows(table)
+    if changes.statistics.buckets:
+        rows = rows_of_changes(changes, before, table.layout)
+        if changes.statistics.may_remove:
+            rows = cache(rows, eager=True)
+            after = _with_tombstones(table, rows.where("NOT _exists"), before, after)
+        rows = rows.where("_exists")
+    on_step("tombstones written")
+    table.commit(rows, range(table.layout.buckets), after)
+    return after
+
+
+def _with_tombstones(
+    table: Table, removed: DataFrame, before: TableState, after: TableState
+) -> TableState:
+    """Add tombstones. Returns the state after the apply, which names them if there are any."""
+    if not table.add_tombstones(removed, before, attempt=after.attempt_id):
+        return after
+    attempts = {**after.attempt_ids, after.apply_number: after.attempt_id}
+    return replace(after, has_tombstones=True, attempt_ids=attempts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +281,7 @@ class _Selection:
 
     statistics: BatchStatistics
     complete_to_batch: int
+    truncation: Truncation
     blocked_from: BlockedFrom | None = None
     flat: FlatChanges | None = None
 
@@ -223,14 +292,18 @@ def _selection(
     source: str,
     before: TableState,
     cut: Cut,
+    truncation: Truncation,
     blocked: BlockedRows | None,
     publish: Callable[[Iterable[DeadLetter]], int],
     cache: Cache,
 ) -> _Selection:
-    """The changes that the cut adds to the table. Those that it cannot hold become dead letters."""
+    """The changes that the cut adds to the table. Those that it cannot hold become dead letters.
+    Those that a truncation deletes do nothing.
+    """
     layout, after, to = table.layout, before.complete_to_batch, cut.batch
     recent = changelog.recent_changes(source, after=after, to=to)
     since = recent.rows() if recent else changelog.changes(source, after=after, to=to)
+    since = not_truncated(since, layout, truncation.rank)
     if blocked is None and not before.blocked_rows:
         is_few = recent is not None and recent.count <= KEPT_CHANGES
         columns = {"committed": "_committed", "integer": "_partition"}
@@ -245,7 +318,7 @@ def _selection(
         if not changes.statistics.unreadable:
             deferred = changes.deferred_from
             to_batch = cut.batch if deferred is None else deferred - 1
-            return _Selection(changes.statistics, to_batch, flat=changes)
+            return _Selection(changes.statistics, to_batch, truncation, flat=changes)
     to_batch = cut.batch if cut.ignores_watermark else _complete_to_batch(since, cut)
     new, definition = not_merged(since, before), layout.definition
     selected, statistics, blocked_from = select_changes(
@@ -256,7 +329,8 @@ def _selection(
         lambda letters: publish(table_letters(letters, definition)),
     )
     rows = flatten_entries(selected, layout, all_plain=statistics.all_plain)
-    return _Selection(statistics, to_batch, blocked_from, FlatChanges(rows, statistics))
+    flat = FlatChanges(rows, statistics)
+    return _Selection(statistics, to_batch, truncation, blocked_from, flat)
 
 
 def _is_at(before: TableState, cut: Cut) -> bool:
@@ -317,7 +391,9 @@ def _after(
 ) -> TableState:
     """The table state after the merge, without the new tombstones."""
     statistics, blocked_from = selection.statistics, selection.blocked_from
-    complete_to_batch, apply_watermark = selection.complete_to_batch, cut.low_watermark
+    truncation, apply_watermark = selection.truncation, cut.low_watermark
+    complete_to_batch = truncation.complete_to(selection.complete_to_batch)
+    letters = statistics.unreadable + truncation.letters
     if blocked_from is not None:
         complete_to_batch = min(complete_to_batch, blocked_from.batch - 1)
         apply_watermark = (
@@ -330,12 +406,12 @@ def _after(
         changelog_id=changelog_id,
         to_batch=cut.batch,
         target_watermark=_brought_to(cut),
-        merged=before.merged + statistics.changes - statistics.unreadable,
+        merged=before.merged + statistics.changes - statistics.unreadable + truncation.is_new,
+        letters=before.letters + letters,
+        dead_letters_since=before.dead_letters_since or (cut.chosen_at if letters else None),
+        highest_applied=max(before.highest_applied, statistics.highest, truncation.at),
+        truncated=truncation.rank,
         misfits=dict(Counter(before.misfits) + Counter(statistics.misfits)),
-        letters=before.letters + statistics.unreadable,
-        dead_letters_since=before.dead_letters_since
-        or (cut.chosen_at if statistics.unreadable else None),
-        highest_applied=max(before.highest_applied, statistics.highest),
         has_residual=before.has_residual or statistics.has_residual,
         apply_watermark=apply_watermark,
         complete_to_batch=complete_to_batch,

@@ -323,6 +323,11 @@ def _change_order(layout: Layout) -> str:
     return f"named_struct({_RANK[layout.definition.order]}, {_POSITION})"
 
 
+def rank_of_row(layout: Layout) -> str:
+    """The rank of a row of the changelog, as SQL: a struct with the first fields of its order."""
+    return f"named_struct({_RANK[layout.definition.order]})"
+
+
 def _unreadable(layout: Layout, *, all_plain: bool) -> str:
     """Whether the table cannot hold the change.
 

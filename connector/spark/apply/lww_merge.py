@@ -22,9 +22,10 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from connector.records.ordering import Rank
 from connector.spark.apply.flatten import REGISTER_PARTS, is_of
 from connector.spark.sql import SPARK_TYPE, constant, typed
-from connector.spark.storage.layout import Layout, nothing, order
+from connector.spark.storage.layout import Layout, is_older, nothing, order
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Versions
 
@@ -135,13 +136,19 @@ def combine(changes: RowRegisters, stored: RowRegisters, layout: Layout, how: st
 
 
 def rows_of(
-    state: RowRegisters, layout: Layout, *, has_residual: bool, horizon: int | None = None
+    state: RowRegisters,
+    layout: Layout,
+    *,
+    has_residual: bool,
+    horizon: int | None = None,
+    truncated: Rank | None = None,
 ) -> DataFrame:
     """The rows that `state` makes: the columns of the table, `_exists`, and `_changed` (a change is
     of this row).
 
     `has_residual` false promises that `rest` is always null. Elements of `rest` below `horizon`
-    that show nothing are removed, because `rest` would grow without limit (MRG-10).
+    that show nothing are removed, because `rest` would grow without limit (MRG-10). Everything that
+    is older than a truncation with the rank `truncated` is removed (EVO-13).
     """
     deletions = [f"_deleted{n}" for n in layout.deletions]
     named = state.frame.selectExpr(
@@ -155,6 +162,13 @@ def rows_of(
         ),
         f"{state.rest if has_residual else nothing(layout.rest_type)} AS _rest",
     )
+    if truncated is not None:
+        named = named.selectExpr(
+            *(BUCKET, *layout.keys, "_changed"),
+            *(_not_older(f"_register{n}", truncated, "order.change") for n in layout.registers),
+            *(_not_older(name, truncated, "change") for name in deletions),
+            f"filter(_rest, x -> NOT {is_older('x.order.change', truncated)}) AS _rest",
+        )
     uncovered = named.selectExpr(
         BUCKET, *layout.keys, "_changed", *_uncovered(layout), *deletions, "_rest"
     )
@@ -257,6 +271,11 @@ def _register(index: str, change: str, timestamp: str, value: str) -> str:
 
 def _order_or_null(index: str, change: str) -> str:
     return f"CASE WHEN {index} IS NOT NULL THEN {order(index, change)} END"
+
+
+def _not_older(name: str, rank: Rank, change: str) -> str:
+    """A register or a deletion without what is older than a rank."""
+    return f"CASE WHEN {is_older(f'{name}.{change}', rank)} THEN NULL ELSE {name} END AS {name}"
 
 
 def _uncovered(layout: Layout) -> list[str]:

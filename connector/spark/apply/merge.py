@@ -13,6 +13,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from connector.records.ordering import Rank
 from connector.spark.apply.frames import Cache, broadcast_join
 from connector.spark.apply.lww_merge import (
     RowRegisters,
@@ -26,7 +27,7 @@ from connector.spark.apply.lww_merge import (
 from connector.spark.apply.statistics import BatchStatistics, FlatChanges
 from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION
 from connector.spark.storage.files import Files
-from connector.spark.storage.layout import Layout
+from connector.spark.storage.layout import Layout, is_older
 from connector.spark.storage.table import Table
 from connector.state.apply_level import CHANGES_PER_TASK, MANY_CHANGES, is_row_level
 from connector.state.maintenance_schedule import DataFile
@@ -61,12 +62,16 @@ def merged_buckets(
     *,
     version: int | None = None,
     horizon: int | None = None,
+    truncated: Rank | None = None,
 ) -> DataFrame:
-    """All rows of the buckets that a change touches, merged with the changes: `rows_of`.
+    """All rows of the buckets that a change touches, merged with the changes: `rows_of`. With a
+    truncation, all rows of the table.
 
     `version` is a version of the table; None: the newest.
     """
     layout, buckets = table.layout, changes.statistics.buckets
+    if truncated is not None:
+        buckets = tuple(range(layout.buckets))
     partitions = (
         max(1, len(buckets)) if layout.buckets > 1 else table.spark.sparkContext.defaultParallelism
     )
@@ -75,10 +80,25 @@ def merged_buckets(
     if table.tombstones.exist(before):
         tombstones = table.tombstones.rows(before, layout).where(is_touched)
     old = table.rows(version).where(is_touched)
+    if truncated is not None:
+        old = old.where(f"NOT {is_older(newest_order(), truncated)}")
     registers = _with_stored(
         _registers_of(changes, layout, partitions), tombstones, old, layout, partitions
     )
-    return _rows(registers, changes, before, layout, horizon)
+    return _rows(registers, changes, before, layout, horizon, truncated)
+
+
+def newest_order(pick: str = "greatest") -> str:
+    """The newest order of the changes that wrote a stored row, as SQL. With `least`, the oldest."""
+    aggregate = {"greatest": "array_max", "least": "array_min"}[pick]
+    parts = (f"{STATE}.orders", f"{STATE}.residual.order.change")
+    return f"{pick}({', '.join(f'{aggregate}({part})' for part in parts)})"
+
+
+def rows_of_changes(changes: FlatChanges, before: TableState, layout: Layout) -> DataFrame:
+    """The rows that the changes alone make: `rows_of`."""
+    registers = _registers_of(changes, layout, max(1, len(changes.statistics.buckets)))
+    return _rows(registers, changes, before, layout)
 
 
 def merged_rows(
@@ -90,20 +110,33 @@ def merged_rows(
     *,
     files: Files | None = None,
     horizon: int | None = None,
+    truncated: Rank | None = None,
 ) -> tuple[DataFrame, DataFrame]:
     """The rows that a change touches, merged with the changes (`rows_of`), and the locations of the
     old rows. `files` are those of the version, if known. They are read once, and only their key
     columns if the changes alone decide the new rows.
+
+    A truncation also touches the rows with an older cell. Of those without a newer one, only the
+    state is read, for their locations.
     """
-    layout, statistics = table.layout, changes.statistics
-    overwrites = statistics.overwrites_rows(before)
+    layout, statistics, gone, mixed = table.layout, changes.statistics, None, None
+    overwrites = statistics.overwrites_rows(before) and truncated is None
     rows = files.rows() if files else table.rows(version)
     rows = rows.selectExpr(*([BUCKET, *layout.keys] if overwrites else ["*"]), *ROW_LOCATION)
+    keys = changes.rows.select(BUCKET, *layout.keys)
+    if truncated is not None:
+        is_gone = is_older(newest_order(), truncated)
+        is_mixed = is_older(newest_order("least"), truncated)
+        gone, rows = rows.where(is_gone), rows.where(f"NOT {is_gone}")
+        others = rows.where(is_mixed)
+        mixed = broadcast_join(others, keys, layout, "left_anti", statistics.changes)
     has_tombstones = not overwrites and table.tombstones.exist(before)
     if has_tombstones:
         rows = rows.unionByName(table.tombstones.rows(before, layout), allowMissingColumns=True)
-    keys = changes.rows.select(BUCKET, *layout.keys)
-    stored = cache(broadcast_join(rows, keys, layout, "left_semi", statistics.changes), eager=True)
+    stored = broadcast_join(rows, keys, layout, "left_semi", statistics.changes)
+    if mixed is not None:
+        stored = stored.unionByName(mixed)
+    stored = cache(stored, eager=True)
     partitions: int | None = _tasks(table, statistics)
     if partitions == 1:  # a single task needs no exchange
         partitions = None
@@ -113,7 +146,10 @@ def merged_rows(
     if not overwrites:
         tombstones = stored.where(f"{FILE} IS NULL") if has_tombstones else None
         registers = _with_stored(registers, tombstones, old, layout, partitions)
-    return _rows(registers, changes, before, layout, horizon), old.select(FILE, ROW)
+    locations = old.select(FILE, ROW)
+    if gone is not None:
+        locations = locations.union(gone.select(FILE, ROW))
+    return _rows(registers, changes, before, layout, horizon, truncated), locations
 
 
 def merged_view(
@@ -279,6 +315,9 @@ def _rows(
     before: TableState,
     layout: Layout,
     horizon: int | None = None,
+    truncated: Rank | None = None,
 ) -> DataFrame:
     has_residual = before.has_residual or changes.statistics.has_residual
-    return rows_of(registers, layout, has_residual=has_residual, horizon=horizon)
+    return rows_of(
+        registers, layout, has_residual=has_residual, horizon=horizon, truncated=truncated
+    )

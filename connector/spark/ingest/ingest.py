@@ -329,9 +329,7 @@ class Ingest:
             # not depend on the process that writes them.
             self._learn_schemas(rejected)
             published = self._ports.publish(
-                rejected_letters(
-                    rejected, lambda record: self._explain(record, batch, before.horizon)
-                )
+                rejected_letters(rejected, lambda record: self._explain(record, batch, before))
             )
         self._on_step("letters published")
         releases, released = self._releases_after(before, batch, counts)
@@ -488,6 +486,7 @@ class Ingest:
             # The batch before has committed this horizon, so a batch that runs again decides the
             # same (MRG-11).
             horizon=before.horizon,
+            truncated=before.truncations.ranks(),
         )
         arrived, asks = with_arrivals(rows, batch.asked.at), self._ports.schema_by_id is not None
         verdicts = validated(arrived, self._schemas, rules, ask_registry=asks)
@@ -499,14 +498,15 @@ class Ingest:
             settle=partial(self._settled, batch=batch, before=before),
         )
 
-    def _explain(self, record: KafkaRecord, batch: LoggedBatch, horizon: int | None) -> object:
+    def _explain(self, record: KafkaRecord, batch: LoggedBatch, before: Progress) -> object:
         return validate_record(
             record,
             schemas=self._schemas,
             limits=self._stream.limits,
             kafka_partitions=batch.kafka_partitions,
             tables=self._only_tables,
-            horizon=horizon,
+            horizon=before.horizon,
+            truncated=before.truncations.ranks(),
         )
 
     def _halt_on_disaster(self, batch: LoggedBatch, counts: BatchCounts) -> None:

@@ -14,7 +14,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import fastavro
@@ -40,8 +40,9 @@ from connector.records.model import (
     WRITE_STREAM_PATTERN,
     Rule,
 )
+from connector.records.ordering import Rank
 from connector.records.rejection import Reason
-from connector.spark.sql import constant, skew_us
+from connector.spark.sql import constant, named, skew_us
 from connector.validation import BEGINNING, Limits, RowImages, UnknownFields
 
 UNSEEN_SCHEMA: Final = "lowmark: a schema id that the registry was not asked about"
@@ -53,6 +54,7 @@ RECORD: Final = (
     "heartbeat",
     "child_partitions",
     "release",
+    "truncate",
 )
 """The fields of `ChangeRecord`."""
 
@@ -66,7 +68,8 @@ _TAIL: Final = secrets.token_bytes(8)
 class RecordRules:
     """The rules by which a record is validated, apart from the schemas. `tables` are the allowed
     source tables; None: any. `known_tables` and `known_families` match the patterns of the model
-    and are not checked again. `horizon` is the one that the batch before committed (MRG-11).
+    and are not checked again. `horizon` is the one that the batch before committed (MRG-11), and
+    `truncated` has the newest truncations that were accepted by then, by source table (EVO-13).
     """
 
     limits: Limits
@@ -75,6 +78,7 @@ class RecordRules:
     known_tables: frozenset[str] = frozenset()
     known_families: frozenset[str] = frozenset()
     horizon: int | None = None
+    truncated: Mapping[str, Rank] = field(default_factory=dict)
 
 
 def validated(
@@ -262,6 +266,7 @@ def _matches(pattern: str) -> str:
     return rf"RLIKE r'\A(?:{pattern})\z'"
 
 
+_TABLE: Final = "coalesce(data_change.table, truncate.table)"
 _RARE_STRINGS: Final = {
     "data_change.change_sequence_number": "data_change.change_sequence_number",
     "data_change.transaction": (
@@ -273,6 +278,10 @@ _RARE_STRINGS: Final = {
     ),
     "data_change.write_stream": "data_change.write_stream.stream",
     "release": "release.ranges.stream",
+    "truncate.change_sequence_number": "truncate.change_sequence_number",
+    "truncate.transaction": (
+        "truncate.transaction.server_transaction_id, truncate.transaction.transaction_tag"
+    ),
     "child_partitions": (
         "child_partitions.children.token,"
         " flatten(child_partitions.children.parent_partition_tokens)"
@@ -281,7 +290,7 @@ _RARE_STRINGS: Final = {
 _MALFORMED: Final = " OR ".join(
     [
         f"NOT is_valid_utf8({string})"
-        for string in ("stream_partition", "data_change.table", "data_change.source_cluster_id")
+        for string in ("stream_partition", _TABLE, "data_change.source_cluster_id")
     ]
     + [
         f"({owner} IS NOT NULL AND NOT is_valid_utf8(concat_ws('\\n', {strings})))"
@@ -309,7 +318,26 @@ def _families_match(known_families: frozenset[str]) -> str:
 
 _CONTROL: Final = "(heartbeat IS NOT NULL OR child_partitions IS NOT NULL)"
 # A staged change has no time. A release has that of its rows.
-_COMMITTED: Final = "coalesce(nullif(data_change.commit_timestamp, 0), release.commit_timestamp)"
+_COMMITTED: Final = (
+    "coalesce(nullif(data_change.commit_timestamp, 0), release.commit_timestamp,"
+    " truncate.commit_timestamp)"
+)
+_NUMBER: Final = "coalesce(data_change.change_sequence_number, truncate.change_sequence_number)"
+
+_SEQUENCE: Final = "coalesce(data_change.transaction, truncate.transaction).record_sequence"
+
+
+def _is_repeated(truncated: Mapping[str, Rank]) -> str:
+    """Whether a record is a truncation that is not newer than an accepted one of its table."""
+    names = ("commit_timestamp", "tie_breaker", "record_sequence")
+    fields = ("truncate.commit_timestamp", "truncate.tie_breaker")
+    given = (*fields, "coalesce(truncate.transaction.record_sequence, 0L)")
+    accepted = " OR ".join(
+        f"(truncate.table = '{table}' AND {named(names, given)}"
+        f" <= {named(names, [f'cast({part} AS bigint)' for part in rank])})"
+        for table, rank in sorted(truncated.items())
+    )
+    return f"(truncate IS NOT NULL AND ({accepted}))" if accepted else "false"
 
 
 _SETS_CELLS: Final = "array_contains(data_change.entries.kind, 'SET_CELL')"
@@ -328,7 +356,7 @@ def _verdict(schemas: codec.Schemas, rules: RecordRules) -> str:
     faults = [
         *_faults_of_bytes(schemas, rules.limits),
         *_faults_of_fields(rules),
-        *_faults_of_times(rules.limits),
+        *_faults_of_times(rules),
         *_faults_of_settings(schemas, rules),
     ]
     return f"CASE {' '.join(f'WHEN {broken} THEN {verdict}' for verdict, broken in faults)} END"
@@ -357,11 +385,15 @@ def _faults_of_bytes(schemas: codec.Schemas, limits: Limits) -> list[_Fault]:
     ]
 
 
-def _faults_of_times(limits: Limits) -> list[_Fault]:
+def _faults_of_times(rules: RecordRules) -> list[_Fault]:
+    limits = rules.limits
     arrival, skew = "unix_micros(timestamp)", skew_us(limits.max_clock_skew_s)
     control_time = "coalesce(heartbeat.timestamp, child_partitions.start_timestamp)"
     faults = [
-        (_reason(Reason.COMMIT_TIMESTAMP_IN_FUTURE), f"{_COMMITTED} - {skew} > {arrival}"),
+        (
+            _reason(Reason.COMMIT_TIMESTAMP_IN_FUTURE),
+            f"{_COMMITTED} - {skew} > {arrival} AND NOT {_is_repeated(rules.truncated)}",
+        ),
         (
             _reason(Reason.WATERMARK_IN_FUTURE),
             f"{_CONTROL} AND {control_time} - {skew} > {arrival}",
@@ -385,10 +417,11 @@ def _faults_of_settings(schemas: codec.Schemas, rules: RecordRules) -> list[_Fau
     if limits.row_images is RowImages.REJECT:
         faults.append((_invalid(Rule.ROW_IMAGE), _ROW_IMAGE_CONTRADICTS))
     if tables is not None:
-        is_unknown = f"data_change IS NOT NULL AND NOT {_in('data_change.table', tables)}"
+        is_unknown = f"{_TABLE} IS NOT NULL AND NOT {_in(_TABLE, tables)}"
         faults.append((_reason(Reason.UNKNOWN_TABLE), is_unknown))
     if horizon is not None:
         is_too_late = f"{_COMMITTED} < {constant(horizon, 'partition')}"
+        is_too_late = f"{is_too_late} AND NOT {_is_repeated(rules.truncated)}"
         faults.append((_reason(Reason.TOO_LATE), is_too_late))
     return faults
 
@@ -443,18 +476,21 @@ _WRONG_ROW: Final = f"""NOT ({_ROW}.stream {_matches(WRITE_STREAM_PATTERN)} AND 
 def _faults_of_fields(rules: RecordRules) -> list[_Fault]:
     """In the order in which `records.datum.build` finds them."""
     branches = " + ".join(f"int({branch} IS NOT NULL)" for branch in BRANCHES)
-    is_known = _in("data_change.table", rules.known_tables)
+    is_known = _in(_TABLE, rules.known_tables)
     row_key = "data_change.row_key"
     return [
         (_invalid(Rule.BRANCHES), f"{branches} <> 1"),
         (_ENTRY_FAULT, f"{_MAY_HAVE_FAULT} AND {_ENTRY_FAULT} IS NOT NULL"),
-        (_invalid(Rule.TRANSACTION), "data_change.transaction.record_sequence < 0"),
+        (
+            _invalid(Rule.TRANSACTION),
+            f"{_SEQUENCE} < 0",
+        ),
         (_invalid(Rule.WRITE_STREAM), _WRONG_ROW),
         (
             _invalid(Rule.STREAM_PARTITION),
             f"octet_length(stream_partition) NOT BETWEEN 1 AND {MAX_STREAM_PARTITION_BYTES}",
         ),
-        (_invalid(Rule.TABLE), f"NOT ({is_known} OR data_change.table {_matches(TABLE_PATTERN)})"),
+        (_invalid(Rule.TABLE), f"NOT ({is_known} OR {_TABLE} {_matches(TABLE_PATTERN)})"),
         (
             _invalid(Rule.ROW_KEY),
             (
@@ -467,6 +503,7 @@ def _faults_of_fields(rules: RecordRules) -> list[_Fault]:
             (
                 f"data_change.commit_timestamp NOT {_TIME_RANGE}"
                 f" AND (data_change.commit_timestamp <> 0 OR {_ROW} IS NULL)"
+                f" OR truncate.commit_timestamp NOT {_TIME_RANGE}"
             ),
         ),
         (
@@ -482,7 +519,7 @@ def _faults_of_fields(rules: RecordRules) -> list[_Fault]:
         (_invalid(Rule.ENTRY_COUNT), f"size(data_change.entries) NOT BETWEEN 1 AND {MAX_ENTRIES}"),
         (
             _reason(Reason.INVALID_SEQUENCE_NUMBER),
-            f"NOT data_change.change_sequence_number {_matches(SEQUENCE_NUMBER_PATTERN)}",
+            f"NOT {_NUMBER} {_matches(SEQUENCE_NUMBER_PATTERN)}",
         ),
         *_CONTROL_RULES,
         (

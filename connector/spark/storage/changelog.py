@@ -53,7 +53,9 @@ from connector.watermarks.freshness import EndOffsets
 from connector.watermarks.frontier import UNKNOWN
 from connector.write_streams.releases import ReleasedRange, StagedStream
 
-_DECLARES: Final = "kind = 'change' AND transaction.number_of_records_in_transaction > 1"
+_DECLARES: Final = (
+    "kind IN ('change', 'truncate') AND transaction.number_of_records_in_transaction > 1"
+)
 _COMMITTED: Final = "unix_micros(commit_timestamp)"
 _FRONTIER_IN_METADATA: Final = 16_384
 """In bytes. Every commit has the metadata, also those that only refresh the progress or do

@@ -12,12 +12,14 @@ STATISTICS: Final = "ingest_batch,kafka_partition,offset,table,commit_timestamp"
 
 _COLUMNS: Final = (
     """CASE WHEN reason IS NOT NULL THEN 'rejected' WHEN data_change.commit_timestamp = 0
-        THEN 'staged' WHEN data_change IS NOT NULL THEN 'change' ELSE 'control' END AS kind""",
+        THEN 'staged' WHEN data_change IS NOT NULL THEN 'change' WHEN truncate IS NOT NULL
+        THEN 'truncate' ELSE 'control' END AS kind""",
     "{ingest_batch} AS ingest_batch",
     "partition AS kafka_partition",
     "offset",
-    "data_change.table AS table",
-    "timestamp_micros(nullif(data_change.commit_timestamp, 0)) AS commit_timestamp",
+    "coalesce(data_change.table, truncate.table) AS table",
+    """timestamp_micros(coalesce(nullif(data_change.commit_timestamp, 0),
+        truncate.commit_timestamp)) AS commit_timestamp""",
     "data_change.row_key AS row_key",
     """named_struct('ingest_batch', coalesce(first.ingest_batch, {ingest_batch}), 'kafka_partition',
         coalesce(first.kafka_partition, partition), 'offset', coalesce(first.offset, offset),
@@ -31,12 +33,13 @@ _COLUMNS: Final = (
     "kafka_partitions",
     "data_change.change_type AS change_type",
     "data_change.source_cluster_id AS source_cluster_id",
-    "data_change.tie_breaker AS tie_breaker",
+    "coalesce(data_change.tie_breaker, truncate.tie_breaker) AS tie_breaker",
     "data_change.resume_token AS resume_token",
     "data_change.estimated_low_watermark AS estimated_low_watermark",
     "data_change.entries AS entries",
-    "data_change.transaction AS transaction",
-    "data_change.change_sequence_number AS change_sequence_number",
+    "coalesce(data_change.transaction, truncate.transaction) AS transaction",
+    """coalesce(data_change.change_sequence_number, truncate.change_sequence_number)
+        AS change_sequence_number""",
     "data_change.row_image AS row_image",
     "heartbeat",
     "child_partitions",

@@ -23,8 +23,10 @@ from connector.spark.storage.hadoop import read_text
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.state.damage import check_owner, reading
 from connector.state.stream_progress import Progress, with_freshness_file
+from connector.state.truncations import SourceTruncations
 from connector.stored import from_stored
 from connector.warehouse import (
+    CONTROL_SLOT,
     FRONTIER_SLOT,
     REJECTED_SLOT,
     RELEASED_SLOT,
@@ -165,6 +167,23 @@ class ChangelogReader:
         if not self._has_released(after):
             return changes
         return changes.unionByName(_released_rows(rows, source, after=after, to=to))
+
+    def last_truncation(self, source: str) -> int:
+        """The last batch that can have a truncation of a source table (EVO-13). 0: none has."""
+        stored = self._stored_in()
+        if stored is None:
+            return 0
+        with reading(self.path):
+            truncations = stored["progress"].get("truncations", {})
+            return from_stored(SourceTruncations, truncations).last_batch(source)
+
+    def truncations(self, source: str, *, after: int, to: int) -> DataFrame:
+        """The truncations of one source table in the ingest batches `(after, to]`: each copy is a
+        row. Deleted rows of the present version can still be read.
+        """
+        rows = self._rows_and_frontiers(pinned=True)
+        is_ours = F.expr(f"slot = {CONTROL_SLOT} AND kind = 'truncate'")
+        return rows.where(is_ours & (F.col("table") == source) & F.expr(_batches(after, to)))
 
     def recent_changes(self, source: str, *, after: int, to: int) -> Recent | None:
         """`changes`, read from the files that the commits of a few batches name, as with `pinned`,

@@ -15,7 +15,7 @@ from pyspark.sql.avro.functions import to_avro
 
 from connector.dead_letters.envelope import DeadLetter
 from connector.records import codec
-from connector.records.model import DataChange
+from connector.records.model import CONTROL_KEY, Mutation, Truncate
 from connector.records.ordering import OrderPosition
 from connector.records.rejection import Position, Reason, Rejection
 from connector.tables.definition import TableDefinition
@@ -32,16 +32,19 @@ _COLUMNS: Final = (
 )
 _TIMES: Final = ("record_timestamp", "ingest_time")
 _RECORD: Final = """named_struct('stream_partition', stream_partition, 'kafka_partitions',
-kafka_partitions, 'data_change', named_struct(
+kafka_partitions, 'data_change', CASE WHEN kind = 'change' THEN named_struct(
     'table', table, 'row_key', row_key, 'change_type', change_type, 'source_cluster_id',
     source_cluster_id,
     'commit_timestamp', commit_timestamp, 'tie_breaker', tie_breaker, 'resume_token', resume_token,
     'estimated_low_watermark', timestamp_micros(estimated_low_watermark), 'entries', entries,
     'transaction', transaction,
     'change_sequence_number', change_sequence_number, 'row_image', row_image,
-    'write_stream', write_stream),
-    'heartbeat', heartbeat, 'child_partitions', child_partitions, 'release', release)"""
-"""A change as a record of the schema."""
+    'write_stream', write_stream) END,
+    'heartbeat', heartbeat, 'child_partitions', child_partitions, 'release', release,
+    'truncate', CASE WHEN kind = 'truncate' THEN named_struct(
+    'table', table, 'commit_timestamp', commit_timestamp, 'tie_breaker', tie_breaker,
+    'transaction', transaction, 'change_sequence_number', change_sequence_number) END)"""
+"""A change or truncation as a record of the schema."""
 
 
 def rejected_letters(rows: DataFrame, explain: Explain) -> Iterator[DeadLetter]:
@@ -65,13 +68,15 @@ def _rejected_letter(row: Row, explain: Explain) -> DeadLetter:
 
 
 def table_letters(changes: DataFrame, definition: TableDefinition) -> Iterator[DeadLetter]:
-    """A dead letter for each change that the table cannot hold, with the table in its id (TBL-9).
+    """A dead letter for each change that the table cannot hold, with the table in its id (TBL-9),
+    and for each truncation without the number by which the table is ordered (MRG-2).
 
     The value is the record, encoded again with single-object framing. The changelog has all its
     fields, and Avro encodes them in one way only. A repeated apply makes the same dead letter.
     """
     body = to_avro(F.expr(_RECORD), codec.SCHEMA).alias("body")
-    ordered = _ordered(changes, F.col("row_key"), body)
+    key = F.coalesce(F.col("row_key"), F.lit(CONTROL_KEY)).alias("row_key")
+    ordered = _ordered(changes, key, body)
     return (_table_letter(row, definition) for row in ordered.toLocalIterator())
 
 
@@ -79,8 +84,12 @@ def _table_letter(row: Row, definition: TableDefinition) -> DeadLetter:
     value = codec.frame(bytes(row["body"]), None)
     decoded = codec.decode(value, codec.Schemas())
     assert isinstance(decoded, codec.ChangeRecord), decoded
-    assert isinstance(decoded.record, DataChange)
-    fault = read_change(definition, decoded.record)
+    assert isinstance(decoded.record, Mutation)
+    if isinstance(decoded.record, Truncate):
+        missing = Reason.MISSING_SEQUENCE_NUMBER
+        fault: Rejection | None = Rejection(missing, missing.cause)
+    else:
+        fault = read_change(definition, decoded.record)
     reason = fault.reason if fault else Reason.UNREADABLE_VALUE
     detail = fault.detail if fault else reason.cause
     return _letter(row, _bytes(row["row_key"]), value, reason, detail, table=definition.name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from connector.records.ordering import OrderBy
+from connector.records.ordering import SECTIONS, OrderBy, Rank
 from connector.spark.sql import SPARK_TYPE
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
@@ -153,6 +153,21 @@ class Layout:
 def order(index: str, change: str) -> str:
     """The order of an entry, as SQL, from its index and the order of its change."""
     return f"named_struct('change', {change}, 'entry_index', {index})"
+
+
+def is_older(change: str, rank: Rank) -> str:
+    """Whether the order of a change, a struct, is below a rank, as SQL. It is null without a number
+    to order by.
+    """
+    if len(rank) == SECTIONS:
+        number = b"".join(section.to_bytes(8, "big") for section in rank)
+        return f"({change}.sequence_number < X'{number.hex()}')"
+    time, tie, record = (f"cast({part} AS bigint)" for part in rank)
+    return (
+        f"({change}.commit_timestamp < {time} OR ({change}.commit_timestamp = {time}"
+        f" AND ({change}.tie_breaker < {tie} OR ({change}.tie_breaker = {tie}"
+        f" AND {change}.record_sequence < {record}))))"
+    )
 
 
 def nothing(type_: str) -> str:

@@ -53,6 +53,8 @@ from connector.records.model import (
     OffsetRange,
     Record,
     Release,
+    Transaction,
+    Truncate,
     WriteStreamOffset,
     kafka_key,
 )
@@ -920,6 +922,54 @@ def test_tail_prints_a_release_once_and_rows_on_request(
         changes = [line["data_change"] for line in shown if "data_change" in line]
         assert sum("write_stream" in change for change in changes) == rows
         assert len(changes) == 2 + rows
+
+
+# ── truncations (EVO-13) ──────────────────────────────────────────────────────────────────────────
+
+
+def test_a_truncation_comes_once_in_each_consumer(
+    stream: Stream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EVO-13, SUB-1 to SUB-3: one copy, whichever consumer reads. In a transaction, it is one of
+    its changes.
+    """
+    of = Transaction("tx", 0, number_of_records_in_transaction=2)
+    truncate = Truncate("p", "t", T0 + 5, transaction=of)
+    filled = replace(change(5), transaction=replace(of, record_sequence=1))
+    stream.everywhere(ANNOUNCED)
+    stream.send(change(4))
+    stream.everywhere(truncate)
+    stream.send(filled, k=1)
+    stream.everywhere(beat(6))
+    with ChangeConsumer(stream.kafka, "t", bounded=True) as records:
+        found = [item for item in records if isinstance(item, ConsumerRecord)]
+    copies = [item.position for item in found if item.record == truncate]
+    assert copies == [Position("t", "id", 0, 2)]
+    with ChangeConsumer(stream.kafka, "t", bounded=True, kafka_partitions=[1]) as some:
+        assert truncate in [item.record for item in some if isinstance(item, ConsumerRecord)]
+    with TransactionConsumer(stream.kafka, "t", bounded=True) as whole:
+        items = list(whole)
+    assert [item.changes for item in items if isinstance(item, WholeTransaction)] == [
+        (change(4),),
+        (truncate, filled),
+    ]
+    commits = CommitRange(T0 + 1, NOW + 3600 * S)
+    with WatermarkConsumer(stream.kafka, "t", commits=commits) as running:
+        received = [item for _ in range(12) if (item := running.poll(0.3)) is not None]
+        assert sum(getattr(item, "record", None) == truncate for item in received) == 1
+        stream.everywhere(Truncate("p", "t", T0 + 3))
+        late = running.poll(5)
+        assert isinstance(late, Late)
+        assert late.change == Truncate("p", "t", T0 + 3)
+    config = tmp_path / "connector.toml"
+    config.write_text(
+        f'warehouse = "w"\n[kafka]\nbootstrap_servers = "{stream.kafka.bootstrap_servers}"\n'
+        '[streams.s]\ntopic = "t"\n',
+        "utf-8",
+    )
+    assert cli.invoke(["--config", str(config), "tail"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["truncate"]["table"] for line in lines if "truncate" in line] == ["t", "t"]
 
 
 # ── events of a consumer group (REC-21) ───────────────────────────────────────────────────────────

@@ -28,6 +28,7 @@ from connector.errors import (
     ConfigError,
     ConnectorError,
     DeliveryError,
+    InvalidChangeError,
     OutboxError,
     QueueFullError,
     TopicError,
@@ -44,6 +45,7 @@ from connector.records.model import (
     DataChange,
     Heartbeat,
     Record,
+    Truncate,
 )
 from tests.unit import mock_cluster
 from tests.unit.kafka.outbox_process import FACTS, STEPS, change
@@ -324,6 +326,27 @@ def test_a_control_record_waits_until_the_changes_before_it_are_deleted(
             producer.send(Heartbeat("p", number + 1))
     assert left == [0] * 50
     check_topic(cluster, 50)
+
+
+def test_a_truncation_goes_through_the_outbox_to_every_kafka_partition(
+    cluster: MockCluster, new: Open, path: Path
+) -> None:
+    """EVO-13, PUB-3, REC-18: the heartbeat at its time is behind all of its copies."""
+    reports: list[tuple[Record, str | None]] = []
+    truncate = Truncate("p", "t", 20)
+    with new() as producer:
+        producer.send(change(10))
+        producer.send(truncate, on_delivery=lambda *report: reports.append(report))
+        with pytest.raises(InvalidChangeError, match="the last heartbeat"):
+            producer.send(Heartbeat("p", 20))
+            producer.send(Truncate("p", "t", 20, tie_breaker=1))
+        producer.flush()
+        assert producer.delivered == 3
+    assert reports == [(truncate, None)]
+    for records in read(cluster):
+        controls = [record for record in records if not isinstance(record, DataChange)]
+        assert controls == [truncate, Heartbeat("p", 20)]
+    assert rows(path) == 0
 
 
 def test_the_next_producer_sends_what_is_in_the_outbox_first(

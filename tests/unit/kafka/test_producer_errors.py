@@ -22,6 +22,7 @@ from connector.records.model import (
     Record,
     Release,
     SetCell,
+    Truncate,
     WriteStreamOffset,
 )
 from connector.validation import Limits
@@ -80,6 +81,32 @@ def test_a_refused_record_is_reported_and_can_be_sent_again(cluster: MockCluster
         for record in producer.undelivered():
             producer.send(record)
         producer.send(Heartbeat("p", 5))
+
+
+@pytest.mark.parametrize("transactional_id", [None, "x"])
+def test_a_heartbeat_waits_for_all_copies_of_a_truncation(
+    cluster: MockCluster, transactional_id: str | None
+) -> None:
+    """EVO-13, REC-18: it counts as a change. If one copy fails, all are sent again."""
+    truncate, reports = Truncate("p", "t", 4), Reports()
+    with ChangeProducer(cluster.kafka, FACTS, transactional_id=transactional_id) as producer:
+        producer.send(change(0))
+        producer.flush()
+        cluster.answer_with(mock_cluster.PRODUCE, mock_cluster.MESSAGE_TOO_LARGE)
+        with pytest.raises(DeliveryError):
+            producer.send(truncate, on_delivery=reports)
+            producer.flush()
+        assert set(producer.undelivered()) == {truncate}
+        with pytest.raises(DeliveryError, match=r"would claim more|was not delivered before"):
+            producer.send(Heartbeat("p", 5))
+        producer.send(truncate)
+        producer.send(Heartbeat("p", 5))
+        producer.flush()
+        assert producer.undelivered() == {}
+        with pytest.raises(InvalidChangeError, match="after 5, the last heartbeat"):
+            producer.send(Truncate("p", "t", 5))
+        producer.poll()
+        assert reports.calls[truncate] == 1
 
 
 def send_again_what_failed(producer: ChangeProducer) -> None:

@@ -14,6 +14,8 @@ from connector.records.model import (
     OffsetRange,
     Release,
     SetCell,
+    Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 from tests.fastavro_encoder import encode_with_fastavro
@@ -68,7 +70,7 @@ def test_an_object_that_is_not_an_entry_is_a_bug() -> None:
 def test_a_heartbeat_byte_by_byte() -> None:
     assert (
         encode_body(Heartbeat("p", 7, b"r"), 4)
-        == b"\x02p" + b"\x08" + b"\x00" + b"\x02\x0e\x02r" + b"\x00\x00"
+        == b"\x02p" + b"\x08" + b"\x00" + b"\x02\x0e\x02r" + b"\x00\x00\x00"
     )
 
 
@@ -86,12 +88,23 @@ def test_a_staged_row_and_a_release_byte_by_byte() -> None:
     before = b"\x02p" + b"\x08" + b"\x02" + b"\x02t\x02k\x00\x02c\x00\x00\x00\x00"
     cell = b"\x02\x02\x02f\x02q\x0e\x00\x00\x04hi\x00"
     assert encode_body(row, 4) == (
-        before + cell + b"\x00\x00\x00" + b"\x02\x0ajob/a\x06" + b"\x00\x00\x00"
+        before + cell + b"\x00\x00\x00" + b"\x02\x0ajob/a\x06" + b"\x00\x00\x00\x00"
     )
     release = Release("p", 7, (OffsetRange("job/a", 0, 4),))
     assert encode_body(release, 4) == (
-        b"\x02p" + b"\x08" + b"\x00\x00\x00" + b"\x02\x0e" + b"\x02\x0ajob/a\x00\x08\x00"
+        b"\x02p" + b"\x08" + b"\x00\x00\x00" + b"\x02\x0e" + b"\x02\x0ajob/a\x00\x08\x00\x00"
     )
+
+
+def test_a_truncation_byte_by_byte() -> None:
+    """EVO-13: without a line of the encoder."""
+    truncate = Truncate("p", "t", 7, 3, Transaction("x", 1), "A/B")
+    transaction = b"\x02" + b"\x02x\x02\x00\x02\x02\x00\x00"
+    assert encode_body(truncate, 4) == (
+        b"\x02p\x08\x00\x00\x00\x00\x02\x02t\x0e\x06" + transaction + b"\x02\x06A/B"
+    )
+    plain = b"\x02t\x0e\x00\x00\x00"
+    assert encode_body(Truncate("p", "t", 7), 4) == b"\x02p\x08\x00\x00\x00\x00\x02" + plain
 
 
 def test_an_append_of_a_staged_row_gives_server_time_and_keeps_all_other_times() -> None:

@@ -346,10 +346,10 @@ def test_old_values_are_encoded_apart_from_the_entries() -> None:
 def test_a_list_with_an_impossible_second_block_is_undecodable() -> None:
     """REC-13, DLQ-9: a second block of -2^63 items."""
     value = frame(encode(ChildPartitions("p", 7, 0, (ChildPartition("c"),)), 4), None)
-    assert value.endswith(b"\x00\x00")  # the end of the children, and no release
-    rejection = rejected(value[:-2] + b"\xff" * 9 + b"\x01\x00\x00")
+    assert value.endswith(b"\x00\x00\x00")  # the end of the children, and no other branch
+    rejection = rejected(value[:-3] + b"\xff" * 9 + b"\x01\x00\x00\x00")
     assert rejection.reason is Reason.UNDECODABLE
-    assert f"at byte {len(value) - 2} of {len(value) + 10}" in rejection.detail
+    assert f"at byte {len(value) - 3} of {len(value) + 10}" in rejection.detail
     assert f"{2**63 + 1} items, above the limit" in rejection.detail
 
 

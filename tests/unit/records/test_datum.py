@@ -28,6 +28,7 @@ from connector.records.model import (
     Rule,
     SetCell,
     Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 from connector.records.rejection import Reason, Rejection
@@ -46,6 +47,7 @@ CHILDREN = ChildPartitions("p", 5, 0, (ChildPartition("c", ("p",), b"a", b"m"),)
 ROW = replace(CHANGE, write_stream=WriteStreamOffset("job/rows", 7))
 STAGED = replace(ROW, commit_timestamp=0, transaction=None)
 RELEASE = Release("p", 5, (OffsetRange("job/rows", 0, 8), OffsetRange("w2/p", 3, 4)))
+TRUNCATE = Truncate("p", "t", 5, 1, Transaction("tx"), "A")
 ONE = {"stream": "a/b", "first": 0, "upto": 1}
 
 
@@ -174,6 +176,13 @@ def test_entries_are_checked_before_they_are_counted() -> None:
         (Rule.WRITE_STREAM, ROW, {"data_change__commit_timestamp": 0}),
         (Rule.CELL_TIMESTAMP, STAGED, {"data_change__entries__1__cell_timestamp": -1}),
         (Rule.BRANCHES, CHANGE, {"release": {"commit_timestamp": 0, "ranges": []}}),
+        (Rule.BRANCHES, RELEASE, {"truncate": None, "release": None}),
+        (Rule.STREAM_PARTITION, TRUNCATE, {"stream_partition": ""}),
+        (Rule.TABLE, TRUNCATE, {"truncate__table": "a b"}),
+        (Rule.TABLE, TRUNCATE, {"truncate__table": "", "truncate__commit_timestamp": 0}),
+        (Rule.COMMIT_TIMESTAMP, TRUNCATE, {"truncate__commit_timestamp": 0}),
+        (Rule.COMMIT_TIMESTAMP, TRUNCATE, {"truncate__commit_timestamp": MAX_TIMESTAMP + 1}),
+        (Rule.TRANSACTION, TRUNCATE, {"truncate__transaction__record_sequence": -1}),
         (Rule.RELEASE, RELEASE, {"release__commit_timestamp": 0}),
         (Rule.RELEASE, RELEASE, {"release__commit_timestamp": MAX_TIMESTAMP + 1}),
         (Rule.RELEASE, RELEASE, {"release__ranges": []}),
@@ -260,6 +269,8 @@ def test_a_key_range_is_open_where_its_key_is_empty_or_absent(
         (ROW, {"data_change__write_stream__offset": MAX_LONG}),
         (STAGED, {"data_change__write_stream__offset": 0}),
         (STAGED, {"data_change__tie_breaker": 3, "data_change__change_sequence_number": "1"}),
+        (TRUNCATE, {"truncate__commit_timestamp": 1, "truncate__tie_breaker": -(2**63)}),
+        (TRUNCATE, {"truncate__transaction": None, "truncate__change_sequence_number": None}),
         (RELEASE, {"release__commit_timestamp": 1}),
         (RELEASE, {"release__commit_timestamp": MAX_TIMESTAMP}),
         (RELEASE, {"release__ranges__0__upto": MAX_LONG}),
@@ -290,7 +301,7 @@ NAME = "of the characters - _ . a-z A-Z 0-9"
             Reason.INVALID,
             (
                 "the content is ['data_change', 'heartbeat'], but must be exactly one of"
-                " data_change, heartbeat, child_partitions, release"
+                " data_change, heartbeat, child_partitions, release, truncate"
             ),
         ),
         ({"kafka_partitions": 0}, Reason.INVALID, "kafka_partitions is 0, but must be at least 1"),

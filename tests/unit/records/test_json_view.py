@@ -25,6 +25,7 @@ from connector.records.model import (
     RowImage,
     SetCell,
     Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 
@@ -106,6 +107,28 @@ def test_a_change_reads_as_its_avro_fields() -> None:
             },
         },
     }
+
+
+def test_a_truncation_reads_as_its_avro_fields() -> None:
+    """REC-22, EVO-13."""
+    truncate = Truncate("p", "t", T, 3, Transaction("tx", 1), "A/B")
+    assert written(truncate) == {
+        "stream_partition": "p",
+        "truncate": {
+            "table": "t",
+            "commit_timestamp": ISO,
+            "tie_breaker": 3,
+            "transaction": {"server_transaction_id": "tx", "record_sequence": 1},
+            "change_sequence_number": "A/B",
+        },
+    }
+    assert from_json(to_json(truncate, None)).record == truncate
+    line = '{"stream_partition": "p", "truncate": {"table": "t", "commit_timestamp": 5}}'
+    assert from_json(line).record == Truncate("p", "t", 5)
+    with pytest.raises(JsonViewError, match=r"truncate\.commit_timestamp is missing"):
+        from_json(line.replace(', "commit_timestamp": 5', ""))
+    with pytest.raises(JsonViewError, match=r"truncate\.row_key is not a field"):
+        from_json(line.replace('"table": "t"', '"table": "t", "row_key": "a"'))
 
 
 def test_control_records_read_as_their_avro_fields() -> None:

@@ -14,9 +14,12 @@ from connector.records.model import (
     ChildPartitions,
     DataChange,
     Heartbeat,
+    Mutation,
     OffsetRange,
     Record,
     Release,
+    Transaction,
+    Truncate,
     WriteStreamOffset,
 )
 from connector.records.rejection import Position, Reason, Rejection
@@ -70,7 +73,9 @@ def read(reader: Reader, *records: Record | Rejection, k: int = 0) -> list[Item]
             reader.tracker.add(record, k, reader.kafka_partitions, ARRIVAL)
             if isinstance(record, DataChange) and record.is_staged:
                 reader.assembler.add_staged(record, position)
-            elif isinstance(record, DataChange) or (isinstance(record, Release) and k == 0):
+            elif isinstance(record, DataChange) or (
+                isinstance(record, Release | Truncate) and k == 0
+            ):
                 reader.assembler.add(record, position, 0)
             else:
                 reader.assembler.reached(k, position.offset + 1)
@@ -97,7 +102,7 @@ def announced(
     return reader
 
 
-def whole(*changes: DataChange, missing: int = 0, at: list[tuple[int, int]]) -> WholeTransaction:
+def whole(*changes: Mutation, missing: int = 0, at: list[tuple[int, int]]) -> WholeTransaction:
     of = changes[0].transaction
     return WholeTransaction(
         changes[0].commit_timestamp,
@@ -357,6 +362,29 @@ def test_a_copy_that_was_sent_again_is_not_a_release_of_its_own() -> None:
     again = announced(state=reader.assembler.state())
     assert again.at == {0: 1}
     assert read(again, change(9), release(5), release(5), Heartbeat("p", 5)) == []
+
+
+def test_a_truncation_comes_once_as_a_change_of_its_transaction() -> None:
+    """EVO-13, SUB-3: the copies count as one record. Without a transaction, it is one of its own.
+    A copy that was sent again adds nothing.
+    """
+    reader = announced(2)
+    of = Transaction("a", 0, number_of_records_in_transaction=2)
+    truncate = Truncate("p", "t", 5, transaction=of)
+    filled = replace(change(5), transaction=replace(of, record_sequence=1))
+    alone = Truncate("p", "t", 4, tie_breaker=1)
+    assert read(reader, truncate, filled, alone, alone) == []
+    assert read(reader, truncate, alone, Heartbeat("p", 6), k=1) == []
+    done = read(reader, Heartbeat("p", 6))
+    assert done == [
+        whole(alone, at=[(0, 3)]),
+        whole(truncate, filled, at=[(0, 1), (0, 2)]),
+    ]
+    (late,) = read(reader, Truncate("p", "u", 3))
+    assert late == Late(Truncate("p", "u", 3), place(0, 6))
+    reader.assembler.acknowledge(late)
+    again = announced(2, state=reader.assembler.state())
+    assert again.at == {0: 7, 1: 4}
 
 
 def test_rows_that_were_acknowledged_do_not_come_again() -> None:
