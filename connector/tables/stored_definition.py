@@ -7,8 +7,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import definition_unreadable
@@ -19,6 +19,7 @@ from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
 COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
+_OF_COLUMN: Final = tuple(field.name for field in fields(Column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,11 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
             "parts": [[part.name, part.type] for part in key.parts],
         },
         "columns": [
-            [c.name, c.family, base64.b64encode(c.qualifier).decode(), c.type, c.encoding]
-            for c in definition.columns
+            {
+                **{name: getattr(column, name) for name in _OF_COLUMN},
+                "qualifier": base64.b64encode(column.qualifier).decode(),
+            }
+            for column in definition.columns
         ],
         "order": definition.order,
         "versions": definition.versions,
@@ -98,13 +102,19 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])
         parts = tuple(KeyPart(name, DataType(type_)) for name, type_ in stored["key"]["parts"])
         stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
-        stored["columns"] = tuple(
-            Column(name, family, base64.b64decode(qualifier), DataType(type_), Encoding(encoding))
-            for name, family, qualifier, type_, encoding in stored["columns"]
-        )
+        stored["columns"] = tuple(map(_column, stored["columns"]))
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise definition_unreadable(str(error)) from error
+
+
+def _column(stored: Mapping[str, Any]) -> Column:
+    typed = {
+        "qualifier": base64.b64decode(stored["qualifier"]),
+        "type": DataType(stored["type"]),
+        "encoding": Encoding(stored["encoding"]),
+    }
+    return Column(**{**stored, **typed})

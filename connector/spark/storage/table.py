@@ -414,7 +414,7 @@ class Table:
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
-        readers_know = (existing.max_staleness_s, existing.block_rows)
+        readers_know = (existing.max_staleness_s, existing.block_rows, existing.columns)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
         if not is_kept:
@@ -422,7 +422,12 @@ class Table:
             # start.
             self.tombstones.declare(self._kept)
         if (
-            readers_know != (self._definition.max_staleness_s, self._definition.block_rows)
+            readers_know
+            != (
+                self._definition.max_staleness_s,
+                self._definition.block_rows,
+                self._definition.columns,
+            )
             or not is_kept
         ):
             self._declare(
