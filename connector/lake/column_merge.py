@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from connector.lake.small_files import ARROW_TYPES, Numbers, plain
+from connector.lake.small_files import Numbers, arrow_type, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.stored_state import families_of
@@ -274,7 +274,7 @@ def _typed(column: Column, values: pa.Array) -> pa.Array:
     """The values of the bytes of a column. Raises `Unfit`."""
     if column.type in _AS_THEY_ARE:
         try:
-            return values.cast(ARROW_TYPES[column.type])
+            return values.cast(arrow_type(column.type))
         except pa.ArrowInvalid as error:
             raise Unfit(column.name) from error
     encoded = values.dictionary_encode()
@@ -284,7 +284,7 @@ def _typed(column: Column, values: pa.Array) -> pa.Array:
         raise Unfit(column.name)
     if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
         typed = [read_value(*form, write_value(*form, value)) for value in typed]
-    return pa.array(typed, ARROW_TYPES[column.type]).take(encoded.indices)
+    return pa.array(typed, arrow_type(column.type)).take(encoded.indices)
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:

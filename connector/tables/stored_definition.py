@@ -15,6 +15,7 @@ from connector.errors.definitions import definition_unreadable
 from connector.records.ordering import OrderBy
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.nested import type_of
 from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
@@ -77,6 +78,7 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
             {
                 **{name: getattr(column, name) for name in _OF_COLUMN},
                 "qualifier": base64.b64encode(column.qualifier).decode(),
+                "type": str(column.type),
             }
             for column in definition.columns
         ],
@@ -114,7 +116,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
 def _column(stored: Mapping[str, Any]) -> Column:
     typed = {
         "qualifier": base64.b64decode(stored["qualifier"]),
-        "type": DataType(stored["type"]),
+        "type": type_of(stored["type"]),
         "encoding": Encoding(stored["encoding"]),
     }
     return Column(**{**stored, **typed})

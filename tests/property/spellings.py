@@ -11,7 +11,9 @@ from typing import Any
 
 from connector.tables.definition import Column
 from connector.tables.values import (
-    TEXT_ONLY,
+    BIGNUMERIC_MAX,
+    BIGNUMERIC_MIN,
+    BINARY_TYPES,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
     DataType,
@@ -23,15 +25,13 @@ FORMS = [
     (type_, encoding)
     for type_ in DataType
     for encoding in Encoding
-    if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+    if encoding is Encoding.TEXT or type_ in BINARY_TYPES
 ]
 COLUMNS = tuple(
     Column(f"{type_.lower()}_{encoding}", "f", f"{type_}/{encoding}".encode(), type_, encoding)
     for type_, encoding in FORMS
 )
 """A column of each type in each encoding."""
-
-KEY_TYPES = [type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)]
 
 
 def value_of(rng: Random, type_: DataType) -> Any:
@@ -50,7 +50,13 @@ def value_of(rng: Random, type_: DataType) -> Any:
             return rng.choice([*map(Decimal, edges), some])
         case DataType.DATE:
             return date(1, 1, 1) + timedelta(days=rng.randrange(3_652_059))
-        case DataType.TIMESTAMP:
+        case DataType.BIGNUMERIC:
+            edges = ["0", BIGNUMERIC_MAX, BIGNUMERIC_MIN, "63.5", "-0." + "0" * 37 + "1"]
+            return rng.choice([*edges, str(rng.randrange(-(10**6), 10**6))])
+        case DataType.TIME:
+            edges = ["00:00:00.000000", "23:59:59.999999"]
+            return rng.choice([*edges, f"{rng.randrange(10, 24)}:00:00.{rng.randrange(10)}00000"])
+        case DataType.TIMESTAMP | DataType.DATETIME:
             some = rng.randrange(TIMESTAMP_MIN + 10**12, TIMESTAMP_MAX - 10**12)
             return rng.choice([0, -1, some, some - some % 10**6, some - some % 86_400_000_000])
         case DataType.BYTES:
@@ -80,10 +86,14 @@ def spellings(type_: DataType, encoding: Encoding, value: Any) -> Iterator[bytes
             zeros = "00" if "." in mantissa else ""
             yield f"{sign}0{mantissa}{zeros}{e}{exponent}".encode()
             yield f"{sign}{mantissa}E{exponent or '+00'}".encode()
-        case DataType.NUMERIC, _:
+        case DataType.NUMERIC | DataType.BIGNUMERIC, _:
             yield f"{sign}0{digits}".encode()
             yield f"{sign}{digits}{'' if '.' in digits else '.'}000".encode()
-            yield from [b"-0", b"-0.0"] * (value == 0)
+            yield from [b"-0", b"-0.0"] * (Decimal(value) == 0)
+        case DataType.TIME | DataType.DATETIME, _:
+            yield f"{text}999".encode()
+            if text.endswith(".000000"):
+                yield text[:-7].encode()
         case DataType.TIMESTAMP, Encoding.TEXT:
             yield f"{text[:-1]}999Z".encode()
             yield f"{text[:-1]}+00:00".encode()

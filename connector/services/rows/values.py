@@ -26,6 +26,7 @@ from connector.records.views import view_of_bytes
 from connector.tables.column_names import UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key
+from connector.tables.nested import ValueType
 from connector.tables.values import (
     DataType,
     Encoding,
@@ -35,7 +36,7 @@ from connector.tables.values import (
     write_value,
 )
 
-Convert = Callable[[DataType, object], object]
+Convert = Callable[[ValueType, object], object]
 """Returns the value of a column, or `Unreadable`. It never gets None."""
 
 _EPOCH: Final = date(1970, 1, 1)

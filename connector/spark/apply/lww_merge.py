@@ -23,7 +23,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from connector.spark.apply.flatten import REGISTER_PARTS, is_of
-from connector.spark.sql import SPARK_TYPE, constant, typed
+from connector.spark.sql import constant, spark_type, typed, use_nested
 from connector.spark.storage.layout import Layout, nothing, order
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Versions
@@ -113,7 +113,7 @@ def registers_of_tombstones(
     by_bucket = _spread(
         entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
     )
-    parts = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
+    parts = _stored([nothing(spark_type(column.type)) for column in layout.registered], layout)
     return _merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
 
 
@@ -359,7 +359,7 @@ def _registers_outside_ranges(layout: Layout) -> list[str]:
         )
         without = (
             f"named_struct('order', {register}.order, 'cell_timestamp', {register}.cell_timestamp,"
-            f" 'value', {nothing(SPARK_TYPE[column.type])})"
+            f" 'value', {nothing(spark_type(column.type))})"
         )
         registers.append(
             f"CASE WHEN {register}.value IS NOT NULL AND {hides} THEN {without} ELSE {register} END"
@@ -420,6 +420,7 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
         f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
     )
     columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
+    use_nested(normal.sparkSession, (column.type for column in layout.columns))
     mapped = (
         " OR ".join(f"(_typed{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
         or "false"
