@@ -21,7 +21,7 @@ from connector.services.rows.explain import RowChange, RowHistory, explain
 from connector.services.rows.letters import RowLetter
 from connector.services.rows.values import row_key_of
 from connector.tables.column_names import unmapped_name
-from connector.tables.explain import Outcome, SetEntry
+from connector.tables.explain import ROW_MARK, Outcome, SetEntry
 from connector.text import counted
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def _changes(history: RowHistory) -> Table:
             str(change.position),
             str(view_of_time(change.change.commit_timestamp)),
             escaped(_state_of(change)),
-            "\n".join(_shown_entries(change, entries, hides)),
+            "\n".join(_shown_entries(change, entries, hides, history.definition.presence.cell)),
         )
     return shown
 
@@ -140,12 +140,15 @@ def _state_of(change: RowChange) -> str:
 
 
 def _shown_entries(
-    change: RowChange, entries: Mapping[ChangeOrder, SetEntry], hides: Mapping[ChangeOrder, str]
+    change: RowChange,
+    entries: Mapping[ChangeOrder, SetEntry],
+    hides: Mapping[ChangeOrder, str],
+    mark: tuple[str, bytes],
 ) -> list[str]:
     every = change.change.entries
     lines = []
     for index, entry in enumerate(every[:ENTRIES_SHOWN]):
-        text = _shown_entry(entry)
+        text = _shown_entry(entry, mark)
         if change.order is not None and change.dead_letter is None:
             order = change.order._replace(entry_index=index)
             if order in entries:
@@ -164,10 +167,11 @@ def _shown_outcome(entry: SetEntry) -> str:
     return f"{entry.outcome}{lost_to}"
 
 
-def _shown_entry(entry: Entry) -> str:
+def _shown_entry(entry: Entry, mark: tuple[str, bytes]) -> str:
     if isinstance(entry, DeleteFamily):
         return f"delete {escaped(entry.family)}"
-    name = escaped(unmapped_name(entry.family, entry.qualifier))
+    is_mark = (entry.family, entry.qualifier) == mark
+    name = ROW_MARK if is_mark else escaped(unmapped_name(entry.family, entry.qualifier))
     if isinstance(entry, SetCell):
         at = f" at {view_of_time(entry.cell_timestamp)}" if entry.cell_timestamp else ""
         return f"{name} = {shown_bytes(entry.value)}{at}"

@@ -65,6 +65,7 @@ def _print(jobs: list[Job]) -> None:
         "changes",
         "letters",
         "complete below",
+        "misfits",
         "error",
         right=frozenset({"changes"}),
     )
@@ -82,6 +83,7 @@ def _print(jobs: list[Job]) -> None:
             batches,
             *counts,
             below,
+            escaped(job.misfits),
             escaped(job.error),
         )
     console().print(shown)

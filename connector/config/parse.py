@@ -44,9 +44,11 @@ from connector.errors.settings import setting_invalid
 from connector.tables.column_names import NAME_PATTERN, name_fault
 from connector.tables.definition import (
     Column,
+    OnUnreadable,
     TableDefinition,
     column_faults,
     columns_faults,
+    presence_fault,
     setting_faults,
 )
 from connector.tables.keys import (
@@ -211,8 +213,9 @@ def _table(
         [part or None for part, _ in key.columns],
         [column.name for column in columns],
         [column[:3] for column in columns if column.name and column.family],
-        settings["keep_unmapped"],
     )
+    if fault := presence_fault(name, settings["presence_family"]):
+        section.faults.append(fault)
     if len(section.faults) > faults_before:
         return None
     parts = tuple(KeyPart(*part) for part in key.columns)
@@ -294,6 +297,7 @@ class _Column(NamedTuple):
     encoding: Any
     default: str | None
     required: bool
+    on_unreadable: OnUnreadable | None
 
 
 def _column(section: Section) -> _Column:
@@ -314,12 +318,16 @@ def _column(section: Section) -> _Column:
     default, by_hand = _default(section), dict.fromkeys((*_Column._fields, "encoding"))
     by_hand.pop("required")
     required = section.values(Column, by_hand)["required"]
+    on_unreadable = None
+    if section.has("on_unreadable"):
+        on_unreadable = section.choice("on_unreadable", OnUnreadable, OnUnreadable.LETTER)
     section.finish()
     known_encoding = spelt if section.has("encoding") else encoding
     column = _Column(
-        *(name or None, family or None, qualifier, type_, known_encoding, default, required)
+        *(name or None, family or None, qualifier, type_, known_encoding, default, required),
+        on_unreadable,
     )
-    section.faults += [fault.at(section.path) for fault in column_faults(*column[:-1])]
+    section.faults += [fault.at(section.path) for fault in column_faults(*column[:-2])]
     return column
 
 

@@ -69,12 +69,12 @@ def columns_too_many(table: str, count: int, limit: int) -> ConfigError:
     )
 
 
-def columns_missing(table: str) -> ConfigError:
+def cell_of_mark(table: str, column: str) -> ConfigError:
     return ConfigError(
         "COLUMNS_INVALID",
-        f"tables.{table} has no columns and keep_unmapped = false",
-        "Such a table never has a row",
-        "Declare columns, or remove keep_unmapped",
+        f"tables.{table}.columns: {column} shows the presence mark of the rows",
+        "The cells with the qualifier \\x00row say that a row exists. They are in no column",
+        "Remove the column",
     )
 
 

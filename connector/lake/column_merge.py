@@ -1,8 +1,9 @@
 """Merges the changes of many rows at once, as columns. The result is what `tables.merge` defines.
 
-A row has registers: one for each column of the table, then one for the newest deletion of each of
-its families. A *write* is what one entry of a change does to one register: it sets a value or it
-deletes. The newest write of a register stays, and a newer deletion of the family removes it.
+A row has registers: one for each column of the table, one for the presence mark, and one for the
+newest deletion of each of its families. A *write* is what one entry of a change does to one
+register: it sets a value or it deletes. The newest write of a register stays, and a newer deletion
+of the family removes it.
 
 Rows with other entries or stored states, such as ranges, are *uneven*: `tables.merge` merges them
 row by row. Arrays of numbers are int64. A row is the number of its key.
@@ -33,6 +34,8 @@ _ORDER: Final = (*_RANK, *OrderPosition._fields)
 _SET, _DELETE_CELLS, _DELETE_FAMILY = range(3)
 _KINDS: Final = ("SET_CELL", "DELETE_CELLS", "DELETE_FAMILY")
 _AS_THEY_ARE: Final = frozenset({DataType.STRING, DataType.BYTES})
+_OF_COLUMN: Final = ("column_orders", "column_entries", "cell_timestamps")
+_OF_FAMILY: Final = ("family_orders", "family_entries")
 _NONE: Final = -1
 
 
@@ -73,8 +76,11 @@ class Unfit(Exception):  # noqa: N818, no fault
 class Registers:
     """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
 
-    def __init__(self, definition: TableDefinition) -> None:
-        self._columns, self._families = definition.columns, families_of(definition)
+    def __init__(self, definition: TableDefinition, since: Sequence[int]) -> None:
+        """`since` is `stored_definition.tolerated` for the table."""
+        # The last one is the presence mark.
+        self._columns, self._families = definition.registered, families_of(definition)
+        self._since = since
         self._keeps_unmapped = definition.keep_unmapped
         self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
         # The last line and the last column are those of unknown names.
@@ -92,7 +98,7 @@ class Registers:
     def of_changes(self, changes: pa.Table, rows: Numbers) -> NewWrites:
         """The writes of changes, as a changelog has them, with the rows that they belong to.
 
-        Raises `Unfit`.
+        A row with a value that may not fit, and does not, is uneven. Raises `Unfit`.
         """
         entries = changes["entries"].combine_chunks()
         change, flat = _numbers(pc.list_parent_indices(entries)), pc.list_flatten(entries)
@@ -120,7 +126,13 @@ class Registers:
         for number, column in enumerate(self._columns):
             indexes = np.nonzero(is_set & (register == number))[0]
             value[indexes] = np.arange(len(indexes))
-            of_column.append(_typed(column, values.take(pa.array(indexes))))
+            typed, misfits = _typed(column, values.take(pa.array(indexes)))
+            if len(misfits):
+                batches = _numbers(changes["ingest_batch"])[change[indexes[misfits]]]
+                if (batches > self._since[number]).any():
+                    raise Unfit(column.name)
+                is_even[indexes[misfits]] = False
+            of_column.append(typed)
         orders = _orders(changes["order_position"].combine_chunks(), changes)
         kept = np.nonzero(is_write)[0]
         writes = Writes(
@@ -139,33 +151,34 @@ class Registers:
         self, states: pa.StructArray, values: Sequence[pa.Array], rows: Numbers
     ) -> tuple[Writes, Numbers]:
         """The writes of stored states with the values of their columns, and the uneven rows."""
-        columns, families = len(self._columns), len(self._families)
-        lengths = {name: _lengths(states, name) for name in states.type.names}
-        of_column = ("column_orders", "column_entries", "cell_timestamps")
+        columns, families = len(self._columns) - 1, len(self._families)
+        lengths = {name: _lengths(states, name) for name in ("residual", *_OF_COLUMN, *_OF_FAMILY)}
         is_even = lengths["residual"] == 0
-        for name in of_column:
-            is_even &= lengths[name] == columns
-        for name in ("family_orders", "family_entries"):
-            is_even &= lengths[name] == families
+        for names, count in ((_OF_COLUMN, columns), (_OF_FAMILY, families)):
+            for name in names:
+                is_even &= lengths[name] == count
         uneven = rows[~is_even]
         kept = pa.array(np.nonzero(is_even)[0])
         states, rows = states.take(kept), rows[is_even]
-        values = [array.take(kept) for array in values]
+        marks = pc.struct_field(states, "mark_timestamp")
+        mark = pc.if_else(marks.is_valid(), pa.scalar(b""), pa.scalar(None, pa.binary()))
+        values = [*(array.take(kept) for array in values), mark]
 
         first = np.cumsum(_lengths(states, "orders")) - _lengths(states, "orders")
-        order, entry = (_matrix(states, name, columns) for name in of_column[:2])
+        order, entry = (_matrix(states, name, columns) for name in _OF_COLUMN[:2])
         at = _matrix(states, "cell_timestamps", columns, 0)
         has_time = _flags(_elements(states, "cell_timestamps").is_valid()).reshape(at.shape)
         has_value = np.array([_flags(array.is_valid()) for array in values], np.bool_)
-        has_value = has_value.reshape(columns, len(rows)).T
-        hidden = ((entry >= 0) & ~has_value & has_time).any(axis=1)
+        has_value = has_value.reshape(len(values), len(rows)).T
+        hidden = ((entry >= 0) & ~has_value[:, :-1] & has_time).any(axis=1)
+        mark_order, mark_entry = (_column(states, f"mark_{name}") for name in ("order", "entry"))
         deletions = _matrix(states, "family_orders", families)
         deletion_entry = _matrix(states, "family_entries", families)
-        everything = np.hstack([entry, deletion_entry])
+        everything = np.hstack([entry, mark_entry, deletion_entry])
         row, register = np.nonzero(everything >= 0)
         wide = np.hstack([has_value, np.zeros_like(deletions, np.bool_)])
-        times = np.hstack([at, np.zeros_like(deletions)])
-        number = np.hstack([order, deletions]) + first[:, None]
+        times = np.hstack([at, _numbers(marks, 0)[:, None], np.zeros_like(deletions)])
+        number = np.hstack([order, mark_order, deletions]) + first[:, None]
         at_writes = (row, register)
         return (
             Writes(
@@ -231,14 +244,14 @@ class MergedRows:
     def values(self, rows: Numbers) -> list[pa.Array]:
         """The values of each column."""
         columns = []
-        for number, values in enumerate(self.writes.values):
+        for number, values in enumerate(self.writes.values[:-1]):
             index = _at(self.writes.value, self.winner[rows, number], 0)
             columns.append(values.take(pa.array(index, mask=~self.is_set[rows, number])))
         return columns
 
     def states(self, rows: Numbers, type_: pa.StructType) -> pa.StructArray:
         """The stored states, as `stored_state` defines them."""
-        winner, columns = self.winner[rows], len(self.writes.values)
+        winner, mark = self.winner[rows], len(self.writes.values) - 1
         ranks = _at(self.rank[self.writes.order], winner, _NONE)
         lined = np.argsort(ranks, axis=1, kind="stable")
         rising = np.take_along_axis(ranks, lined, axis=1)
@@ -256,13 +269,17 @@ class MergedRows:
         at = _at(self.writes.cell_timestamp, winner, 0)
         none = winner < 0
         deletes = ~self.is_set[rows]
+        columns, families = np.s_[:, :mark], np.s_[:, mark + 1 :]
         parts = {
             "orders": _lists(orders, is_first.sum(axis=1)),
-            "column_orders": _rows(index[:, :columns], none[:, :columns], pa.int32()),
-            "column_entries": _rows(entry[:, :columns], none[:, :columns], pa.int32()),
-            "cell_timestamps": _rows(at[:, :columns], deletes[:, :columns], pa.int64()),
-            "family_orders": _rows(index[:, columns:], none[:, columns:], pa.int32()),
-            "family_entries": _rows(entry[:, columns:], none[:, columns:], pa.int32()),
+            "column_orders": _rows(index[columns], none[columns], pa.int32()),
+            "column_entries": _rows(entry[columns], none[columns], pa.int32()),
+            "cell_timestamps": _rows(at[columns], deletes[columns], pa.int64()),
+            "mark_order": pa.array(index[:, mark], mask=none[:, mark]),
+            "mark_entry": pa.array(entry[:, mark], mask=none[:, mark]),
+            "mark_timestamp": pa.array(at[:, mark], mask=deletes[:, mark]),
+            "family_orders": _rows(index[families], none[families], pa.int32()),
+            "family_entries": _rows(entry[families], none[families], pa.int32()),
             "residual": pa.nulls(len(rows), type_.field("residual").type),
         }
         return pa.StructArray.from_arrays(
@@ -270,21 +287,25 @@ class MergedRows:
         )
 
 
-def _typed(column: Column, values: pa.Array) -> pa.Array:
-    """The values of the bytes of a column. Raises `Unfit`."""
+def _typed(column: Column, values: pa.Array) -> tuple[pa.Array, Numbers]:
+    """The values of the bytes of a column, null for those that do not fit, and their indexes."""
+    type_, form = arrow_type(column.type), (column.type, column.encoding)
     if column.type in _AS_THEY_ARE:
         try:
-            return values.cast(arrow_type(column.type))
-        except pa.ArrowInvalid as error:
-            raise Unfit(column.name) from error
+            return values.cast(type_), np.empty(0, np.int64)
+        except pa.ArrowInvalid:  # some are no UTF-8
+            pass
     encoded = values.dictionary_encode()
-    form = (column.type, column.encoding)
     typed = [read_value(*form, value.as_py()) for value in encoded.dictionary]
-    if any(isinstance(value, Unreadable) for value in typed):
-        raise Unfit(column.name)
+    fits = [not isinstance(value, Unreadable) for value in typed]
+    typed = [value if fit else None for value, fit in zip(typed, fits, strict=True)]
     if column.type is DataType.NUMERIC:  # without zeros at the end, of which there can be many
-        typed = [read_value(*form, write_value(*form, value)) for value in typed]
-    return pa.array(typed, arrow_type(column.type)).take(encoded.indices)
+        typed = [
+            None if value is None else read_value(*form, write_value(*form, value))
+            for value in typed
+        ]
+    misfits = np.nonzero(~np.array(fits, np.bool_)[_numbers(encoded.indices)])[0]
+    return pa.array(typed, type_).take(encoded.indices), misfits
 
 
 def _orders(positions: pa.StructArray, changes: pa.Table | None = None) -> Numbers:
@@ -373,6 +394,11 @@ def _elements(states: pa.StructArray, name: str) -> pa.Array:
 def _matrix(states: pa.StructArray, name: str, width: int, absent: int = _NONE) -> Numbers:
     """A line for each list, of which each has `width` elements."""
     return _numbers(_elements(states, name), absent).reshape(len(states), width)
+
+
+def _column(states: pa.StructArray, name: str) -> Numbers:
+    """A line of one number for each state."""
+    return _numbers(pc.struct_field(states, name))[:, None]
 
 
 def _lists(values: pa.Array, lengths: Numbers) -> pa.ListArray:

@@ -23,7 +23,7 @@ _JOBS: Final = {
         ("started_at", "ended_at", "from_batch", "to_batch", "changes", "letters"), "int64"
     ),
     **dict.fromkeys(("watermark_before", "watermark_after"), "int64"),
-    "stream": "string",
+    **dict.fromkeys(("stream", "misfits"), "string"),
     **dict.fromkeys(("files", "bytes", "live_bytes", "disk_bytes"), "int64"),
 }
 _CUTS: Final = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -55,7 +55,13 @@ from connector.warehouse import bucket_of
 _BUCKET: Final = pa.field(BUCKET, pa.int32())
 _NEWEST: Final = pa.field("_newest", pa.int64())
 _NOTHING: Final = Merged(
-    changes=0, highest=0, deferred_from=None, has_residual=False, table=(), tombstones=()
+    changes=0,
+    highest=0,
+    deferred_from=None,
+    has_residual=False,
+    misfits={},
+    table=(),
+    tombstones=(),
 )
 _OF_CHANGE: Final = (
     *("table", "row_key", "commit_timestamp", "tie_breaker", "transaction"),
@@ -90,7 +96,7 @@ def _merge(task: SmallApply) -> Merged:
         sizes[_bucket_of(add)] += add["size"]
     check_size(always + min(sizes[str(n)] for n in range(task.buckets)), limits.MAX_BYTES)
     changes, deferred_from = _new_changes(task, changelog)
-    reader = RowReader(task.definition)
+    reader = RowReader(task.definition, task.since)
     keys = _keys_of(task, reader, changes)
     touched = {None, *map(str, set(keys.buckets.tolist()))}
     table = [add for add in table if _bucket_of(add) in touched]
@@ -107,6 +113,7 @@ def _merge(task: SmallApply) -> Merged:
         highest=pc.max(plain(changes["commit_timestamp"])).as_py() or 0,
         deferred_from=deferred_from,
         has_residual=any(rows.has_residual for rows in merged),
+        misfits=dict(sum((rows.misfits for rows in merged), Counter())),
         table=(*removed, *added),
         tombstones=tuple(_write_tombstones(task, [rows.tombstones for rows in merged])),
     )
@@ -119,6 +126,7 @@ class _Rows:
     live: pa.Table
     tombstones: pa.Table
     has_residual: bool
+    misfits: Counter[str] = field(default_factory=Counter)
 
 
 def _merged(
@@ -133,7 +141,7 @@ def _merged(
     """The rows of the table that go, and those that come."""
     definition, before = task.definition, task.before
     replaces, uneven = False, np.ones(len(keys.values), np.bool_)
-    registers, writes = Registers(definition), list[Writes]()
+    registers, writes = Registers(definition, task.since), list[Writes]()
     if definition.order is OrderBy.COMMIT:
         new = registers.of_changes(changes, keys.of_change)
         writes.append(new.writes)
@@ -301,18 +309,21 @@ def _uneven_rows(
     old: Iterable[_Old],
 ) -> _Rows:
     """Merge the marked rows one by one."""
-    form, states = StateForm(task.definition), dict[int, RowState]()
+    form, states, misfits = StateForm(task.definition), dict[int, RowState](), Counter[str]()
 
     def add(row: int, state: RowState) -> None:
         states[row] = join(states[row], state) if row in states else state
 
     of_change = keys.of_change[uneven[keys.of_change]]
     changes = changes.filter(pa.array(uneven[keys.of_change]))
-    columns = [plain(changes[name]).to_pylist() for name in _OF_CHANGE]
-    for number, logged in zip(of_change.tolist(), zip(*columns, strict=True), strict=True):
-        change, position = change_of(logged)
-        if reader.fault(change) is not None:
+    columns = [plain(changes[name]).to_pylist() for name in (*_OF_CHANGE, "ingest_batch")]
+    for number, (*logged, batch) in zip(
+        of_change.tolist(), zip(*columns, strict=True), strict=True
+    ):
+        change, position = change_of(tuple(logged))
+        if reader.fault(change, batch) is not None:
             raise LeftToSpark
+        misfits.update(reader.unreadable(change))
         add(number, reader.state([(change, position)]))
     for stored in old:
         is_uneven = uneven[stored.keys]
@@ -328,7 +339,7 @@ def _uneven_rows(
     for number, joined in states.items():
         kept = expire(joined, task.horizon)
         row = reader.row(keys.values[number], visible(kept))
-        others = {STATE: form.write(kept), BUCKET: int(keys.buckets[number])}
+        others = {STATE: form.write(kept, reader.misfits(kept)), BUCKET: int(keys.buckets[number])}
         if row is not None:
             live.append({**row, UNMAPPED: row[UNMAPPED] or None, **others})
         elif kept != EMPTY:
@@ -339,6 +350,7 @@ def _uneven_rows(
         _table_of(live, [*fields, _BUCKET]),
         _table_of(tombstones, [*fields[: len(names)], _NEWEST, fields[-1], _BUCKET]),
         has_residual=any(row[STATE]["residual"] for row in (*live, *tombstones)),
+        misfits=misfits,
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from connector.records.views import Flat, Hidden, Shown, Time, Viewed
@@ -41,6 +41,8 @@ class TableStatus(Viewed):
                                     in force
     letters                         the number of changes that ever became dead letters of this
                                     table (TBL-9)
+    misfits                         by column, the number of values that it could not hold and is
+                                    NULL for (EVO-11)
     blocked_rows, blocked_since     rows that wait for a dead letter, and since when the oldest one
                                     waits (DLQ-3)
     dead_letters                    open dead letters that may belong to this table, and withheld
@@ -78,6 +80,8 @@ class TableStatus(Viewed):
     due_at: Time | None
     maintenance: tuple[Job, ...] = ()
     waiting_changes: int = 0
+    misfits: Mapping[str, int] = field(default_factory=dict)
+    misfit_texts: Hidden[tuple[str, ...]] = ()
 
     @property
     def age_s(self) -> Shown[float | None]:
@@ -119,6 +123,7 @@ class TableStatus(Viewed):
         return [
             *self._age_hints(),
             *self._completeness_hints(),
+            *self.misfit_texts,
             *failed_maintenance(self.maintenance),
         ]
 
@@ -160,6 +165,16 @@ class TableStatus(Viewed):
                 f"the table is not complete without {releases}: list the write streams of the"
                 " stream"
             )
+
+
+def texts_of_misfits(definition: TableDefinition, misfits: Mapping[str, int]) -> Iterator[str]:
+    """Yield for each column how many values its type does not hold."""
+    effect = "kept in _unmapped" if definition.keep_unmapped else "dropped"
+    for column in definition.columns:
+        if count := misfits.get(column.name):
+            values = counted(count, "value")
+            lacks = f"{values} that {column.type} does not hold"
+            yield f"{column.name}: {lacks}: shown as NULL, {effect}"
 
 
 def is_at_low_watermark(table: TableState, progress: Progress) -> bool:
@@ -247,4 +262,6 @@ def table_status(
         due_at=due_at,
         maintenance=tuple(jobs.maintenance),
         waiting_changes=waiting_changes,
+        misfits=table.misfits,
+        misfit_texts=tuple(texts_of_misfits(definition, table.misfits)),
     )

@@ -18,7 +18,7 @@ from connector.services.events import OnEvent, log_event, warning
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
-from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s
+from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s, text_of_misfits
 from connector.state.overrides import APPLY_EVERY, MAX_STALENESS, Override, pace_in_force
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def _ended(job: Job, rebuilt: Rebuilt) -> Job:
         to_batch=rebuilt.table_state.to_batch,
         changes=rebuilt.changes,
         letters=rebuilt.letters,
+        misfits=text_of_misfits({}, rebuilt.table_state.misfits),
         watermark_before=rebuilt.before.apply_watermark,
         watermark_after=rebuilt.table_state.apply_watermark,
     )

@@ -30,7 +30,7 @@ from connector.spark.ingest.ingest import IngestPorts
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.table import Table
 from connector.state.apply_level import MergeFew
-from connector.state.jobs import CutRecord, Job, JobKind
+from connector.state.jobs import CutRecord, Job, JobKind, text_of_misfits
 from connector.state.overrides import pace_in_force
 from connector.state.pace import ApplySchedule
 from connector.state.stream_progress import Cut
@@ -331,6 +331,7 @@ class Applies:
                 ended_at=ports.now(),
                 changes=applied.changes,
                 letters=applied.letters,
+                misfits=text_of_misfits(before.misfits, applied.table_state.misfits),
                 watermark_after=applied.table_state.apply_watermark,
             )
         )

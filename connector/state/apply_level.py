@@ -14,7 +14,7 @@ has written. The files are named as Delta names them: each is the JSON of an act
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,7 +91,8 @@ class SmallApply:
     """The input of the apply.
 
     - `definition`, `buckets` and `before` are those of the table. It keeps the latest version of a
-      cell, and has no blocked rows and no column that was added later.
+      cell, and has no blocked rows.
+    - `since` is `stored_definition.tolerated` for the table.
     - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
       is deferred. Deletes below `horizon` may be forgotten.
     - `changelog` is the folder of the changelog, and `changes` its files with all changes after
@@ -104,6 +105,7 @@ class SmallApply:
     """
 
     definition: TableDefinition
+    since: tuple[int, ...]
     buckets: int
     before: TableState
     below: int | None
@@ -123,13 +125,14 @@ class Merged:
     """The result of the apply: files that no commit names yet.
 
     `deferred_from` is the oldest batch with a deferred change. `table` and `tombstones` are the
-    actions to commit to both tables.
+    actions to commit to both tables. `misfits` counts values that a column cannot hold, by column.
     """
 
     changes: int
     highest: int
     deferred_from: int | None
     has_residual: bool
+    misfits: Mapping[str, int]
     table: tuple[str, ...]
     tombstones: tuple[str, ...]
 

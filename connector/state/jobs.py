@@ -19,6 +19,12 @@ RECOMMENDED_OVER_S: Final = 7 * 24 * 60 * 60
 """The period of the applies whose durations count for the recommended `max_staleness`."""
 
 
+def text_of_misfits(before: Mapping[str, int], after: Mapping[str, int]) -> str:
+    """Return the `misfits` of a job from those of the table before and after it."""
+    new = {name: count - before.get(name, 0) for name, count in after.items()}
+    return ", ".join(f"{name} {count:,}" for name, count in sorted(new.items()) if count > 0)
+
+
 class JobKind(StrEnum):
     """The kind of a job.
 
@@ -48,6 +54,8 @@ class Job(Viewed):
       commit. `letters` is the number of changes that became dead letters.
     - `watermark_before` and `watermark_after`: the table had every change with a smaller commit
       timestamp. None: unknown.
+    - `misfits` names the columns that could not hold values of the merged changes, with the number
+      of these values, for example `credit 1, limit 2` (EVO-11).
     - `error` is empty if the job succeeded.
     - `stream` is set for maintenance of a changelog. Then `table` is empty.
     - `files` is by how many files a compaction reduced their number, or the number of files that a
@@ -66,6 +74,7 @@ class Job(Viewed):
     letters: int = 0
     watermark_before: Time | None = None
     watermark_after: Time | None = None
+    misfits: OrNull[str] = ""
     error: OrNull[str] = ""
     stream: str = ""
     files: int = 0

@@ -20,6 +20,8 @@ class TableState:
     to_batch                the last ingest batch that the applies cover
     changelog_id            the id of that changelog; empty before the first apply
     merged                  the number of changes that were ever merged
+    misfits                 by column: the number of values of merged changes that it could not
+                            hold, and that stayed in `_unmapped` (EVO-11)
     letters                 the number of changes that became dead letters of this table (TBL-9)
     dead_letters_since      when the first of them did; None: there are no such changes
     highest_applied         the greatest commit timestamp that was ever merged
@@ -53,6 +55,7 @@ class TableState:
     to_batch: int = 0
     changelog_id: str = ""
     merged: int = 0
+    misfits: Mapping[str, int] = field(default_factory=dict)
     letters: int = 0
     dead_letters_since: int | None = None
     highest_applied: int = 0

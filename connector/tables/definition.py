@@ -15,11 +15,11 @@ from typing import Annotated, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import (
+    cell_of_mark,
     cell_repeated,
     column_default_invalid,
     column_encoding_invalid,
     columns_changed,
-    columns_missing,
     columns_too_many,
     definition_different,
     source_name_invalid,
@@ -38,7 +38,8 @@ from connector.tables.column_names import (
 )
 from connector.tables.keys import Key, KeyForm
 from connector.tables.nested import ValueType
-from connector.tables.values import BINARY_TYPES, Encoding, Unreadable, read_value
+from connector.tables.presence import DEFAULT_FAMILY, PRESENCE_QUALIFIER
+from connector.tables.values import BINARY_TYPES, DataType, Encoding, Unreadable, read_value
 
 MAX_COLUMNS: Final = 2_000
 MAX_BUCKETS: Final = 4096
@@ -57,6 +58,17 @@ class Versions(StrEnum):
     ALL = "all"
 
 
+class OnUnreadable(StrEnum):
+    """What becomes of a change with a value that its column cannot hold (TBL-9, EVO-11).
+
+    - `letter`: the change is a dead letter of the table.
+    - `null`: the column is NULL, the value stays in `_unmapped`, and the change is applied.
+    """
+
+    LETTER = "letter"
+    NULL = "null"
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """A typed column, and the cell that it shows.
@@ -65,6 +77,7 @@ class Column:
     - `family` and `qualifier` name the cell in the source.
     - `type` is the type of the values.
     - `encoding` is `TEXT` or `BINARY`. Only the types of `BINARY_TYPES` have a binary form.
+    - `on_unreadable` is for values that the type cannot hold. None: as the table says.
     - `required`: a writer of rows refuses a row without a value.
     - `default` is the value that a writer of rows gives to a field that a row lacks, as text in the
       form of the type, whatever the encoding. None: NULL.
@@ -84,6 +97,7 @@ class Column:
     encoding: Encoding = Encoding.TEXT
     required: bool = False
     default: str | None = None
+    on_unreadable: OnUnreadable | None = None
 
     def __post_init__(self) -> None:
         for fault in column_faults(
@@ -98,8 +112,8 @@ class Column:
 
     @property
     def stored(self) -> Column:
-        """The column without what only writers of rows need."""
-        return replace(self, required=False, default=None)
+        """The column without what may change at any time."""
+        return replace(self, required=False, default=None, on_unreadable=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,6 +129,9 @@ class TableDefinition:
     - `keep_unmapped` keeps cells that no column shows.
     - `deletion_vectors` allows the table to use them.
     - `block_rows`: a dead letter blocks the later changes of its row.
+    - `on_unreadable` is that of the columns that do not have their own.
+    - `presence_family` is the family of the presence mark (`connector.tables.presence`). Empty: the
+      one that an existing table has, or that of the first column, or `row` (EVO-12).
     - `buckets` is a power of two up to `MAX_BUCKETS`: the number of parts by hash of the key. An
       apply rewrites the parts one by one. For an existing table, it takes effect at the next
       rebuild (SCL-6).
@@ -137,6 +154,8 @@ class TableDefinition:
     deletion_vectors: bool = True
     block_rows: bool = False
     buckets: int = 1
+    presence_family: str = ""
+    on_unreadable: OnUnreadable = OnUnreadable.LETTER
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -145,8 +164,33 @@ class TableDefinition:
         names = [column.name for column in self.columns]
         cells = [(column.name, *column.cell) for column in self.columns]
         key_names = [part.name for part in self.key.parts]
-        for fault in columns_faults(self.name, key_names, names, cells, self.keep_unmapped):
+        for fault in columns_faults(self.name, key_names, names, cells):
             raise fault
+        if (unfit := presence_fault(self.name, self.presence_family)) is not None:
+            raise unfit
+
+    @property
+    def marks(self) -> str:
+        """The family of the presence mark."""
+        default = self.columns[0].family if self.columns else DEFAULT_FAMILY
+        return self.presence_family or default
+
+    @property
+    def presence(self) -> Column:
+        """The presence mark as a column. It is not one of `columns`."""
+        return Column("presence", self.marks, PRESENCE_QUALIFIER, DataType.BYTES)
+
+    @property
+    def registered(self) -> tuple[Column, ...]:
+        """The cells that have a register: those of `columns`, then the presence mark. With
+        `versions = all`, there are no registers.
+        """
+        return (*self.columns, self.presence) if self.versions is Versions.LATEST else ()
+
+
+def shows_null(definition: TableDefinition, column: Column) -> bool:
+    """Return whether the column is NULL if it cannot hold a value (EVO-11)."""
+    return (column.on_unreadable or definition.on_unreadable) is OnUnreadable.NULL
 
 
 def column_faults(
@@ -171,6 +215,14 @@ def column_faults(
         value = read_value(type_, Encoding.TEXT, default.encode("utf-8", "surrogatepass"))
         if isinstance(value, Unreadable):
             yield column_default_invalid(str(name), value.expected, default)
+
+
+def presence_fault(table: str, family: str) -> ConfigError | None:
+    """Return what is wrong with the family of the presence mark. Empty: the default."""
+    if not family or _is_family(family):
+        return None
+    what = f"tables.{table}.presence_family"
+    return source_name_invalid(what, repr(family), f"1 to 64 {_NAME}")
 
 
 def setting_faults(
@@ -200,7 +252,6 @@ def columns_faults(
     key_names: Sequence[str | None],
     names: Sequence[str | None],
     cells: Sequence[tuple[str, str, bytes]],
-    keep_unmapped: bool,
 ) -> Iterator[ConfigError]:
     """Yield what is wrong with the columns of a table together (TBL-8).
 
@@ -209,16 +260,15 @@ def columns_faults(
         key_names: The names of its key columns. None: it is not known.
         names: The names of the other columns. None: it is not known.
         cells: The column, the family and the qualifier of each cell that is shown.
-        keep_unmapped: Whether the table keeps cells that no column shows.
     """
     count = len(key_names) + len(names)
     if count > MAX_COLUMNS:
         yield columns_too_many(table, count, MAX_COLUMNS)
     yield from repeated_names(f"columns of tables.{table}", filter(None, (*key_names, *names)))
-    if not names and not keep_unmapped:
-        yield columns_missing(table)
     shown_by: dict[tuple[str, bytes], str] = {}
     for name, family, qualifier in cells:
+        if qualifier == PRESENCE_QUALIFIER:
+            yield cell_of_mark(table, name)
         if (other := shown_by.get((family, qualifier))) is not None:
             yield cell_repeated(table, name, other, unmapped_name(family, qualifier))
         shown_by[family, qualifier] = name
@@ -247,12 +297,20 @@ def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[st
         was, is_ = getattr(existing, what), getattr(declared, what)
         if was != is_:
             differs.append(f"{what} was {_shown(was)}, is {_shown(is_)}")
+    if declared.presence_family not in ("", existing.marks):
+        was_family, is_family = existing.marks, declared.presence_family
+        differs.append(f"presence_family was {was_family}, is {is_family}")
     columns = {column.name.lower(): column for column in existing.columns}
     for column in declared.columns:
         old = columns.get(column.name.lower())
         if old is not None and old.stored != column.stored:
             differs.append(f"column {old.name} was {_shown(old)}, is {_shown(column)}")
     return tuple(differs)
+
+
+def with_fixed(existing: TableDefinition, declared: TableDefinition) -> TableDefinition:
+    """Return a declared definition with what the existing table fixed when it was made (EVO-12)."""
+    return replace(declared, presence_family=existing.marks)
 
 
 def check_compatible(existing: TableDefinition, declared: TableDefinition) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 from connector.records.json_view import view_of_entry
 from connector.records.model import DataChange, DeleteCells, DeleteFamily, Entry, SetCell
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 Column = tuple[str, bytes]
 """Family and qualifier."""
+ROW_MARK: Final = "row mark"
+"""The name of the presence mark (EVO-12). No column can have it."""
 
 
 class Outcome(StrEnum):
@@ -78,7 +80,7 @@ class SetEntry:
 class ColumnHistory:
     """The entries that set the cells of one column, the oldest first.
 
-    - `column` is its name. None: the table has no column for these cells.
+    - `column` is its name, or `ROW_MARK`. None: the table has no column for these cells.
     - `winner` is the cell that gives the column its value. None: the column has no value. The
       change of the winner may not be in `entries`: it may have left the changelog.
     """
@@ -174,6 +176,7 @@ def explain(
             outcome = Outcome.REMOVED if lost_to is None else outcome
         entries_by_column.setdefault(column, []).append(SetEntry(order, entry, outcome, lost_to))
     names = {column.cell: column.name for column in definition.columns}
+    names[definition.presence.cell] = ROW_MARK
     columns = tuple(
         ColumnHistory(
             names.get(column),

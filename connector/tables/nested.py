@@ -56,13 +56,7 @@ class _Nested:
     def read(self, text: str) -> object | None:
         """Return the value of a cell. None: it does not fit."""
         try:
-            node = json.loads(
-                text,
-                parse_int=_Number,
-                parse_float=_Number,
-                parse_constant=_refuse,
-                object_pairs_hook=_members,
-            )
+            node = parts_of_json(text)
             return None if node is None else self.part(node)
         except (ValueError, RecursionError):
             return None
@@ -240,10 +234,15 @@ def _take(tokens: list[str], expected: str) -> None:
         raise ValueError(expected)
 
 
-class _Number(str):
-    """A number of JSON, as it is written."""
-
-    __slots__ = ()
+def parts_of_json(text: str) -> Any:
+    """Return decoded JSON, in which numbers are text. Raises `ValueError` or `RecursionError`."""
+    return json.loads(
+        text,
+        parse_int=str,
+        parse_float=str,
+        parse_constant=_refuse,
+        object_pairs_hook=_members,
+    )
 
 
 def _members(pairs: list[tuple[str, object]]) -> dict[str, object]:

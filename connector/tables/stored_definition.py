@@ -7,13 +7,20 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import definition_unreadable
+from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.definition import (
+    Column,
+    OnUnreadable,
+    TableDefinition,
+    Versions,
+    shows_null,
+)
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.nested import type_of
 from connector.tables.values import DataType, Encoding
@@ -59,6 +66,34 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     )
 
 
+def tolerated(definition: TableDefinition, ids: ColumnIds = NO_IDS) -> tuple[int, ...]:
+    """Return for each column the last ingest batch of which it may be unable to hold a value, which
+    then stays in `_unmapped`: every batch with `on_unreadable = "null"` (EVO-11), else those before
+    the column was defined (TBL-8). 0: each value must fit.
+    """
+    return tuple(
+        MAX_LONG if shows_null(definition, column) else ids.since.get(column.name, 0)
+        for column in definition.columns
+    )
+
+
+def made_strict(
+    ids: ColumnIds, existing: TableDefinition, declared: TableDefinition, batch: int
+) -> ColumnIds:
+    """Return the ids of a table that changes its `on_unreadable` after the ingest batch `batch`.
+
+    A column that showed NULL for values that it cannot hold, and does so no more, may have such
+    values of earlier changes, like a column that was added later (EVO-11).
+    """
+    showed_null = {column.name for column in existing.columns if shows_null(existing, column)}
+    strict = [
+        column.name
+        for column in declared.columns
+        if column.name in showed_null and not shows_null(declared, column)
+    ]
+    return replace(ids, since={**ids.since, **dict.fromkeys(strict, batch)} if batch else ids.since)
+
+
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
     """Return the definition as properties: JSON in ASCII, equal for equal definitions."""
     assert set(ids.by_name) == {column.name for column in definition.columns}, (
@@ -88,6 +123,8 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
         "keep_unmapped": definition.keep_unmapped,
         "deletion_vectors": definition.deletion_vectors,
         "block_rows": definition.block_rows,
+        "presence_family": definition.marks,
+        "on_unreadable": definition.on_unreadable,
     }
     return {
         DEFINITION_PROPERTY: json.dumps(stored),
@@ -106,6 +143,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
         stored["columns"] = tuple(map(_column, stored["columns"]))
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
+        stored["on_unreadable"] = OnUnreadable(stored["on_unreadable"])
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
@@ -118,5 +156,6 @@ def _column(stored: Mapping[str, Any]) -> Column:
         "qualifier": base64.b64decode(stored["qualifier"]),
         "type": type_of(stored["type"]),
         "encoding": Encoding(stored["encoding"]),
+        "on_unreadable": stored["on_unreadable"] and OnUnreadable(stored["on_unreadable"]),
     }
     return Column(**{**stored, **typed})

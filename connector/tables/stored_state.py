@@ -2,13 +2,14 @@
 
 Decisions 0005 and 0013 define the form: a register for each column, the newest deletion of each
 family with a column, and a residual for everything else. A register without a value is a cell that
-a deletion hid, or a deletion of the whole column: both win against older writes of the column. A
-table with `versions = all` has a residual only.
+a deletion hid, or a deletion of the whole column: both win against older writes of the column. The
+presence mark has a register, too: with a timestamp it is there, and without one a deletion hid it.
+A table with `versions = all` has a residual only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, Final
 
@@ -24,7 +25,9 @@ _position_of = itemgetter(*OrderPosition._fields)
 
 
 def families_of(definition: TableDefinition) -> list[str]:
-    return list(dict.fromkeys(column.family for column in definition.columns))
+    """Return the families with a register, that of the presence mark first."""
+    families = (column.family for column in definition.columns)
+    return list(dict.fromkeys((definition.marks, *families)))
 
 
 class StateForm:
@@ -32,11 +35,12 @@ class StateForm:
 
     def __init__(self, definition: TableDefinition) -> None:
         self._definition = definition
-        columns = definition.columns if definition.versions is Versions.LATEST else ()
-        self._registers = [
+        registers = [
             (column, CellName(*column.cell, None), Tombstone(*column.cell, 0, 0))
-            for column in columns
+            for column in definition.registered
         ]
+        # The last one is the presence mark. Without registers, it is in the residual.
+        self._registers, self._mark = registers[:-1], registers[-1:]
         self._families = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
 
     def read(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
@@ -69,6 +73,15 @@ class StateForm:
                 continue
             as_bytes = None if value is None else write_value(column.type, column.encoding, value)
             cells[name] = Cell(order, timestamp or 0, as_bytes)
+        for _, name, deletion in self._mark:
+            if stored["mark_entry"] is None:
+                continue
+            change, timestamp = orders[stored["mark_order"]], stored["mark_timestamp"]
+            order = ChangeOrder(change.rank, change.position, stored["mark_entry"])
+            if timestamp is None:
+                tombstones[deletion] = order
+            else:
+                cells[name] = Cell(order, timestamp, b"")
         for n, (family, index) in enumerate(
             zip(self._families, stored["family_entries"] or (), strict=False)
         ):
@@ -79,22 +92,33 @@ class StateForm:
             _read_element(self._definition, element, cells, tombstones)
         return RowState(cells, tombstones)
 
-    def write(self, state: RowState) -> dict[str, Any]:
-        """Return the value of `_state` for a normal state, without the values of the columns."""
+    def write(self, state: RowState, misfits: Collection[CellName] = ()) -> dict[str, Any]:
+        """Return the value of `_state` for a normal state, without the values of the columns. The
+        values of `misfits`, which their columns cannot hold, are in the residual, too.
+        """
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
         registers = [
             _written(cells, tombstones, name, deletion) for _, name, deletion in self._registers
         ]
+        mark: tuple[ChangeOrder, int | None] | None = None
+        for _, name, deletion in self._mark:
+            is_hidden = name in cells and cells[name].value is None
+            mark = _written(cells, tombstones, name, deletion)
+            mark = (mark[0], None) if mark and is_hidden else mark
         deletions = [tombstones.pop(family, None) for family in self._families]
         stored = {
             "column_orders": [register and orders.index(register[0]) for register in registers],
             "column_entries": [register and register[0].entry_index for register in registers],
             "cell_timestamps": [register and register[1] for register in registers],
+            "mark_order": mark and orders.index(mark[0]),
+            "mark_entry": mark and mark[0].entry_index,
+            "mark_timestamp": mark and mark[1],
             "family_orders": [deletion and orders.index(deletion) for deletion in deletions],
             "family_entries": [deletion and deletion.entry_index for deletion in deletions],
         }
         residual = None
+        cells.update({name: state.cells[name] for name in misfits})
         if cells or tombstones:
             residual = list(_residual(self._definition, cells, tombstones)) or None
         return {"orders": orders.stored, **stored, "residual": residual}
@@ -179,7 +203,8 @@ def _residual(
     tombstones: dict[Tombstone, ChangeOrder],
 ) -> Iterator[dict[str, Any]]:
     """The elements of the residual, in the order of their names."""
-    mapped, keeps = {column.cell for column in definition.columns}, definition.keep_unmapped
+    mapped = {column.cell for column in (*definition.columns, definition.presence)}
+    keeps = definition.keep_unmapped
 
     def element(family: str, order: ChangeOrder, **others: Any) -> dict[str, Any]:
         change = {"change": write_order(definition.order, order), "entry_index": order.entry_index}

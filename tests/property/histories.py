@@ -26,17 +26,20 @@ from connector.records.model import (
 from connector.records.ordering import OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.presence import PRESENCE_QUALIFIER
 from connector.tables.values import DataType
 
 ROWS = (b"r1", b"r2")
 FAMILIES = ("f", "g")
-QUALIFIERS = (b"", b"q", b"\xff")
+QUALIFIERS = (b"", b"q", PRESENCE_QUALIFIER, b"\xff")
 MAPPED = (("f", b""), ("f", b"q"), ("g", b"q"))
 COLUMNS = tuple(
     Column(f"c{n}", family, qualifier, DataType.BYTES)
     for n, (family, qualifier) in enumerate(MAPPED)
 )
 """The columns of a table of such changes. Cells that are not `MAPPED` have no column."""
+MARK = ("f", PRESENCE_QUALIFIER)
+"""The presence mark of such a table."""
 CELL_TIMESTAMPS = (0, 1, 2, 3, 5, 2**63 - 1)
 RANGES = ((2, 0), (1, 0), (5, 0), (0, 2), (1, 3), (2, 3), (2, 6), (0, 6), (0, 2**63 - 1))
 # Several spellings of a few numbers. Equal ones collide, unsigned ones win over signed ones, and
@@ -126,7 +129,7 @@ def plain_entries(change: DataChange, *, whole: bool) -> tuple[Entry, ...]:
     kept = [
         entry
         for (family, qualifier), entry in by_name.items()
-        if qualifier is None or (family, qualifier) in MAPPED
+        if qualifier is None or (family, qualifier) in (*MAPPED, MARK)
     ]
     return tuple(reversed(kept))
 

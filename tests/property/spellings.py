@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -10,6 +11,7 @@ from random import Random
 from typing import Any
 
 from connector.tables.definition import Column
+from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType, type_of
 from connector.tables.values import (
     BIGNUMERIC_MAX,
     BIGNUMERIC_MIN,
@@ -27,16 +29,31 @@ FORMS = [
     for encoding in Encoding
     if encoding is Encoding.TEXT or type_ in BINARY_TYPES
 ]
-COLUMNS = tuple(
-    Column(f"{type_.lower()}_{encoding}", "f", f"{type_}/{encoding}".encode(), type_, encoding)
-    for type_, encoding in FORMS
+NESTED = {
+    "array": type_of("ARRAY<NUMERIC>"),
+    "record": type_of("RECORD<at TIMESTAMP, other ARRAY<DATETIME>, data BYTES, double FLOAT64>"),
+    "range": type_of("RANGE<DATE>"),
+}
+COLUMNS = (
+    *(
+        Column(f"{type_.lower()}_{encoding}", "f", f"{type_}/{encoding}".encode(), type_, encoding)
+        for type_, encoding in FORMS
+    ),
+    *(Column(name, "f", name.encode(), type_) for name, type_ in NESTED.items()),
 )
-"""A column of each type in each encoding."""
+"""A column of each type in each encoding, and of types with parts."""
 
 
-def value_of(rng: Random, type_: DataType) -> Any:
+def value_of(rng: Random, type_: ValueType) -> Any:
     """A random value of a type."""
     match type_:
+        case ArrayType():
+            return [_part_of(rng, type_.element) for _ in range(rng.randrange(3))]
+        case RecordType():
+            return {name: _part_of(rng, part) for name, part in type_.fields}
+        case RangeType():
+            sides = sorted({value_of(rng, type_.element) for _ in range(2)})
+            return {"start": rng.choice([None, sides[0]]), "end": sides[1] if sides[1:] else None}
         case DataType.BOOL:
             return rng.random() < 0.5
         case DataType.INT64:
@@ -67,12 +84,20 @@ def value_of(rng: Random, type_: DataType) -> Any:
             return rng.choice(["{}", ' {"a": 1.50}', "1.0", "null", "[1e1]"])
 
 
-def spellings(type_: DataType, encoding: Encoding, value: Any) -> Iterator[bytes]:
+def _part_of(rng: Random, type_: ValueType) -> Any:
+    return value_of(rng, type_) if rng.random() < 0.8 else None
+
+
+def spellings(type_: ValueType, encoding: Encoding, value: Any) -> Iterator[bytes]:
     """The canonical bytes of a value, then others that are read as the same value."""
     written = write_value(type_, encoding, value)
     yield written
     text = written.decode("latin-1")
     sign, digits = ("-", text[1:]) if text[:1] == "-" else ("", text)
+    if not isinstance(type_, DataType):
+        yield f" {text}".encode("latin-1")
+        yield json.dumps(json.loads(written), indent=1, sort_keys=True).encode() + b"\n"
+        return
     match type_, encoding:
         case DataType.BOOL, Encoding.BINARY if value:
             yield b"\x01"
@@ -105,6 +130,6 @@ def spellings(type_: DataType, encoding: Encoding, value: Any) -> Iterator[bytes
             pass
 
 
-def spelled(rng: Random, type_: DataType, encoding: Encoding) -> list[bytes]:
+def spelled(rng: Random, type_: ValueType, encoding: Encoding) -> list[bytes]:
     """All known bytes of a random value, the canonical ones first."""
     return list(spellings(type_, encoding, value_of(rng, type_)))

@@ -51,7 +51,10 @@ def stored(states: RowStates, one: DataChange) -> RowState:
         | {"commit_timestamp": order.rank[0], "tie_breaker": 0, "record_sequence": order.rank[2]}
     }
     found: dict[str, Any] = dict.fromkeys(
-        ("cell_timestamps", "column_entries", "column_orders", "family_entries", "family_orders")
+        (
+            *("cell_timestamps", "column_entries", "column_orders", "family_entries"),
+            *("family_orders", "mark_order", "mark_entry", "mark_timestamp"),
+        )
     )
     values: list[Any] = []
     if of.versions is Versions.LATEST:

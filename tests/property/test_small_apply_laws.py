@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -30,14 +31,15 @@ from connector.state import apply_level as limits
 from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import OnUnreadable, TableDefinition
 from connector.tables.keys import KEY_TYPES, Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.row import is_same_row, row_of
+from connector.tables.row import RowReader, is_same_row, row_of
+from connector.tables.stored_definition import tolerated
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
 from tests.examples import tries
-from tests.property.histories import COLUMNS, Delivery, batches, history, plain_entries
+from tests.property.histories import COLUMNS, MARK, Delivery, batches, history, plain_entries
 from tests.property.spellings import COLUMNS as TYPED
 from tests.property.spellings import spelled, value_of
 
@@ -53,6 +55,7 @@ ROWS = (b"1", b"2", b"3", b"4")
 TABLES = [
     replace(TABLE, order=order, keep_unmapped=keeps) for order in OrderBy for keeps in (True, False)
 ]
+TABLES.append(replace(TABLE, columns=(), presence_family="f", keep_unmapped=False))
 
 
 Wrong = Callable[[SmallApply], SmallApply]
@@ -91,6 +94,7 @@ class Disk:
         changes = [{"add": {"path": f"{batch}.parquet", "size": 1}} for batch in batches]
         return SmallApply(
             definition=self.definition,
+            since=tolerated(self.definition),
             buckets=self.definition.buckets,
             before=self.before,
             below=below,
@@ -132,6 +136,8 @@ class Disk:
             and not is_deferred(one, below)
         ]
         assert (merged.changes, merged.deferred_from) == (len(new), min(waits, default=None))
+        unreadable = map(RowReader(self.definition).unreadable, (one.change for one in new))
+        assert merged.misfits == Counter(chain.from_iterable(unreadable))
         commit(self.tombstones, merged.tombstones)
         if crashes:
             return
@@ -309,7 +315,7 @@ def as_columns(rng: Random, change: DataChange) -> DataChange:
     """The change with entries that set columns, and delete columns and families."""
 
     def entry_of(entry: Entry) -> Entry:
-        family, qualifier = rng.choice(COLUMNS).cell
+        family, qualifier = rng.choice((*(column.cell for column in COLUMNS), MARK))
         match entry:
             case SetCell():
                 return replace(entry, family=family, qualifier=qualifier)
@@ -430,6 +436,29 @@ def typed_values(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong
     disk.assert_shows(deliveries)
 
 
+def misfits(rng: Random, folder: Path, table: TableDefinition, wrong: Wrong) -> None:
+    """Columns that are NULL for values that they cannot hold, which newer writes hide (EVO-11)."""
+    changed = rng.sample(table.columns, min(2, len(table.columns)))
+    how = {"type": DataType.INT64, "on_unreadable": OnUnreadable.NULL}
+    columns = [replace(one, **how) if one in changed else one for one in table.columns]
+
+    def entry_of(entry: Entry) -> Entry:
+        if not isinstance(entry, SetCell):
+            return entry
+        return replace(entry, value=rng.choice((b"1", b"07", b"NaN", b"\xff")))
+
+    found = list(chain(*several(rng, 3, changes=9, rows=ROWS)))
+    changes = {
+        id(one.change): replace(one.change, entries=tuple(map(entry_of, one.change.entries)))
+        for one in found
+    }
+    deliveries = [replace(one, change=changes[id(one.change)]) for one in found]
+    disk = Disk(folder, replace(table, columns=tuple(columns)), wrong)
+    for batch in batches(rng, deliveries):
+        disk.apply(batch)
+    disk.assert_shows(deliveries)
+
+
 def tried(row_keys: Iterator[bytes]) -> Iterator[bytes]:
     """Those that can be row keys. An empty one can not."""
     while True:
@@ -441,7 +470,9 @@ def tried(row_keys: Iterator[bytes]) -> Iterator[bytes]:
             return
 
 
-@pytest.mark.parametrize("law", [any_batches, deferred, forgotten, whole_rows, typed_values])
+@pytest.mark.parametrize(
+    "law", [any_batches, deferred, forgotten, whole_rows, typed_values, misfits]
+)
 @every_table
 def test_few_changes_are_merged_as_defined(
     tmp_path: Path, seed: int, table: TableDefinition, law: Law

@@ -22,11 +22,11 @@ from connector.tables.merge import (
     normal,
     visible,
 )
-from connector.tables.row import row_of
+from connector.tables.row import RowReader, row_of, state_of
 from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType
 from tests.examples import examples
-from tests.property.histories import COLUMNS, Delivery, batches, histories, history
+from tests.property.histories import COLUMNS, MARK, Delivery, batches, histories, history
 
 ROW = (b"r1",)
 Write = Callable[[TableDefinition, RowState], dict[str, Any]]
@@ -66,7 +66,7 @@ def stored(
     state = EMPTY
     for batch in deliveries:
         for one in batch:
-            state = join(state, lift(one.change, one.position, table.order, table.versions))
+            state = join(state, state_of(table, [(one.change, one.position)]))
         state = normal(state)
         row = row_of(table, ROW[0], visible(state))
         values = [None if row is None else row[column.name] for column in table.columns]
@@ -109,12 +109,14 @@ def test_newest_wins_if_the_state_is_stored_after_each_batch(
 @tables
 def test_a_state_is_read_back_as_it_was(table: TableDefinition, seed: int) -> None:
     """deletes_stay_deleted: a deletion is read as a deletion, and a cell that a deletion hid as a
-    cell. Only the deletion of a column that has a newer cell is not stored, and nothing that a
-    table without unmapped cells does not keep.
+    cell. A presence mark that a deletion hid is read as its deletion. Only the deletion of a column
+    that has a newer cell is not stored, and nothing that a table without unmapped cells does not
+    keep.
     """
     rng, seen = Random(seed), 0
     for _ in range(400):
         state = normal(joined(table, history(rng, changes=12, rows=ROW)))
+        state = with_deleted_mark(RowReader(table).canonical(state))
         tombstones = {
             one: order
             for one, order in state.tombstones.items()
@@ -122,7 +124,7 @@ def test_a_state_is_read_back_as_it_was(table: TableDefinition, seed: int) -> No
         }
         if not table.keep_unmapped:
             families = {column.family for column in table.columns}
-            mapped = {column.cell for column in table.columns}
+            mapped = {*(column.cell for column in table.columns), MARK}
             tombstones = {
                 one: order
                 for one, order in tombstones.items()
@@ -137,6 +139,16 @@ def test_a_state_is_read_back_as_it_was(table: TableDefinition, seed: int) -> No
         assert read == RowState(state.cells, tombstones)
         seen += any(is_of_column(one) for one in read.tombstones)
     assert seen, "columns were deleted"
+
+
+def with_deleted_mark(state: RowState) -> RowState:
+    """The state with a deletion of the presence mark in the place of a mark that is hidden."""
+    cells, name = dict(state.cells), CellName(*MARK, None)
+    if name not in cells or cells[name].value is not None:
+        return state
+    order, deletion = cells.pop(name).order, Tombstone(*MARK, 0, 0)
+    newest_deletion = max(order, state.tombstones.get(deletion, order))
+    return RowState(cells, {**state.tombstones, deletion: newest_deletion})
 
 
 def is_of_column(one: Tombstone) -> bool:

@@ -5,7 +5,7 @@ histories.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from random import Random
@@ -26,12 +26,15 @@ from connector.spark.apply.lww_merge import (
 )
 from connector.spark.storage.layout import Layout
 from connector.tables.column_names import unmapped_name
-from connector.tables.definition import TableDefinition, Versions
+from connector.tables.definition import OnUnreadable, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import join, lift, visible
+from connector.tables.row import row_of
+from connector.tables.stored_definition import tolerated
 from connector.tables.values import DataType
 from tests.examples import tries
-from tests.property.histories import COLUMNS, MAPPED, Delivery, history, plain_entries
+from tests.property.histories import COLUMNS, Delivery, history, plain_entries
+from tests.spark.streams import plain
 
 pytestmark = pytest.mark.usefixtures("compiled")
 
@@ -53,16 +56,27 @@ def definition(**others: Any) -> TableDefinition:
         stream="s",
         source="t",
         key=Key((KeyPart("select", DataType.BYTES),), KeyForm.ROW_KEY),
-        columns=COLUMNS,
-        **others,
+        **{"columns": COLUMNS, **others},
     )
 
 
+NUMBERS = tuple(replace(column, type=DataType.NUMERIC) for column in COLUMNS[:2]) + COLUMNS[2:]
+"""Columns that cannot hold some of the values of histories, which are empty."""
 TABLES = {
     "latest": (definition(), HISTORIES, ROUNDS),
     "latest, mapped only, by number": (
         definition(keep_unmapped=False, order=OrderBy.SEQUENCE_NUMBER),
         400,
+        2,
+    ),
+    "latest, nulls": (
+        definition(columns=NUMBERS, on_unreadable=OnUnreadable.NULL),
+        FEWER,
+        2,
+    ),
+    "keys, mapped only": (
+        definition(columns=(), presence_family="f", keep_unmapped=False),
+        FEWER,
         2,
     ),
     "all": (definition(versions=Versions.ALL), FEWER, 2),
@@ -89,7 +103,7 @@ def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table:
     """
     rng = Random(seed)
     wanted, count, rounds = TABLES[table]
-    layout, horizon = Layout(wanted, buckets=4), 3
+    layout, horizon = Layout(wanted, 4, tolerated(wanted)), 3
     deliveries = histories(rng, count)
     known, has_tombstones = in_rounds(
         spark, rng, layout, deliveries, has_residual=True, rounds=rounds, horizon=horizon
@@ -175,34 +189,26 @@ def all_are(flag: str, flattened: DataFrame) -> bool:
     return flattened.where(f"NOT {flag}").count() == 0
 
 
-def shown(row: dict[str, object], wanted: TableDefinition) -> dict[str, bytes]:
-    cells = {unmapped_name(*cell): row[f"c{n}"] for n, cell in enumerate(MAPPED)}
+def shown(row: Mapping[str, object], wanted: TableDefinition) -> dict[str, Any]:
+    cells = {unmapped_name(*column.cell): row[column.name] for column in wanted.columns}
     unmapped = row["_unmapped"] or {}
-    assert isinstance(unmapped, dict)
+    assert isinstance(unmapped, Mapping)
     assert wanted.keep_unmapped or not unmapped
     return {
-        name: bytes(value) for name, value in {**cells, **unmapped}.items() if value is not None
-    }  # type: ignore[call-overload]
+        name: plain(value) for name, value in {**cells, **unmapped}.items() if value is not None
+    }
 
 
 def expected(
     deliveries: Iterable[Delivery], wanted: TableDefinition
-) -> dict[bytes, dict[str, bytes]]:
+) -> dict[bytes, dict[str, Any]]:
     states = defaultdict(list)
     for delivery in deliveries:
         states[delivery.change.row_key].append(
             lift(delivery.change, delivery.position, wanted.order, wanted.versions)
         )
-    rows = {key: visible(reduce(join, known)) for key, known in states.items()}
-    kept = {
-        key: {cell: v for cell, v in cells.items() if wanted.keep_unmapped or cell in MAPPED}
-        for key, cells in rows.items()
-    }
-    return {
-        key: {unmapped_name(*cell): value for cell, value in cells.items()}
-        for key, cells in kept.items()
-        if cells
-    }
+    rows = {key: row_of(wanted, key, visible(reduce(join, known))) for key, known in states.items()}
+    return {key: shown(row, wanted) for key, row in rows.items() if row is not None}
 
 
 def changes(spark: SparkSession, deliveries: Iterable[Delivery]) -> DataFrame:

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from connector import warehouse as warehouse_paths
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import InvalidChangeError, OffsetError, RowErrors, argument_invalid
@@ -38,7 +39,10 @@ from connector.services.rows.files import (
 from connector.services.rows.load_checks import check_as_of, check_empty
 from connector.services.rows.values import Convert, Misfit, RowMaker, of_arrow, of_json
 from connector.services.wait import wait_for_commit
+from connector.services.warehouses import warehouse_of
 from connector.state.pace import RateLimit, check_rate
+from connector.tables.definition import with_fixed
+from connector.tables.stored_definition import from_properties
 from connector.text import FEW, counted, one_of
 from connector.write_streams.model import (
     MAX_APPEND_ROWS,
@@ -105,7 +109,7 @@ def load(
         WriteStreamError, DeliveryError, TopicError, BrokerError, TableError: As for
             `WriteSession` and `commit_write_streams`.
     """
-    definition, options = find_table(config, table), options or LoadOptions()
+    definition, options = _as_stored(config, find_table(config, table)), options or LoadOptions()
     paths = [] if isinstance(files, str | Path) else [Path(path) for path in files]
     if not paths:
         raise argument_invalid("files", files, "a list of one or more paths")
@@ -119,6 +123,17 @@ def load(
     job = LoadJob(config, definition, described, as_of, options, on_event, on_progress, on_rejected)
     _check_columns(job)
     return job.run()
+
+
+def _as_stored(config: ConnectorConfig, definition: TableDefinition) -> TableDefinition:
+    """The definition with what an existing table fixed."""
+    from connector.lake.plain_table import newest_stored, open_table
+
+    path = warehouse_paths.table(warehouse_of(config), definition.name)
+    if newest_stored(path) is None:
+        return definition
+    existing, _ = from_properties(open_table(path, table=definition.name).properties)
+    return with_fixed(existing, definition)
 
 
 def _check_columns(job: LoadJob) -> None:
@@ -242,7 +257,7 @@ def name_of(
     and all else that decides which rows are rejected: a row that an earlier call left out has no
     offset. The names of the files do not matter.
     """
-    columns = [repr(definition.key), *map(repr, definition.columns)]
+    columns = [repr(definition.key), *map(repr, definition.columns), definition.marks]
     contents = [[file.format, file.size, file.digest] for file in files]
     text = json.dumps(
         [3, definition.name, definition.source, columns, contents, as_of, null, size_limits]

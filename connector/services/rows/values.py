@@ -27,6 +27,7 @@ from connector.tables.column_names import UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key
 from connector.tables.nested import ValueType
+from connector.tables.presence import presence_mark
 from connector.tables.values import (
     DataType,
     Encoding,
@@ -69,8 +70,11 @@ class RowMaker:
         self._key = definition.key
         self._columns = definition.columns
         self._cell_timestamp = SERVER_TIME if as_of is None else as_of
-        families = sorted({column.family for column in definition.columns})
-        self._deletes = tuple(DeleteFamily(family) for family in families)
+        families = sorted({definition.marks, *(column.family for column in definition.columns)})
+        self._first: tuple[Entry, ...] = (
+            *(DeleteFamily(family) for family in families),
+            presence_mark(definition.marks),
+        )
         self.key_names = tuple(part.name for part in definition.key.parts)
         self.names = (*self.key_names, *(column.name for column in definition.columns))
         self.types = (
@@ -83,8 +87,8 @@ class RowMaker:
     ) -> tuple[bytes, list[Entry]] | Misfit:
         """Return the row key and the entries of a row, or why it cannot be published.
 
-        The entries delete each family that the definition names, and then set each column that has
-        a value. So the row is replaced as a whole.
+        The entries delete each family that the definition names, and then set the presence mark and
+        each column that has a value. So the row is replaced as a whole, and exists without a value.
         """
         key = []
         for name, type_, value in zip(self.key_names, self.types, values, strict=False):
@@ -94,7 +98,7 @@ class RowMaker:
             if isinstance(converted, Unreadable):
                 return Misfit(name, converted.detail)
             key.append(converted)
-        entries: list[Entry] = list(self._deletes)
+        entries: list[Entry] = list(self._first)
         for column, value in zip(self._columns, values[len(key) :], strict=True):
             if value is None:
                 continue
@@ -106,8 +110,6 @@ class RowMaker:
             except InvalidChangeError as error:
                 return Misfit(column.name, error.problem)
             entries.append(SetCell(column.family, column.qualifier, cell, self._cell_timestamp))
-        if len(entries) == len(self._deletes):
-            return Misfit("", "no column has a value, and a table has no such rows")
         try:
             return self._key.write_key(tuple(key)), entries
         except InvalidChangeError as error:

@@ -7,6 +7,7 @@ letters under the same ids. Tombstones of the failed apply do not count.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -119,7 +120,7 @@ def _apply_few(
     recent = changelog.recent_changes(
         definition.source, after=before.complete_to_batch, to=cut.batch
     )
-    is_plain = table.has_vectors and bool(layout.registered) and not layout.late
+    is_plain = table.has_vectors and bool(layout.registered)
     if recent is None or not (is_plain or recent.count == 0):
         return None
     cores = table.spark.sparkContext.defaultParallelism
@@ -134,6 +135,7 @@ def _apply_few(
     merged = merge_few(
         SmallApply(
             definition=definition,
+            since=layout.since,
             buckets=layout.buckets,
             before=before,
             below=_below(cut),
@@ -152,7 +154,9 @@ def _apply_few(
         return None
     on_step("letters published")
     to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
-    statistics = BatchStatistics(merged.changes, merged.has_residual, merged.highest)
+    statistics = BatchStatistics(
+        merged.changes, merged.has_residual, merged.highest, misfits=merged.misfits
+    )
     selection = _Selection(statistics, to_batch)
     after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
     if merged.tombstones:
@@ -329,6 +333,7 @@ def _after(
         to_batch=cut.batch,
         target_watermark=_brought_to(cut),
         merged=before.merged + statistics.changes - statistics.unreadable,
+        misfits=dict(Counter(before.misfits) + Counter(statistics.misfits)),
         letters=before.letters + statistics.unreadable,
         dead_letters_since=before.dead_letters_since
         or (cut.chosen_at if statistics.unreadable else None),

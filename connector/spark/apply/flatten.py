@@ -7,13 +7,14 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
 
+from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
 from connector.spark.sql import key_columns, key_pieces, typed, use_nested
 from connector.spark.storage.layout import Layout, nothing, order
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
+from connector.tables.stored_state import families_of
 
 _RANK: Final = {
     OrderBy.COMMIT: (
@@ -48,20 +49,22 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
     - `_bucket` and the key columns.
     - `_change`: the order of the change.
     - `_entry<n>`, `_cell_timestamp<n>`, `_typed<n>`: the entry index, cell timestamp and typed
-      value for column n.
+      value for column n. The presence mark is after the columns.
     - `_deletion<n>`: the entry index of the deletion of family n.
     - `_rest`: the residual.
     - `_plain`: whether the change is plain.
     - `_whole`: whether the change covers everything older in families with columns.
     - `_unreadable`: whether there is no order, or the table cannot hold the key or a value.
+    - `_misfit<n>`: for each column of `layout.tolerant`, whether it is left with a value that it
+      cannot hold.
     - `_may_remove`: whether the change may leave no cell.
     - `_committed`: the commit timestamp, in microseconds.
     - `_batch`: the ingest batch that logged the change.
     - `_partition`, `_offset`: the coordinates in the topic. A replay has its own.
 
-    A column of `layout.late` may be unable to hold a value of a change from before it was defined.
-    That is not an error (TBL-8). The register then says that something was written, the bytes are
-    in `_rest`, and the change is not plain.
+    A column of `layout.tolerant` may be unable to hold a value. That is not an error (TBL-8,
+    EVO-11). The register then says that something was written, the bytes are in `_rest`, and the
+    change is not plain.
     """
     rest = (
         nothing(layout.rest_type)
@@ -69,10 +72,12 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
         else f"CASE WHEN NOT _plain THEN {_residual(layout)} END"
     )
     entries = _last_entries(changes, layout, all_plain=all_plain)
-    if layout.late:
-        entries = entries.withColumn(
-            "_plain", F.expr(f"_plain AND NOT exists(entries, e -> {_misfits(layout)})")
-        )
+    if layout.tolerant:
+        misfits = {f"_misfit{n}": _leaves_misfit(layout, n) for n, _, _ in layout.tolerant}
+        entries = entries.selectExpr("*", *(f"{text} AS {name}" for name, text in misfits.items()))
+        others = [name for name in entries.columns if name != "_plain"]
+        is_plain = f"_plain AND NOT ({' OR '.join(misfits)}) AS _plain"
+        entries = entries.selectExpr(*others, is_plain)
     whole = " AND ".join(["_plain", *(f"_deletion{n} IS NOT NULL" for n in layout.deletions)])
     return entries.selectExpr(
         f"int(pmod(crc32(row_key), {layout.buckets})) AS {BUCKET}",
@@ -85,6 +90,7 @@ def flatten_entries(changes: DataFrame, layout: Layout, *, all_plain: bool = Fal
         f"{whole} AS _whole",
         f"{_unreadable(layout, all_plain=all_plain)} AS _unreadable",
         f"{_may_remove(layout)} AS _may_remove",
+        *(f"_misfit{n}" for n, _, _ in layout.tolerant),
         "unix_micros(commit_timestamp) AS _committed",
         "ingest_batch AS _batch",
         "kafka_partition AS _partition",
@@ -126,10 +132,7 @@ def _last_entries(changes: DataFrame, layout: Layout, *, all_plain: bool) -> Dat
             " {which} THEN i END)) END AS {index}"
         )
         writes = {
-            **{
-                f"_entry{n}": f"{_sets(column, 'e')} OR {_deletes(column, 'e')}"
-                for n, column in columns
-            },
+            **{f"_entry{n}": _writes(column, "e") for n, column in columns},
             **{
                 f"_deletion{n}": _deletes_family(family, "e")
                 for n, family in enumerate(layout.families)
@@ -247,6 +250,10 @@ def _deletes(column: Column, entry: str) -> str:
     )
 
 
+def _writes(column: Column, entry: str) -> str:
+    return f"{_sets(column, entry)} OR {_deletes(column, entry)}"
+
+
 def _deletes_family(family: str, entry: str) -> str:
     return f"({entry}.kind = 'DELETE_FAMILY' AND {entry}.family = '{family}')"
 
@@ -261,23 +268,29 @@ def _misfit(column: Column) -> str:
     return f"{_sets(column, 'e')} AND {typed(column.type, column.encoding, 'e.value')} IS NULL"
 
 
+def _leaves_misfit(layout: Layout, n: int) -> str:
+    """Whether the change leaves column n with a value that it may be unable to hold, and is."""
+    batch = layout.since[n]
+    if layout.registered:
+        misfit = f"_bytes{n} IS NOT NULL AND _typed{n} IS NULL"
+    else:
+        last = f"filter(entries, e -> {_writes(layout.columns[n], 'e')})"
+        misfit = f"exists(slice({last}, -1, 1), e -> {_misfit(layout.columns[n])})"
+    return f"({misfit}{'' if batch == MAX_LONG else f' AND ingest_batch <= {batch}L'})"
+
+
 def _misfits(layout: Layout) -> str:
-    """Whether entry e sets a column that was defined later and cannot hold it."""
-    too_early = [
-        f"(ingest_batch <= {batch}L AND {_misfit(column)})" for _, column, batch in layout.late
-    ]
-    return f"({' OR '.join(too_early) or 'false'})"
+    """Whether entry e with index i leaves a column with a value that it cannot hold."""
+    misfits = [f"(_misfit{n} AND i = _entry{n})" for n, _, _ in layout.tolerant]
+    return f"({' OR '.join(misfits) or 'false'})"
 
 
 def _residual(layout: Layout) -> str:
     """The entries without a register, as elements of `rest`, or null."""
-    mapped = " OR ".join(f"({is_of(column)})" for column in layout.columns) or "false"
-    families = (
-        ", ".join(
-            f"'{family}'" for family in dict.fromkeys(column.family for column in layout.columns)
-        )
-        or "NULL"
+    mapped = " OR ".join(
+        f"({is_of(column)})" for column in (*layout.columns, layout.definition.presence)
     )
+    families = ", ".join(f"'{family}'" for family in families_of(layout.definition))
     in_family = f"coalesce(e.family IN ({families}), false)"
     keeps = "true" if layout.definition.keep_unmapped else "false"
     if layout.definition.versions is Versions.ALL:
@@ -323,14 +336,18 @@ def _unreadable(layout: Layout, *, all_plain: bool) -> str:
         else []
     )
     keys = [f"_key{n} IS NULL" for n in range(len(layout.keys))]
-    validated = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.late}
+    validated = {n: f" AND ingest_batch > {batch}L" for n, _, batch in layout.tolerant}
+    strict = [
+        (n, column)
+        for n, column in enumerate(layout.columns)
+        if not layout.since or layout.since[n] != MAX_LONG
+    ]
     last = [
         f"_bytes{n} IS NOT NULL AND _typed{n} IS NULL{validated.get(n, '')}"
-        for n in layout.registers
+        for n, _ in (strict if layout.registered else ())
     ]
     masked = " OR ".join(
-        f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}"
-        for n, column in enumerate(layout.columns)
+        f"exists(entries, e -> {_misfit(column)}){validated.get(n, '')}" for n, column in strict
     )
     hidden = [] if all_plain or not masked else [f"NOT _plain AND ({masked})"]
     return f"({' OR '.join([*number, *keys, *last, *hidden])})"
@@ -343,19 +360,21 @@ def _may_remove(layout: Layout) -> str:
     are kept, a change leaves a cell if its last entry sets one.
     """
     if layout.definition.versions is Versions.ALL:
-        if layout.late and not layout.definition.keep_unmapped:
+        if layout.tolerant and not layout.definition.keep_unmapped:
             # a value that a column cannot hold is not visible, and may hide one that it can hold
             return "true"
         last = "get(entries, size(entries) - 1)"
         is_kept = (
             "true"
             if layout.definition.keep_unmapped
-            else " OR ".join(is_of(column, last) for column in layout.columns)
+            else " OR ".join(
+                is_of(column, last) for column in (*layout.columns, layout.definition.presence)
+            )
         )
         return f"NOT coalesce({last}.kind = 'SET_CELL' AND ({is_kept}), false)"
     deletion = {family: f"coalesce(_deletion{n}, -1)" for n, family in enumerate(layout.families)}
     leaves = [
         f"coalesce(_entry{n} > {deletion[column.family]}, false)"
-        for n, column in enumerate(layout.columns)
+        for n, column in enumerate(layout.registered)
     ]
-    return f"NOT (_plain AND ({' OR '.join(leaves) or 'false'}))"
+    return f"NOT (_plain AND ({' OR '.join(leaves)}))"

@@ -97,12 +97,13 @@ def written_columns(rows: RowRegisters, layout: Layout) -> DataFrame:
 
 def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -> RowRegisters:
     """The registers of the table's rows. `partitions` is that of `registers_of_changes`."""
-    values = [f"`{column.name}` AS _value{n}" for n, column in enumerate(layout.registered)]
+    columns = list(enumerate(layout.columns if layout.registered else ()))
+    values = [f"`{column.name}` AS _value{n}" for n, column in columns]
     by_bucket = _spread(
         rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions
     )
     return RowRegisters(
-        by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.residual"
+        by_bucket, *_stored([f"_value{n}" for n, _ in columns], layout), "_stored.residual"
     )
 
 
@@ -113,7 +114,8 @@ def registers_of_tombstones(
     by_bucket = _spread(
         entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
     )
-    parts = _stored([nothing(spark_type(column.type)) for column in layout.registered], layout)
+    columns = layout.columns if layout.registered else ()
+    parts = _stored([nothing(spark_type(column.type)) for column in columns], layout)
     return _merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
 
 
@@ -218,7 +220,9 @@ def _parts_of_change(prefix: str, layout: Layout) -> tuple[list[str], list[str]]
 
 
 def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
-    """Registers and deletions of one stored row. Its state is `_stored`."""
+    """Registers and deletions of one stored row with the `values` of its columns. Its state is
+    `_stored`.
+    """
 
     def change(which: str, n: int) -> str:
         return f"get(_stored.orders, get(_stored.{which}, {n}))"
@@ -232,6 +236,11 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
         )
         for n, value in enumerate(values)
     ]
+    if layout.registered:
+        change_of_mark = "get(_stored.orders, _stored.mark_order)"
+        is_there = "CASE WHEN _stored.mark_timestamp IS NOT NULL THEN X'' END"
+        mark = ("_stored.mark_entry", change_of_mark, "_stored.mark_timestamp", is_there)
+        registers.append(_register(*mark))
     return registers, [
         _order_or_null(f"get(_stored.family_entries, {n})", change("family_orders", n))
         for n in layout.deletions
@@ -335,7 +344,7 @@ def _residual_of(layout: Layout) -> str:
     rewritten = " OR ".join(
         f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')}"
         f" AND _register{n}.order > x.order, false)"
-        for n, column, _ in layout.late
+        for n, column, _ in layout.tolerant
         if layout.registered
     )
     fields = ", ".join(
@@ -425,11 +434,12 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
         " OR ".join(f"(_typed{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
         or "false"
     )
+    is_mark = is_of(layout.definition.presence, "x")
     pairs = f"transform(_others, x -> named_struct('key', {_UNMAPPED_NAME}, 'value', x.value))"
     exists = (
         ["coalesce(size(_shown) > 0, false)"]
         if keeps
-        else [f"_typed{n} IS NOT NULL" for n, _ in columns]
+        else [*(f"_typed{n} IS NOT NULL" for n, _ in columns), f"exists(_shown, x -> {is_mark})"]
     )
     return (
         normal.selectExpr("*", "filter(_rest, x -> x.value IS NOT NULL) AS _cells")
@@ -450,7 +460,8 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
         )
         .selectExpr(
             "*",
-            f"filter(_shown, x -> {'true' if keeps else 'false'} AND NOT ({mapped})) AS _others",
+            f"filter(_shown, x -> {'true' if keeps else 'false'} AND NOT ({mapped} OR {is_mark}))"
+            " AS _others",
         )
         .selectExpr(
             *layout.keys,
@@ -470,14 +481,23 @@ def _state(changes: list[str], layout: Layout) -> str:
     def index(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
 
-    arrays = {
-        "column_orders": [index(f"_register{n}", n) for n in layout.registers],
-        "column_entries": [f"_register{n}.order.entry_index" for n in layout.registers],
-        "cell_timestamps": [f"_register{n}.cell_timestamp" for n in layout.registers],
-        "family_orders": [
-            index(f"_deleted{n}", len(layout.registers) + n) for n in layout.deletions
-        ],
-        "family_entries": [f"_deleted{n}.entry_index" for n in layout.deletions],
+    def array(elements: list[str]) -> str:
+        return f"array({', '.join(elements)})"
+
+    columns = range(len(layout.columns) if layout.registered else 0)
+    mark = f"_register{len(columns)}" if layout.registered else None
+    deleted = [index(f"_deleted{n}", len(layout.registers) + n) for n in layout.deletions]
+    parts = {
+        "column_orders": array([index(f"_register{n}", n) for n in columns]),
+        "column_entries": array([f"_register{n}.order.entry_index" for n in columns]),
+        "cell_timestamps": array([f"_register{n}.cell_timestamp" for n in columns]),
+        "mark_order": index(mark, len(columns)) if mark else "null",
+        "mark_entry": f"{mark}.order.entry_index" if mark else "null",
+        "mark_timestamp": (
+            f"CASE WHEN {mark}.value IS NOT NULL THEN {mark}.cell_timestamp END" if mark else "null"
+        ),
+        "family_orders": array(deleted),
+        "family_entries": array([f"_deleted{n}.entry_index" for n in layout.deletions]),
     }
     orders = (
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE"
@@ -485,9 +505,7 @@ def _state(changes: list[str], layout: Layout) -> str:
         if changes
         else "array()"
     )
-    fields = ", ".join(
-        f"'{name}', array({', '.join(elements)})" for name, elements in arrays.items()
-    )
+    fields = ", ".join(f"'{name}', {part}" for name, part in parts.items())
     return (
         f"CAST(named_struct('orders', {orders}, {fields}, 'residual', _rest) AS"
         f" {layout.state_type})"

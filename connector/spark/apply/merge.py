@@ -31,7 +31,7 @@ from connector.spark.storage.table import Table
 from connector.state.apply_level import CHANGES_PER_TASK, MANY_CHANGES, is_row_level
 from connector.state.maintenance_schedule import DataFile
 from connector.state.table_state import TableState
-from connector.tables.column_names import BUCKET, UNMAPPED
+from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 
 IN_ONE_TASK: Final = 250_000
 """Up to this many changes of a read, one task merges the changes of a row faster than several tasks
@@ -155,6 +155,9 @@ def merged_on_read(
     """The rows that readers see, if all changes are newer and have no residual."""
     keys, count = [BUCKET, *layout.keys], changes.statistics.changes
     visible = rows.selectExpr(*layout.shown, BUCKET)
+    if changes.statistics.may_remove:
+        mark = f"CASE WHEN {STATE}.mark_timestamp IS NOT NULL THEN X'' END AS _mark"
+        visible = rows.selectExpr(*layout.shown, BUCKET, mark)
     coordinates = changes.rows.selectExpr(
         *keys, "_partition AS _other_partition", "_offset AS _other_offset"
     )
@@ -177,16 +180,21 @@ def merged_on_read(
 
 
 def _with_written(rows: DataFrame, written: DataFrame, layout: Layout, count: int) -> DataFrame:
-    """The rows with the values in `written`. A row without any value is removed (MRG-7)."""
+    """The rows with the values in `written`. If they have a column `_mark`, the value of their
+    presence mark, a row without a value and a mark is removed (MRG-7). Otherwise every row stays.
+    """
     values = {
         column.name: f"CASE WHEN _written{n} THEN _value{n} ELSE `{column.name}` END"
         for n, column in enumerate(layout.columns)
     }
-    exists = " OR ".join(
-        ["_written0 IS NULL", *(f"{value} IS NOT NULL" for value in values.values())]
-    )
+    joined = broadcast_join(rows, written, layout, "left", count)
+    if "_mark" in rows.columns:
+        mark = len(layout.columns)
+        is_marked = f"CASE WHEN _written{mark} THEN _value{mark} ELSE _mark END IS NOT NULL"
+        has_value = [f"{value} IS NOT NULL" for value in values.values()]
+        joined = joined.where(" OR ".join([f"_written{mark} IS NULL", is_marked, *has_value]))
     shown = [f"{values.get(name, f'`{name}`')} AS `{name}`" for name in rows.columns]
-    return broadcast_join(rows, written, layout, "left", count).where(exists).selectExpr(*shown)
+    return joined.selectExpr(*shown)
 
 
 def _new_rows(written: DataFrame, layout: Layout) -> DataFrame:

@@ -41,8 +41,13 @@ from connector.state.damage import reading
 from connector.state.stream_progress import Cut
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
-from connector.tables.definition import TableDefinition, check_compatible
-from connector.tables.stored_definition import ColumnIds, assign_ids, from_properties
+from connector.tables.definition import TableDefinition, check_compatible, with_fixed
+from connector.tables.stored_definition import (
+    ColumnIds,
+    assign_ids,
+    from_properties,
+    made_strict,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +55,8 @@ class Rebuilt:
     """The result: the table state before and after, how many changes were merged, and how many
     became dead letters.
 
-    `misfits` counts cells that are older than their column and that the column cannot hold. They
-    stay in `_unmapped` (TBL-8).
+    `misfits` counts cells that their column cannot hold, and that stay in `_unmapped`: they are
+    older than the column (TBL-8), or the column is NULL for them (EVO-11).
     """
 
     before: TableState
@@ -129,6 +134,8 @@ def _open_successor(
     properties = log.properties()
     existing, ids = from_properties(properties)
     check_compatible(existing, definition)
+    definition = with_fixed(existing, definition)
+    ids = made_strict(ids, existing, definition, batch)
     return Successor(spark, path, definition, assign_ids(ids, definition, batch), old, properties)
 
 
@@ -261,7 +268,7 @@ class Successor(Table):
 
 
 def _misfits(table: Table) -> int:
-    names = [unmapped_name(*column.cell) for _, column, _ in table.layout.late]
+    names = [unmapped_name(*column.cell) for _, column, _ in table.layout.tolerant]
     if not names:
         return 0
     cells = F.filter(F.map_keys(UNMAPPED), lambda name: name.isin(*names))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -22,8 +23,9 @@ from connector.tables.column_names import BUCKET
 @dataclass(frozen=True, slots=True)
 class BatchStatistics:
     """Statistics of the changes before they are merged. `may_remove` counts those that may remove a
-    row. `all_newer`: each is newer than all that were merged before. A merge skips the steps that
-    no change needs, which saves half of its time.
+    row. `all_newer`: each is newer than all that were merged before. `misfits` counts the values
+    that a column cannot hold, by column (EVO-11). A merge skips the steps that no change needs,
+    which saves half of its time.
     """
 
     changes: int
@@ -35,6 +37,7 @@ class BatchStatistics:
     all_whole: bool = False
     buckets: tuple[int, ...] = ()
     all_newer: bool = False
+    misfits: Mapping[str, int] = field(default_factory=dict)
 
     def overwrites_rows(self, before: TableState) -> bool:
         """Whether the stored state of the rows no longer matters."""
@@ -133,9 +136,13 @@ def _analyzed(
         "highest": f"coalesce(max(CASE WHEN {good} THEN _committed END), 0)",
         "deferred_from": f"min(CASE WHEN {is_deferred} THEN _batch END)",
     }
+    misfits = {f"_misfit{n}": column.name for n, column, _ in layout.tolerant}
+    texts |= {name: f"count_if({good} AND {name})" for name in misfits}
     row = rows.agg(*(F.expr(text).alias(name) for name, text in texts.items())).first()
     assert row is not None
     values = row.asDict()
     deferred_from = values.pop("deferred_from")
-    statistics = BatchStatistics(**{**values, "buckets": tuple(values["buckets"])})
+    counts = {column: values.pop(name) for name, column in misfits.items()}
+    values["buckets"] = tuple(values["buckets"])
+    statistics = BatchStatistics(**values, misfits={name: n for name, n in counts.items() if n})
     return FlatChanges(rows.where(is_merged), statistics, deferred_from)

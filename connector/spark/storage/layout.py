@@ -9,6 +9,7 @@ from connector.records.ordering import OrderBy
 from connector.spark.sql import spark_type
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.stored_state import families_of
 
 _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
@@ -21,9 +22,9 @@ sections of eight bytes, so that bytes sort as sections do.
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The registers of a table: columns in their order, and families as columns first name them.
-    `since` has for each column the last ingest batch before it was defined (0: from the start). A
-    value of a change up to that batch may not fit: it stays in `_unmapped` (TBL-8).
+    """The registers of a table: those of its columns in their order, of the presence mark, and of
+    the families. `since` is `stored_definition.tolerated` for the table. Without it, each value
+    must fit.
     """
 
     definition: TableDefinition
@@ -55,12 +56,14 @@ class Layout:
 
     @property
     def registered(self) -> tuple[Column, ...]:
-        """The columns that have registers: none if all versions are kept, in `rest`."""
-        return self.columns if self.definition.versions is Versions.LATEST else ()
+        """The cells that have registers: the columns, then the presence mark. There are none if all
+        versions are kept, in `rest`.
+        """
+        return self.definition.registered
 
     @property
     def families(self) -> list[str]:
-        return list(dict.fromkeys(column.family for column in self.registered))
+        return families_of(self.definition) if self.registered else []
 
     @property
     def registers(self) -> range:
@@ -68,8 +71,8 @@ class Layout:
         return range(len(self.registered))
 
     @property
-    def late(self) -> list[tuple[int, Column, int]]:
-        """The columns that were added later: register, column, and the last batch before."""
+    def tolerant(self) -> list[tuple[int, Column, int]]:
+        """The columns with values that may not fit: number, column, and the last such batch."""
         return [(n, self.columns[n], batch) for n, batch in enumerate(self.since) if batch]
 
     @property
@@ -123,11 +126,13 @@ class Layout:
         """The type of the stored state of a row. `orders` are those of the changes that wrote the
         row, or one for all. For each column, `column_orders` has the index of the order, and
         `column_entries` the entry index. `family_orders` and `family_entries` are the same for
-        families.
+        families, and `mark_order` and `mark_entry` for the presence mark. The mark is there if
+        `mark_timestamp` is.
         """
         return (
             f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>,"
-            " column_entries: array<int>, cell_timestamps: array<bigint>, family_orders:"
+            " column_entries: array<int>, cell_timestamps: array<bigint>, mark_order: int,"
+            " mark_entry: int, mark_timestamp: bigint, family_orders:"
             f" array<int>, family_entries: array<int>, residual: {self.rest_type}>"
         )
 

@@ -48,16 +48,25 @@ from connector.state.damage import check_owner, reading
 from connector.state.maintenance_schedule import DAY_US, CommitCount, is_vacuum_due
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
-from connector.tables.definition import TableDefinition, check_columns, check_compatible
+from connector.tables.definition import (
+    TableDefinition,
+    check_columns,
+    check_compatible,
+    with_fixed,
+)
 from connector.tables.stored_definition import (
     NO_IDS,
     ColumnIds,
     assign_ids,
     from_properties,
+    made_strict,
     to_properties,
+    tolerated,
 )
 from connector.tables.values import DataType
 
+_DECLARED: Final = ("max_staleness_s", "block_rows", "columns", "on_unreadable")
+"""The parts of a definition that may change without a rebuild, and that are stored for readers."""
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
 TOMBSTONES: Final = "tombstones"
@@ -414,22 +423,18 @@ class Table:
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         check_columns(existing, self._definition)
-        readers_know = (existing.max_staleness_s, existing.block_rows, existing.columns)
+        self._definition = with_fixed(existing, self._definition)
+        ids = made_strict(ids, existing, self._definition, before.to_batch)
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
         if not is_kept:
             # Before the table's properties: if this fails, the table's still differ at the next
             # start.
             self.tombstones.declare(self._kept)
-        if (
-            readers_know
-            != (
-                self._definition.max_staleness_s,
-                self._definition.block_rows,
-                self._definition.columns,
-            )
-            or not is_kept
-        ):
+        is_declared = all(
+            getattr(existing, name) == getattr(self._definition, name) for name in _DECLARED
+        )
+        if not is_declared or not is_kept:
             self._declare(
                 {**to_properties(self._definition, ids), **({} if is_kept else self._kept)}, before
             )
@@ -445,6 +450,7 @@ class Table:
 
     def _create(self) -> Layout | None:
         """Create the table. None: another process has just created it."""
+        self._definition = with_fixed(self._definition, self._definition)
         ids = assign_ids(NO_IDS, self._definition)
         layout = layout_of(self._definition, ids)
         with self._explained():
@@ -462,11 +468,7 @@ class Table:
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
     """The layout of a table with these columns. `buckets` None: that of a new table."""
-    return Layout(
-        definition,
-        buckets or definition.buckets,
-        tuple(ids.since.get(column.name, 0) for column in definition.columns),
-    )
+    return Layout(definition, buckets or definition.buckets, tolerated(definition, ids))
 
 
 def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:

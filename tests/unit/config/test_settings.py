@@ -290,7 +290,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         ),
         (
             SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n[[tables.t.columns]]\nxyzzy = 1\n",
-            ["xyzzy", "use one of: default, encoding, family, name, qualifier, required, type"],
+            ["xyzzy", "default, encoding, family, name, on_unreadable, qualifier, required, type"],
         ),
         (SMALLEST + "[streams.s]\ntopic = '..'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),

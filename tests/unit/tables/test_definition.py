@@ -258,9 +258,13 @@ REFUSED = {
         lambda: table(max_staleness_s=-1),
         "TableDefinition.max_staleness_s is -1",
     ),
-    "a table of nothing": (
-        lambda: table(keep_unmapped=False),
-        "tables.t has no columns and keep_unmapped = false",
+    "a column of the presence mark": (
+        lambda: table(column("a", b"\x00row")),
+        "tables.t.columns: a shows the presence mark of the rows",
+    ),
+    "a family of the mark that cannot be": (
+        lambda: table(presence_family="a b"),
+        "tables.t.presence_family is 'a b'",
     ),
     "FLOAT64 in an ordered key": (
         lambda: ordered(DataType.FLOAT64),
@@ -433,7 +437,7 @@ def test_a_column_that_is_added_later_has_its_first_batch() -> None:
     assert with_c.since == {"c": 7}
     assert assign_ids(with_c, BEFORE, 9).since == {"a": 9}
     assert assign_ids(with_c, table(column("c")), 9).since == {"c": 7}
-    definition = table(column("b"), column("c"))
+    definition = table(column("b"), column("c"), presence_family="f")
     assert from_properties(to_properties(definition, with_c)) == (definition, with_c)
 
 
@@ -461,6 +465,7 @@ def test_a_definition_survives_in_properties(key: Key) -> None:
         key=key,
         keep_unmapped=False,
         versions=Versions.ALL,
+        presence_family="p",
     )
     properties = to_properties(definition, assign_ids(NO_IDS, definition))
     assert all(value.isascii() for value in properties.values())

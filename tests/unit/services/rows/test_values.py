@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from typing import Any
@@ -37,13 +38,14 @@ def test_a_row_is_an_upsert_of_all_its_families() -> None:
         [
             DeleteFamily("f"),
             DeleteFamily("g"),
+            SetCell("f", b"\x00row", b"", 0),
             SetCell("f", b"name", b"Lee", 77),
             SetCell("g", b"amount", b"\0\0\0\0\0\0\0\5", 77),
         ],
     )
     made = RowMaker(DEFINITION, as_of=None).make(["7", "2024-04-30", None, "5"], of_json)
     assert not isinstance(made, Misfit)
-    assert made[1][2:] == [SetCell("g", b"amount", b"\0\0\0\0\0\0\0\5", SERVER_TIME)]
+    assert made[1][3:] == [SetCell("g", b"amount", b"\0\0\0\0\0\0\0\5", SERVER_TIME)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,6 @@ def test_a_row_is_an_upsert_of_all_its_families() -> None:
         (["7", "2024-04-31", "Lee", "5"], "day", "expected DATE"),
         (["7", "2024-04-30", "Lee", "5.0"], "amount", "expected INT64"),
         (["7", "2024-04-30", "L\ud800", "5"], "name", "value is"),
-        (["7", "2024-04-30", None, None], "", "no column has a value"),
     ],
 )
 def test_a_row_that_cannot_be_published_is_a_value(
@@ -65,6 +66,18 @@ def test_a_row_that_cannot_be_published_is_a_value(
     assert isinstance(made, Misfit)
     assert made.column == column
     assert detail in made.detail
+
+
+def test_a_row_of_nulls_exists() -> None:
+    """EVO-12: its presence mark says so. The mark has a family of its own, or that of the table."""
+    made = RowMaker(DEFINITION, as_of=77).make(["7", "2024-04-30", None, None], of_json)
+    assert not isinstance(made, Misfit)
+    deletes = [DeleteFamily("f"), DeleteFamily("g")]
+    assert made[1] == [*deletes, SetCell("f", b"\x00row", b"", 0)]
+    keys_only = replace(DEFINITION, columns=(), presence_family="p")
+    made = RowMaker(keys_only, as_of=77).make(["7", "2024-04-30"], of_json)
+    assert not isinstance(made, Misfit)
+    assert made[1] == [DeleteFamily("p"), SetCell("p", b"\x00row", b"", 0)]
 
 
 def test_a_row_key_that_cannot_be_made_is_a_value() -> None:
