@@ -174,11 +174,18 @@ def _convert_json(type_: ValueType, given: object, field: str) -> Any:
     return convert(type_, given, field)
 
 
+def _integer(given: object) -> int | None:
+    """The int that a value is, also one of another library. A bool is none."""
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        return None
+    return int(given)
+
+
 def _of_string(given: object) -> str | None:
     if isinstance(given, bool):
         return "true" if given else "false"
-    if isinstance(given, Integral):
-        return str(int(given))
+    if (whole := _integer(given)) is not None:
+        return str(whole)
     return str(given) if isinstance(given, str) else None
 
 
@@ -195,15 +202,15 @@ def _of_bool(given: object) -> bool | None:
 def _of_int64(given: object) -> object:
     if isinstance(given, str):
         return read_text(DataType.INT64, given)
-    return int(given) if isinstance(given, Integral) and not isinstance(given, bool) else None
+    return _integer(given)
 
 
 def _of_float64(given: object) -> object:
+    if (whole := _integer(given)) is not None:
+        number = float(whole)
+        return number if number == whole else None
     if isinstance(given, bool):
         return None
-    if isinstance(given, Integral):
-        number = float(int(given))
-        return number if number == int(given) else None
     if isinstance(given, Real):
         return float(given)
     return read_text(DataType.FLOAT64, str(given)) if isinstance(given, str | Decimal) else None
@@ -212,8 +219,8 @@ def _of_float64(given: object) -> object:
 def _of_decimal(type_: DataType, given: object) -> Decimal | None:
     if isinstance(given, bool):
         return None
-    if isinstance(given, Integral):
-        return Decimal(int(given))
+    if (whole := _integer(given)) is not None:
+        return Decimal(whole)
     if isinstance(given, str):
         return Decimal(given) if _number(given) else None
     if isinstance(given, Real):
@@ -238,8 +245,8 @@ def _of_bignumeric(given: object) -> object:
 def _of_date(given: object) -> object:
     if isinstance(given, str):
         return read_text(DataType.DATE, given)
-    if isinstance(given, Integral) and not isinstance(given, bool):
-        return EPOCH.date() + timedelta(days=int(given))
+    if (days := _integer(given)) is not None:
+        return EPOCH.date() + timedelta(days=days)
     return given if type(given) is date else None
 
 
@@ -267,8 +274,8 @@ def _of_time(given: object) -> object:
 def _of_timestamp(given: object) -> object:
     if isinstance(given, datetime):
         return None if given.utcoffset() is None else (given - EPOCH) // MICROSECOND
-    if isinstance(given, Integral) and not isinstance(given, bool):
-        return int(given)
+    if (moment := _integer(given)) is not None:
+        return moment
     if not isinstance(given, str) or not (parts := _moment(given)):
         return None
     day, clock, _, hours, minutes = parts.groups()

@@ -54,6 +54,13 @@ def value_of(rng: Random, type_: ValueType) -> Any:
         case RangeType():
             sides = sorted({value_of(rng, type_.element) for _ in range(2)})
             return {"start": rng.choice([None, sides[0]]), "end": sides[1] if sides[1:] else None}
+        case _:
+            return _scalar_of(rng, type_)
+
+
+def _scalar_of(rng: Random, type_: DataType) -> Any:
+    edges: list[Any]
+    match type_:
         case DataType.BOOL:
             return rng.random() < 0.5
         case DataType.INT64:
