@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connector.errors import ConfigError, InvalidChangeError
+from connector.errors import InvalidChangeError
 from connector.tables.conversions import convert
 from connector.tables.nested import ValueType, type_of
 from connector.tables.row import is_same_row
@@ -189,13 +189,6 @@ def test_a_refusal_names_the_part() -> None:
         convert(type_, [None, {"a": ["x"]}], "tags")
     with pytest.raises(InvalidChangeError, match=r"^tags\[0\]\.b is 1, but must be RECORD<a"):
         convert(type_, [{"b": 1}], "tags")
-
-
-def test_cells_in_binary_encoding() -> None:
-    """TBL-7."""
-    assert cell_bytes(DataType.INT64, "1", Encoding.BINARY) == bytes(7) + b"\x01"
-    with pytest.raises(ConfigError, match="'INT' is not a type"):
-        cell_bytes("INT", 1)
 
 
 def python_value(type_: ValueType, value: Any) -> Any:

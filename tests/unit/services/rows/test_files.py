@@ -276,7 +276,8 @@ ARROW_VALUES: dict[str, tuple[Any, dict[DataType, Any]]] = {
             (
                 pa.array([7], type_),
                 {
-                    DataType.INT64: b"7", DataType.FLOAT64: b"7.0",
+                    DataType.INT64: b"7",
+                    DataType.FLOAT64: b"7.0",
                     **dict.fromkeys((DataType.NUMERIC, DataType.BIGNUMERIC), b"7"),
                 },
             )
@@ -294,7 +295,8 @@ ARROW_VALUES: dict[str, tuple[Any, dict[DataType, Any]]] = {
         (
             pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())),
             {
-                DataType.INT64: b"1", DataType.FLOAT64: b"1.0",
+                DataType.INT64: b"1",
+                DataType.FLOAT64: b"1.0",
                 **dict.fromkeys((DataType.NUMERIC, DataType.BIGNUMERIC), b"1"),
             },
         ),
