@@ -175,7 +175,7 @@ def _convert_json(type_: ValueType, given: object, field: str) -> Any:
 
 
 def _integer(given: object) -> int | None:
-    """The int that a value is, also one of another library. A bool is none."""
+    """The int that a value is, also one of another library. A bool is not one."""
     if isinstance(given, bool) or not isinstance(given, Integral):
         return None
     return int(given)

@@ -42,7 +42,7 @@ _token = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*|[<>,])\s*", re.ASCII).match
 
 
 class _Nested:
-    """What ARRAY, RECORD and RANGE have in common."""
+    """The common part of ARRAY, RECORD and RANGE."""
 
     __slots__ = ()
 
@@ -192,7 +192,7 @@ ValueType = DataType | ArrayType | RecordType | RangeType
 def type_of(text: str) -> ValueType:
     """Return the type with this text, for example `ARRAY<INT64>`. Names of types have any case.
 
-    Raises `ConfigError` if there is none.
+    Raises `ConfigError` for another text.
     """
     tokens, index = [], 0
     while match := _token(text, index):

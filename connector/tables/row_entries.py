@@ -33,7 +33,7 @@ REQUIRED_FIELD: Final = "REQUIRED_FIELD"
 
 
 class Missing(StrEnum):
-    """What becomes of a column whose field a row lacks.
+    """The effect of a row on a column whose field it lacks.
 
     - `KEEP`: it keeps its value.
     - `NULL`: it is NULL. The row is replaced as a whole, with its cells without a column.
@@ -46,7 +46,7 @@ class Missing(StrEnum):
 
 
 class Unknown(StrEnum):
-    """What becomes of a field that is no column.
+    """The effect of a field that is no column.
 
     - `ERROR`: the row is refused.
     - `KEEP`: it becomes a cell without a column, in the family of the presence mark.

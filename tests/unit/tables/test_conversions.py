@@ -1,4 +1,4 @@
-"""What a writer accepts for each type, and what it refuses (EVO-6)."""
+"""The values that a writer accepts for each type, and those that it refuses (EVO-6)."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ REFUSED: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize("text", ACCEPTED)
-def test_what_a_type_accepts(text: str) -> None:
+def test_accepted_values(text: str) -> None:
     """EVO-6: the canonical bytes, which the column reads."""
     for value, expected in ACCEPTED[text]:
         assert cell_bytes(text, value) == expected, value
@@ -164,7 +164,7 @@ def test_what_a_type_accepts(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", REFUSED)
-def test_what_a_type_refuses(text: str) -> None:
+def test_refused_values(text: str) -> None:
     """EVO-6: with the field, the type and the value."""
     for value in [*REFUSED[text], None, object()]:
         with pytest.raises(InvalidChangeError) as caught:
