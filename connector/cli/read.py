@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any, Final
 
 import click
@@ -12,7 +15,7 @@ import click
 from connector.cli.parameters import DURATION_S, MEMORY, config_of, json_option
 from connector.cli.terminal import console, err, escaped, out, show_event, shown_bytes, table
 from connector.records.json_view import to_line
-from connector.records.views import view_of_bytes
+from connector.records.views import EPOCH, MICROSECOND, view_of_bytes
 from connector.reports.stream_status import OpenLetters
 from connector.services.read import TableRead, read
 from connector.services.rows.values import of_arrow
@@ -155,8 +158,10 @@ def _for_people(value: Any, view: View) -> str:
         return ""
     if isinstance(value, bytes):
         return shown_bytes(value)
-    if isinstance(value, list):
+    if view is _map:
         return ", ".join(f"{escaped(name)}={shown_bytes(cell)}" for name, cell in value)
+    if view is _parts:
+        return escaped(to_line(view(value)).rstrip())
     return escaped(str(view(value)))
 
 
@@ -164,6 +169,8 @@ def _view(delta_type: str) -> View:
     """How a value of this Delta type is written as JSON (REC-22)."""
     if delta_type == "map":
         return _map
+    if delta_type in ("array", "struct"):
+        return _parts
     type_ = DataType.NUMERIC if delta_type.startswith("decimal") else _TYPES.get(delta_type)
     if type_ is None:
         return lambda value: value
@@ -174,11 +181,34 @@ def _map(pairs: list[tuple[str, bytes]]) -> Mapping[str, Any]:
     return {name: view_of_bytes(cell) for name, cell in pairs}
 
 
+def _parts(value: Any) -> Any:
+    """A value with parts, which have Python's types: as in a cell (`connector.tables.nested`)."""
+    match value:
+        case list():
+            return [_parts(item) for item in value]
+        case dict():
+            return {name: _parts(item) for name, item in value.items()}
+        case bytes():
+            return base64.b64encode(value).decode()
+        case Decimal():
+            return view_of_value(DataType.NUMERIC, value)
+        case datetime() if value.tzinfo is None:
+            return value.isoformat(timespec="microseconds")
+        case datetime():
+            return view_of_value(DataType.TIMESTAMP, (value - EPOCH) // MICROSECOND)
+        case date():
+            return value.isoformat()
+        case float():
+            return view_of_value(DataType.FLOAT64, value)
+        case _:
+            return value
+
+
 _TYPES: Final[Mapping[str, DataType]] = {
     "binary": DataType.BYTES,
     "date": DataType.DATE,
     "double": DataType.FLOAT64,
     "float": DataType.FLOAT64,
     "timestamp": DataType.TIMESTAMP,
-    "timestamp_ntz": DataType.TIMESTAMP,
+    "timestamp_ntz": DataType.DATETIME,
 }

@@ -60,7 +60,8 @@ from connector.tables.keys import (
     key_faults,
     key_types,
 )
-from connector.tables.values import TEXT_ONLY, DataType, Encoding
+from connector.tables.nested import ValueType, type_of
+from connector.tables.values import BINARY_TYPES, DataType, Encoding
 from connector.text import is_plain, nearest, one_of
 from connector.validation import Limits
 from connector.write_streams.model import catalog_topic, topic_of_catalog
@@ -274,10 +275,10 @@ def _part(section: Section, types: Sequence[DataType]) -> tuple[str, DataType | 
 
 
 _TYPES_ELSEWHERE: Final = {
-    **dict.fromkeys(("DECIMAL", "NUMBER", "BIGNUMERIC"), DataType.NUMERIC),
+    **dict.fromkeys(("DECIMAL", "NUMBER"), DataType.NUMERIC),
     **dict.fromkeys(("INT", "INTEGER", "BIGINT", "SMALLINT", "LONG", "INT32"), DataType.INT64),
     **dict.fromkeys(("DOUBLE", "FLOAT", "REAL"), DataType.FLOAT64),
-    **dict.fromkeys(("DATETIME", "TIMESTAMPTZ"), DataType.TIMESTAMP),
+    **dict.fromkeys(("TIMESTAMPTZ", "TIMESTAMP_TZ"), DataType.TIMESTAMP),
     **dict.fromkeys(("BINARY", "VARBINARY", "BLOB", "BYTEA"), DataType.BYTES),
     **dict.fromkeys(("BOOLEAN",), DataType.BOOL),
     **dict.fromkeys(("JSONB",), DataType.JSON),
@@ -302,12 +303,14 @@ def _column(section: Section) -> _Column:
     name = section.text("name", None, _COLUMN)
     family = section.text("family", None, _FAMILY)
     qualifier = _qualifier(section, name)
-    type_, spelt = section.spelt("type", DataType), section.spelt("encoding", Encoding)
-    types = [type_ for type_ in DataType if spelt is not Encoding.BINARY or type_ not in TEXT_ONLY]
+    spelt = section.spelt("encoding", Encoding)
+    types = [type_ for type_ in DataType if spelt is not Encoding.BINARY or type_ in BINARY_TYPES]
+    type_ = _type(section, types)
     encodings = [
-        encoding for encoding in Encoding if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+        encoding
+        for encoding in Encoding
+        if encoding is Encoding.TEXT or type_ is None or type_ in BINARY_TYPES
     ]
-    section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
     encoding = section.choice("encoding", Encoding, Encoding.TEXT, offered=encodings)
     if not section.has("type"):
         section.missing("type", one_of(types), 'write type = "STRING"')
@@ -325,6 +328,19 @@ def _column(section: Section) -> _Column:
     )
     section.faults += [fault.at(section.path) for fault in column_faults(*column[:-2])]
     return column
+
+
+def _type(section: Section, types: Sequence[DataType]) -> ValueType | None:
+    """The type of a column. None: it is missing or wrong. A type with parts is text with `<`."""
+    text = section.raw("type")
+    if not isinstance(text, str) or "<" not in text:
+        section.choice("type", DataType, DataType.STRING, _TYPES_ELSEWHERE, types)
+        return section.spelt("type", DataType)
+    try:
+        return type_of(text)
+    except ConfigError as error:
+        section.faults.append(error.at(f"{section.path}.type"))
+        return None
 
 
 def _default(section: Section) -> str | None:

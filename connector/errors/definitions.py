@@ -42,6 +42,15 @@ def column_encoding_invalid(column: str, type_: str) -> ConfigError:
     )
 
 
+def type_invalid(text: str, cause: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_TYPE_INVALID",
+        f"{text!r} is not a type of a column",
+        cause,
+        "Write for example INT64, ARRAY<INT64>, RECORD<name STRING, since DATE> or RANGE<DATE>",
+    )
+
+
 def column_default_invalid(column: str, expected: str, default: str) -> ConfigError:
     return ConfigError(
         "COLUMN_TYPE_INVALID",
@@ -91,7 +100,7 @@ def key_type_invalid(column: str, type_: str, types: str) -> ConfigError:
     return ConfigError(
         "KEY_INVALID",
         f"Key column {column} has the type {type_}",
-        "Equal values of this type can have different texts, so the column cannot identify a row",
+        "Row keys have no form for the values of this type",
         f"Declare the column as {types}",
     )
 

@@ -30,6 +30,19 @@ def rows_invalid(
     )
 
 
+def rows_refused(
+    table: str, invalid: str, cause: str, errors: Mapping[int, InvalidChangeError]
+) -> RowErrors:
+    return RowErrors(
+        "ROWS_INVALID",
+        f"{invalid} for table {table} cannot be written. Nothing was sent",
+        cause,
+        "Correct these rows, or store them as dead letters, and append again",
+        stream="",
+        errors=errors,
+    )
+
+
 def offset_overlap(stream: str, expected: int, received: int, rows: int) -> OffsetError:
     return OffsetError(
         "OFFSET_OVERLAP",

@@ -17,6 +17,7 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.table_writer import TableWriter
 from connector.kafka.topics import create_group_topics, create_topic
 from connector.kafka.write_streams.queue import Batching
 from connector.kafka.write_streams.session import WriteSession
@@ -46,6 +47,7 @@ __all__ = [
     "Released",
     "Staged",
     "StreamSettings",
+    "TableWriter",
     "TransactionConsumer",
     "Watermark",
     "WatermarkConsumer",

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from connector.lake.small_files import ARROW_TYPES, Numbers, plain
+from connector.lake.small_files import Numbers, arrow_type, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.stored_state import families_of
@@ -289,7 +289,7 @@ class MergedRows:
 
 def _typed(column: Column, values: pa.Array) -> tuple[pa.Array, Numbers]:
     """The values of the bytes of a column, null for those that do not fit, and their indexes."""
-    type_, form = ARROW_TYPES[column.type], (column.type, column.encoding)
+    type_, form = arrow_type(column.type), (column.type, column.encoding)
     if column.type in _AS_THEY_ARE:
         try:
             return values.cast(type_), np.empty(0, np.int64)

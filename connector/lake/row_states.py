@@ -8,10 +8,10 @@ a state is stored: registers by column and by family, and a residual for everyth
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 from connector import warehouse as paths
 from connector.errors import TableError
@@ -27,18 +27,18 @@ from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_
 from connector.lake.small_tables import quoted
 from connector.records.ordering import Rank, rank_of
 from connector.records.rejection import Rejection
+from connector.records.views import EPOCH, MICROSECOND
 from connector.state.damage import check_owner, reading
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.column_names import STATE
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, greatest, join, truncate
+from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType
 from connector.tables.row import RowReader, read_change, state_of
 from connector.tables.stored_definition import from_properties
 from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
-
-_EPOCH: Final = date(1970, 1, 1)
 
 
 class RowStates:
@@ -174,13 +174,27 @@ def _tombstones(folder: str, table: PlainTable) -> PlainTable:
         raise tombstones_unusable(path, paths.table_of(folder), "is missing") from error
 
 
-def _plain(type_: DataType, value: Any) -> Any:
+def _plain(type_: ValueType, value: Any) -> Any:
     """A value as in `connector.tables.values`. Delta stores days and decimals in its own form."""
-    if value is None:
-        return None
-    if type_ is DataType.DATE and isinstance(value, int):
-        return _EPOCH + timedelta(days=value)
-    return bytes(value) if type_ is DataType.BYTES else value
+    match type_:
+        case _ if value is None:
+            return None
+        case ArrayType():
+            return [_plain(type_.element, item) for item in value]
+        case RecordType():
+            return {name: _plain(part, value[name]) for name, part in type_.fields}
+        case RangeType():
+            return _plain(type_.record, value)
+        case DataType.DATE if isinstance(value, int):
+            return EPOCH.date() + timedelta(days=value)
+        case DataType.TIMESTAMP if isinstance(value, datetime):
+            return (value - EPOCH) // MICROSECOND
+        case DataType.DATETIME if isinstance(value, datetime):
+            return (value.replace(tzinfo=UTC) - EPOCH) // MICROSECOND
+        case DataType.BYTES:
+            return bytes(value)
+        case _:
+            return value
 
 
 def _literal(type_: DataType, value: Any) -> str:

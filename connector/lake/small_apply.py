@@ -22,7 +22,6 @@ from connector.lake.changelog_changes import change_of
 from connector.lake.checks import table_error
 from connector.lake.column_merge import Flags, MergedRows, Registers, Unfit, Writes
 from connector.lake.small_files import (
-    ARROW_TYPES,
     Add,
     FileRows,
     Key,
@@ -30,6 +29,7 @@ from connector.lake.small_files import (
     Numbers,
     WantedKeys,
     adds_of,
+    arrow_type,
     check_size,
     fields_of,
     keys_with_statistics,
@@ -274,7 +274,7 @@ class _Old:
 def _of_rows(definition: TableDefinition, file_rows: Iterable[FileRows]) -> Iterator[_Old]:
     for rows in file_rows:
         values = [
-            rows.columns[column.name].cast(ARROW_TYPES[column.type]).combine_chunks()
+            rows.columns[column.name].cast(arrow_type(column.type)).combine_chunks()
             for column in definition.columns
         ]
         yield _Old(rows.keys, rows.columns[STATE].combine_chunks(), values)
@@ -293,7 +293,7 @@ def _of_tombstones(task: SmallApply, adds: Iterable[Add], wanted: WantedKeys) ->
             np.bool_,
         )
         states = rows.columns[STATE].combine_chunks().filter(pa.array(counts))
-        types = (ARROW_TYPES[column.type] for column in task.definition.columns)
+        types = (arrow_type(column.type) for column in task.definition.columns)
         yield _Old(rows.keys[counts], states, [pa.nulls(len(states), type_) for type_ in types])
 
 

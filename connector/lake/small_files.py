@@ -30,6 +30,7 @@ from connector.records.ordering import OrderBy
 from connector.state import apply_level as limits
 from connector.tables.column_names import STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
+from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType
 from connector.tables.values import DataType
 
 if TYPE_CHECKING:
@@ -39,14 +40,17 @@ Key = tuple[object, ...]
 Add = Mapping[str, Any]
 Numbers = NDArray[np.int64]
 
-ARROW_TYPES: Final = {
+_ARROW_TYPES: Final = {
     DataType.STRING: pa.string(),
     DataType.BYTES: pa.binary(),
     DataType.BOOL: pa.bool_(),
     DataType.INT64: pa.int64(),
     DataType.FLOAT64: pa.float64(),
     DataType.NUMERIC: pa.decimal128(38, 9),
+    DataType.BIGNUMERIC: pa.string(),
     DataType.DATE: pa.date32(),
+    DataType.DATETIME: pa.timestamp("us"),
+    DataType.TIME: pa.string(),
     DataType.TIMESTAMP: pa.timestamp("us", "UTC"),
     DataType.JSON: pa.string(),
 }
@@ -60,11 +64,37 @@ class LeftToSpark(Exception):  # noqa: N818, no fault
     """Spark must do this apply. No file was written."""
 
 
+def arrow_type(type_: ValueType) -> pa.DataType:
+    """The type of a column in a file, as Arrow has it."""
+    match type_:
+        case ArrayType():
+            return pa.list_(arrow_type(type_.element))
+        case RecordType():
+            return pa.struct([(name, arrow_type(part)) for name, part in type_.fields])
+        case RangeType():
+            return arrow_type(type_.record)
+        case _:
+            return _ARROW_TYPES[type_]
+
+
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column, or an array, whose times are microseconds."""
+    """A column, or an array, whose times are microseconds, also in its parts."""
     if pa.types.is_timestamp(column.type):
         return column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+    if pa.types.is_nested(column.type) and (numbers := _with_numbers(column.type)) != column.type:
+        return column.cast(numbers)
     return column
+
+
+def _with_numbers(type_: pa.DataType) -> pa.DataType:
+    """A type with numbers in place of times in microseconds."""
+    if pa.types.is_timestamp(type_) and type_.unit == "us":
+        return pa.int64()
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_with_numbers(type_.value_type)))
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(_with_numbers(field.type)) for field in type_])
+    return type_
 
 
 def fields_of(definition: TableDefinition) -> list[pa.Field]:
@@ -103,8 +133,8 @@ def fields_of(definition: TableDefinition) -> list[pa.Field]:
         ]
     )
     return [
-        *(pa.field(part.name, ARROW_TYPES[part.type]) for part in definition.key.parts),
-        *(pa.field(column.name, ARROW_TYPES[column.type]) for column in definition.columns),
+        *(pa.field(part.name, arrow_type(part.type)) for part in definition.key.parts),
+        *(pa.field(column.name, arrow_type(column.type)) for column in definition.columns),
         pa.field(UNMAPPED, pa.map_(pa.string(), pa.binary())),
         pa.field(STATE, state),
     ]
@@ -144,7 +174,7 @@ class WantedKeys:
     def __init__(self, definition: TableDefinition, keys: Sequence[Key]) -> None:
         self.names = [part.name for part in definition.key.parts]
         parts = zip(*keys, strict=True) if keys else ((),) * len(self.names)
-        types = [ARROW_TYPES[part.type] for part in definition.key.parts]
+        types = [arrow_type(part.type) for part in definition.key.parts]
         self.columns = [pa.array(part, type_) for part, type_ in zip(parts, types, strict=True)]
 
     def rows_of(self, table: pa.Table) -> tuple[Numbers, Numbers]:

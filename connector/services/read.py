@@ -44,7 +44,8 @@ class TableRead:
     Attributes:
         columns: Delta's type of each column, by name, in their order.
         rows: An iterator over tuples of these columns: BYTES are `bytes`, NUMERIC `Decimal`, dates
-            and times days and microseconds since 1970-01-01.
+            and times days and microseconds since 1970-01-01. In arrays and structs, dates and times
+            are those of Python.
         as_of: Everything that had arrived in Kafka at this time (microseconds) is contained; None:
             unknown, or a snapshot.
         to_batch: The last ingest batch that is contained.

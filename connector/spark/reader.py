@@ -9,12 +9,21 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import MapType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from connector import warehouse as paths
 from connector.clock import now_us
@@ -22,7 +31,7 @@ from connector.errors import ConnectorError, TableError, argument_invalid, check
 from connector.errors.tables import cut_expired, cut_missing, table_changed
 from connector.lake.jobs import History
 from connector.records.model import MAX_LONG
-from connector.records.views import view_of_time
+from connector.records.views import EPOCH, view_of_time
 from connector.spark.apply.blocked_rows import BlockedRows
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.frames import checkpointed
@@ -32,6 +41,7 @@ from connector.spark.apply.statistics import FlatChanges, analyze, check_changel
 from connector.spark.apply.truncation import not_truncated, truncated_view, truncation_of
 from connector.spark.failures import cause_of
 from connector.spark.jvm import check_live
+from connector.spark.sql import micros
 from connector.spark.storage.changelog_reader import ChangelogReader
 from connector.spark.storage.delta_log import DeltaLog
 from connector.spark.storage.maintenance import FILE_RETENTION
@@ -257,27 +267,72 @@ class _Read:
 def plain_rows(rows: DataFrame) -> tuple[dict[str, str], Iterator[tuple[Any, ...]]]:
     """The rows as `lake.plain_table` returns them, and Delta's type name of each column.
 
-    A time is an integer in microseconds, a DATE is an integer in days. A map is a list of pairs.
+    A time is an integer in microseconds, a DATE is an integer in days. A map is a list of pairs. In
+    lists and records, times and dates are those of Python.
     """
     types = {
         field.name: "map" if isinstance(field.dataType, MapType) else str(field.dataType.typeName())
         for field in rows.schema.fields
     }
-    as_numbers = {
-        "timestamp": "unix_micros(`{}`)",
-        "date": "unix_date(`{}`)",
-        "map": "map_entries(`{}`)",
-    }
+    kinds = [field.dataType for field in rows.schema.fields]
     plain = rows.selectExpr(
-        *(as_numbers.get(type_, "`{}`").format(name) for name, type_ in types.items())
+        *(
+            f"unix_date({name})" if isinstance(kind, DateType) else _as_plain(kind, name, 0)
+            for kind, name in zip(kinds, (f"`{name}`" for name in types), strict=True)
+        )
     )
-    return types, (tuple(_plain(value) for value in row) for row in plain.toLocalIterator())
+    return types, (
+        tuple(_plain(kind, value) for kind, value in zip(kinds, row, strict=True))
+        for row in plain.toLocalIterator()
+    )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [(name, _plain(cell)) for name, cell in value]
-    return bytes(value) if isinstance(value, bytearray) else value
+def _as_plain(kind: DataType, value: str, depth: int) -> str:
+    """A value as SQL, with numbers in place of times: Python's own stop short of some years."""
+    match kind:
+        case TimestampType():
+            return f"unix_micros({value})"
+        case TimestampNTZType():
+            return micros(value)
+        case MapType():
+            return f"map_entries({value})"
+        case ArrayType():
+            item = f"p{depth}"
+            return f"transform({value}, {item} -> {_as_plain(kind.elementType, item, depth + 1)})"
+        case StructType():
+            fields = (
+                f"'{field.name}', {_as_plain(field.dataType, f'{value}.`{field.name}`', depth)}"
+                for field in kind.fields
+            )
+            return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
+        case _:
+            return value
+
+
+def _plain(kind: DataType, value: Any) -> Any:
+    """The Python value of a column."""
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(kind, MapType):
+        return value and [(name, _plain(kind.valueType, cell)) for name, cell in value]
+    return value if isinstance(value, int) else _plain_part(kind, value)
+
+
+def _plain_part(kind: DataType, value: Any) -> Any:
+    match kind:
+        case _ if value is None:
+            return None
+        case ArrayType():
+            return [_plain_part(kind.elementType, item) for item in value]
+        case StructType():
+            parts = zip(kind.fields, value, strict=True)
+            return {field.name: _plain_part(field.dataType, item) for field, item in parts}
+        case TimestampType():
+            return EPOCH + timedelta(microseconds=value)
+        case TimestampNTZType():
+            return EPOCH.replace(tzinfo=None) + timedelta(microseconds=value)
+        case _:
+            return bytes(value) if isinstance(value, bytearray) else value
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,17 +10,31 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from py4j.java_gateway import JavaPackage
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from connector import jars
+from connector.errors.spark import spark_without_jars
+from connector.jars.store import OWN_JAR
 from connector.records.model import MAX_LONG, MAX_TIMESTAMP
 from connector.tables.keys import Key, KeyForm
+from connector.tables.nested import (
+    BASE64_PATTERN,
+    ArrayType,
+    RangeType,
+    RecordType,
+    ValueType,
+)
 from connector.tables.ordered_key import NUMBER_RANGE, number_pattern, write_number
 from connector.tables.values import (
+    BIGNUMERIC_MAX,
+    BIGNUMERIC_MIN,
     CANONICAL_PATTERN,
     MAX_JSON_DEPTH,
     MAX_JSON_DIGITS,
@@ -31,30 +45,72 @@ from connector.tables.values import (
     Encoding,
 )
 
-SPARK_TYPE: Final = {
+_SPARK_TYPE: Final = {
     DataType.STRING: "string",
     DataType.BYTES: "binary",
     DataType.BOOL: "boolean",
     DataType.INT64: "bigint",
     DataType.FLOAT64: "double",
     DataType.NUMERIC: "decimal(38,9)",
+    DataType.BIGNUMERIC: "string",
     DataType.DATE: "date",
+    DataType.DATETIME: "timestamp_ntz",
+    DataType.TIME: "string",
     DataType.TIMESTAMP: "timestamp",
     DataType.JSON: "string",
 }
-"""The type of a column on disk."""
+_NESTED: Final = "lowmark_nested"
 
+_DAY_US: Final = 86_400_000_000
 _DAYS: Final = "BETWEEN -719162 AND 2932896"
 _MICROS: Final = f"BETWEEN {TIMESTAMP_MIN} AND {TIMESTAMP_MAX}"
 
 
-def typed(type_: DataType, encoding: Encoding, value: str) -> str:
-    """The typed value of the bytes in the SQL expression `value`. It is null if they do not fit."""
+def spark_type(type_: ValueType) -> str:
+    """The type of a column on disk."""
+    match type_:
+        case ArrayType():
+            return f"array<{spark_type(type_.element)}>"
+        case RecordType():
+            fields = (f"`{name}`: {spark_type(part)}" for name, part in type_.fields)
+            return f"struct<{', '.join(fields)}>"
+        case RangeType():
+            return spark_type(type_.record)
+        case _:
+            return _SPARK_TYPE[type_]
+
+
+def use_nested(spark: SparkSession, types: Iterable[ValueType]) -> None:
+    """Give the session the function with which `typed` reads values with parts, if a type needs it.
+
+    Raises `ConnectorError` if Spark runs without the jar of lowmark.
+    """
+    if all(isinstance(type_, DataType) for type_ in types) or spark.catalog.functionExists(_NESTED):
+        return
+    jvm: Any = spark._jvm
+    made = jvm.io.github.lowmark.NestedText
+    if isinstance(made, JavaPackage):
+        raise spark_without_jars("lowmark", str(Path(jars.__file__).with_name(OWN_JAR)))
+    text = jvm.org.apache.spark.sql.types.DataTypes.StringType
+    spark._jsparkSession.udf().register(_NESTED, made(), text)
+
+
+def typed(type_: ValueType, encoding: Encoding, value: str) -> str:
+    """The typed value of the bytes in the SQL expression `value`. It is null if they do not fit.
+
+    For a type with parts, the session needs `use_nested`.
+    """
     if type_ is DataType.BYTES:
         return value
+    text = f"cast({value} AS string)"
+    if not isinstance(type_, DataType):
+        return _typed_nested(type_, text)
     if encoding is Encoding.BINARY and type_ is not DataType.STRING:
         return _binary(type_, value)
-    text = f"cast({value} AS string)"
+    return _typed_text(type_, text)
+
+
+def _typed_text(type_: DataType, text: str) -> str:
     if type_ is DataType.STRING:
         return f"CASE WHEN is_valid_utf8({text}) THEN {text} END"
     if type_ is DataType.JSON:
@@ -78,10 +134,107 @@ def _text(type_: DataType, text: str) -> str:
             rf"try_cast(regexp_replace({text}, r'^(-?)0+(?=[0-9])|(?<=\.[0-9]{{1,9}})0+\z', '$1')"
             r" AS decimal(38,9))"
         )
+    if type_ is DataType.BIGNUMERIC:
+        return _bignumeric(text)
+    if type_ is DataType.TIME:
+        return f"concat(left({text}, 8), '.', rpad(substring({text}, 10, 6), 6, '0'))"
     if type_ is DataType.TIMESTAMP:
         moment = f"try_cast({text} AS timestamp)"
         return f"CASE WHEN unix_micros({moment}) {_MICROS} THEN {moment} END"
-    return f"try_cast({text} AS {SPARK_TYPE[type_]})"
+    return f"try_cast({text} AS {_SPARK_TYPE[type_]})"
+
+
+def _bignumeric(text: str) -> str:
+    whole, decimals = "substring_index(ltrim('-', b), '.', 1)", "split_part(b, '.', 2)"
+    limits = [limit.lstrip("-").replace(".", "") for limit in (BIGNUMERIC_MIN, BIGNUMERIC_MAX)]
+    fits = (
+        f"length({whole}) < 39 OR concat({whole}, rpad({decimals}, 38, '0')) <="
+        f" CASE WHEN startswith(b, '-') THEN '{limits[0]}' ELSE '{limits[1]}' END"
+    )
+    shortest = "CASE WHEN contains(b, '.') THEN rtrim('.', rtrim('0', b)) ELSE b END"
+    read = f"CASE WHEN {fits} THEN replace(concat({shortest}, '|'), '-0|', '0|') END"
+    without_zeros = f"regexp_replace({text}, r'^(-?)0+(?=[0-9])', '$1')"
+    return f"rtrim('|', {_with('b', without_zeros, read)})"
+
+
+def _with(name: str, value: str, result: str) -> str:
+    """The expression `result`, in which `name` is `value`, so that this is computed once."""
+    return f"get(transform(array({value}), {name} -> {result}), 0)"
+
+
+def _typed_nested(type_: ValueType, text: str) -> str:
+    """A value with parts. lowmark's function makes text of its parts, which are then typed."""
+    read = f"{_NESTED}(CASE WHEN is_valid_utf8({text}) THEN {text} END, '{_shape(type_)}')"
+    parsed = f"from_json({read}, 'struct<v: {_type_of_texts(type_)}>', {_STRICT_JSON}).v"
+    result = f"CASE WHEN NOT {_is_misfit(type_, 'p0', 1)} THEN {_of_texts(type_, 'p0', 1)} END"
+    return _with("p0", parsed, result)
+
+
+def _shape(type_: ValueType) -> str:
+    match type_:
+        case ArrayType():
+            return f"[{_shape(type_.element)}]"
+        case RecordType():
+            return f"{{{','.join(f'{name}:{_shape(part)}' for name, part in type_.fields)}}}"
+        case RangeType():
+            return _shape(type_.record)
+        case _:
+            return "."
+
+
+def _type_of_texts(type_: ValueType) -> str:
+    """The type of a value with text in place of each part without parts."""
+    match type_:
+        case ArrayType():
+            return f"array<{_type_of_texts(type_.element)}>"
+        case RecordType():
+            fields = (f"`{name}`: {_type_of_texts(part)}" for name, part in type_.fields)
+            return f"struct<{', '.join(fields)}>"
+        case RangeType():
+            return _type_of_texts(type_.record)
+        case _:
+            return "string"
+
+
+def _is_misfit(type_: ValueType, part: str, depth: int) -> str:
+    """Whether a part that is not null, or a part of it, does not fit its type. It is never null."""
+    match type_:
+        case ArrayType():
+            item = f"p{depth}"
+            misfit = _is_misfit(type_.element, item, depth + 1)
+            return f"coalesce(exists({part}, {item} -> {misfit}), false)"
+        case RecordType():
+            fields = (_is_misfit(kind, f"{part}.`{name}`", depth) for name, kind in type_.fields)
+            return f"({' OR '.join(fields)})"
+        case RangeType():
+            start, end = (_of_texts(type_.element, f"{part}.`{side}`", depth) for side in _SIDES)
+            return f"({_is_misfit(type_.record, part, depth)} OR coalesce({start} >= {end}, false))"
+        case _:
+            return f"({part} IS NOT NULL AND {_of_texts(type_, part, depth)} IS NULL)"
+
+
+def _of_texts(type_: ValueType, part: str, depth: int) -> str:
+    """The typed value of a part, from its texts."""
+    match type_:
+        case ArrayType():
+            item = f"p{depth}"
+            return f"transform({part}, {item} -> {_of_texts(type_.element, item, depth + 1)})"
+        case RecordType():
+            fields = (
+                f"'{name}', {_of_texts(kind, f'{part}.`{name}`', depth)}"
+                for name, kind in type_.fields
+            )
+            return f"CASE WHEN {part} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
+        case RangeType():
+            return _of_texts(type_.record, part, depth)
+        case DataType.BYTES:
+            fits = rf"length({part}) % 4 = 0 AND {part} RLIKE r'\A(?:{BASE64_PATTERN})\z'"
+            return f"CASE WHEN {fits} THEN unbase64({part}) END"
+        case _:
+            return _typed_text(type_, part)
+
+
+_SIDES: Final = ("start", "end")
 
 
 def _is_json(text: str) -> str:
@@ -222,6 +375,14 @@ def _behind(filled: str, digits: str, first: str, becomes: str) -> str:
     """The digits without those that fill the space before a number, or its first bits."""
     rest = f"ltrim('{filled}', {digits})"
     return f"concat(translate(left({rest}, 1), '{first}', '{becomes}'), substring({rest}, 2))"
+
+
+def micros(moment: str) -> str:
+    """The microseconds of a time without a zone, since the midnight of 1970-01-01."""
+    return (
+        f"unix_date(cast({moment} AS date)) * {_DAY_US}L + hour({moment}) * 3600000000L +"
+        f" minute({moment}) * 60000000L + bigint(extract(SECOND FROM {moment}) * 1000000)"
+    )
 
 
 def literal_rows(spark: SparkSession, rows: Iterable[Sequence[object]], types: str) -> DataFrame:

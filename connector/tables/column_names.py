@@ -28,7 +28,7 @@ BOOKKEEPING: Final = (STATE, BUCKET)
 """Internal columns. Readers do not see them."""
 
 is_name = re.compile(NAME_PATTERN).fullmatch
-_is_column_name = re.compile(COLUMN_PATTERN).fullmatch
+is_column_name = re.compile(COLUMN_PATTERN).fullmatch
 
 
 def unmapped_name(family: str, qualifier: bytes) -> str:
@@ -45,7 +45,7 @@ def unmapped_name(family: str, qualifier: bytes) -> str:
 
 
 def name_fault(what: str, name: str) -> ConfigError | None:
-    return None if _is_column_name(name) else column_name_invalid(what, name)
+    return None if is_column_name(name) else column_name_invalid(what, name)
 
 
 def repeated_names(what: str, names: Iterable[str]) -> Iterator[ConfigError]:

@@ -37,8 +37,9 @@ from connector.tables.column_names import (
     unmapped_name,
 )
 from connector.tables.keys import Key, KeyForm
+from connector.tables.nested import ValueType
 from connector.tables.presence import DEFAULT_FAMILY, PRESENCE_QUALIFIER
-from connector.tables.values import TEXT_ONLY, DataType, Encoding, Unreadable, read_value
+from connector.tables.values import BINARY_TYPES, DataType, Encoding, Unreadable, read_value
 
 MAX_COLUMNS: Final = 2_000
 MAX_BUCKETS: Final = 4096
@@ -75,7 +76,7 @@ class Column:
     - `name` is a letter and then letters, digits and `_`, at most 300 characters.
     - `family` and `qualifier` name the cell in the source.
     - `type` is the type of the values.
-    - `encoding` is `TEXT` or `BINARY`. NUMERIC and JSON have no binary form.
+    - `encoding` is `TEXT` or `BINARY`. Only the types of `BINARY_TYPES` have a binary form.
     - `on_unreadable` is for values that the type cannot hold. None: as the table says.
     - `required`: a writer of rows refuses a row without a value.
     - `default` is the value that a writer of rows gives to a field that a row lacks, as text in the
@@ -92,7 +93,7 @@ class Column:
     name: str
     family: str
     qualifier: bytes
-    type: DataType
+    type: ValueType
     encoding: Encoding = Encoding.TEXT
     required: bool = False
     default: str | None = None
@@ -199,7 +200,7 @@ def column_faults(
     name: str | None,
     family: str | None,
     qualifier: bytes,
-    type_: DataType | None,
+    type_: ValueType | None,
     encoding: Encoding | None,
     default: str | None = None,
 ) -> Iterator[ConfigError]:
@@ -211,7 +212,7 @@ def column_faults(
     if len(qualifier) > MAX_QUALIFIER_BYTES:
         given, allowed = f"{len(qualifier)} bytes long", f"at most {MAX_QUALIFIER_BYTES} bytes"
         yield source_name_invalid(f"The qualifier of column {name}", given, allowed)
-    if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
+    if encoding is Encoding.BINARY and type_ not in (*BINARY_TYPES, None):
         yield column_encoding_invalid(str(name), str(type_))
     if type_ is not None and default is not None:
         value = read_value(type_, Encoding.TEXT, default.encode("utf-8", "surrogatepass"))

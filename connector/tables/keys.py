@@ -39,10 +39,11 @@ _canonical = {
     type_: re.compile(pattern, re.ASCII).fullmatch for type_, pattern in CANONICAL_PATTERN.items()
 }
 
-KEY_TYPES: Final = tuple(
-    type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)
+KEY_TYPES: Final = (
+    *(DataType.STRING, DataType.BYTES, DataType.BOOL, DataType.INT64, DataType.NUMERIC),
+    *(DataType.DATE, DataType.TIMESTAMP),
 )
-"""The types of key columns. Equal values of the others can have different texts."""
+"""The types of key columns. A row key has an order-preserving form of these."""
 ROW_KEY_TYPES: Final = (DataType.STRING, DataType.BYTES)
 """The types of a key column that is the row key."""
 

@@ -10,6 +10,7 @@ from changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from connector.records.model import MAX_LONG, DataChange, DeleteCells, SetCell
 from connector.records.ordering import OrderBy, OrderPosition
@@ -18,6 +19,7 @@ from connector.records.views import Json, view_of_bytes
 from connector.tables.column_names import UNMAPPED, unmapped_name
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.merge import EMPTY, Cell, CellName, RowState, join, lift
+from connector.tables.nested import ValueType
 from connector.tables.presence import PRESENCE_QUALIFIER
 from connector.tables.stored_definition import tolerated
 from connector.tables.values import VERBATIM, Unreadable, read_value, view_of_value, write_value
@@ -167,17 +169,22 @@ def state_of(
 
 def is_same_row(first: Mapping[str, object] | None, second: Mapping[str, object] | None) -> bool:
     """Return whether two rows are equal. NaN equals NaN, and -0.0 differs from 0.0."""
-    first_row, second_row = (
-        row
-        and {name: repr(cell) if isinstance(cell, float) else cell for name, cell in row.items()}
-        for row in (first, second)
-    )
-    return first_row == second_row
+    return bool(_comparable(first) == _comparable(second))
+
+
+def _comparable(value: Any) -> Any:
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, list):
+        return [_comparable(item) for item in value]
+    if isinstance(value, Mapping):
+        return {name: _comparable(item) for name, item in value.items()}
+    return value
 
 
 def view_of_row(definition: TableDefinition, row: Mapping[str, object]) -> Json:
     """Return a result of `row_of` in the form of the JSON view (REC-22)."""
-    types = {part.name: part.type for part in definition.key.parts}
+    types: dict[str, ValueType] = {part.name: part.type for part in definition.key.parts}
     types |= {column.name: column.type for column in definition.columns}
     shown = {name: view_of_value(type_, row[name]) for name, type_ in types.items()}
     cells = row[UNMAPPED]

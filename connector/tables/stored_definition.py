@@ -22,6 +22,7 @@ from connector.tables.definition import (
     shows_null,
 )
 from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.nested import type_of
 from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
@@ -112,6 +113,7 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
             {
                 **{name: getattr(column, name) for name in _OF_COLUMN},
                 "qualifier": base64.b64encode(column.qualifier).decode(),
+                "type": str(column.type),
             }
             for column in definition.columns
         ],
@@ -152,7 +154,7 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
 def _column(stored: Mapping[str, Any]) -> Column:
     typed = {
         "qualifier": base64.b64decode(stored["qualifier"]),
-        "type": DataType(stored["type"]),
+        "type": type_of(stored["type"]),
         "encoding": Encoding(stored["encoding"]),
         "on_unreadable": stored["on_unreadable"] and OnUnreadable(stored["on_unreadable"]),
     }

@@ -65,8 +65,9 @@ def test_no_spark_job_runs_python_on_executors() -> None:
         for node in ast.walk(ast.parse(text))
         if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in RUNS_PYTHON
     }
-    # The second one is a method of Delta's log in the JVM.
+    # The others are methods of Delta's log, and of a session, in the JVM.
     assert calls == {
         ("sql.py", "spark.createDataFrame"),
         ("files.py", "self.log.createDataFrame"),
+        ("sql.py", "spark._jsparkSession.udf"),
     }

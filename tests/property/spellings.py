@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -10,8 +11,11 @@ from random import Random
 from typing import Any
 
 from connector.tables.definition import Column
+from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType, type_of
 from connector.tables.values import (
-    TEXT_ONLY,
+    BIGNUMERIC_MAX,
+    BIGNUMERIC_MIN,
+    BINARY_TYPES,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
     DataType,
@@ -23,19 +27,39 @@ FORMS = [
     (type_, encoding)
     for type_ in DataType
     for encoding in Encoding
-    if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+    if encoding is Encoding.TEXT or type_ in BINARY_TYPES
 ]
-COLUMNS = tuple(
-    Column(f"{type_.lower()}_{encoding}", "f", f"{type_}/{encoding}".encode(), type_, encoding)
-    for type_, encoding in FORMS
+NESTED = {
+    "array": type_of("ARRAY<NUMERIC>"),
+    "record": type_of("RECORD<at TIMESTAMP, other ARRAY<DATETIME>, data BYTES, double FLOAT64>"),
+    "range": type_of("RANGE<DATE>"),
+}
+COLUMNS = (
+    *(
+        Column(f"{type_.lower()}_{encoding}", "f", f"{type_}/{encoding}".encode(), type_, encoding)
+        for type_, encoding in FORMS
+    ),
+    *(Column(name, "f", name.encode(), type_) for name, type_ in NESTED.items()),
 )
-"""A column of each type in each encoding."""
-
-KEY_TYPES = [type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)]
+"""A column of each type in each encoding, and of types with parts."""
 
 
-def value_of(rng: Random, type_: DataType) -> Any:
+def value_of(rng: Random, type_: ValueType) -> Any:
     """A random value of a type."""
+    match type_:
+        case ArrayType():
+            return [_part_of(rng, type_.element) for _ in range(rng.randrange(3))]
+        case RecordType():
+            return {name: _part_of(rng, part) for name, part in type_.fields}
+        case RangeType():
+            sides = sorted({value_of(rng, type_.element) for _ in range(2)})
+            return {"start": rng.choice([None, sides[0]]), "end": sides[1] if sides[1:] else None}
+        case _:
+            return _scalar_of(rng, type_)
+
+
+def _scalar_of(rng: Random, type_: DataType) -> Any:
+    edges: list[Any]
     match type_:
         case DataType.BOOL:
             return rng.random() < 0.5
@@ -50,7 +74,13 @@ def value_of(rng: Random, type_: DataType) -> Any:
             return rng.choice([*map(Decimal, edges), some])
         case DataType.DATE:
             return date(1, 1, 1) + timedelta(days=rng.randrange(3_652_059))
-        case DataType.TIMESTAMP:
+        case DataType.BIGNUMERIC:
+            edges = ["0", BIGNUMERIC_MAX, BIGNUMERIC_MIN, "63.5", "-0." + "0" * 37 + "1"]
+            return rng.choice([*edges, str(rng.randrange(-(10**6), 10**6))])
+        case DataType.TIME:
+            edges = ["00:00:00.000000", "23:59:59.999999"]
+            return rng.choice([*edges, f"{rng.randrange(10, 24)}:00:00.{rng.randrange(10)}00000"])
+        case DataType.TIMESTAMP | DataType.DATETIME:
             some = rng.randrange(TIMESTAMP_MIN + 10**12, TIMESTAMP_MAX - 10**12)
             return rng.choice([0, -1, some, some - some % 10**6, some - some % 86_400_000_000])
         case DataType.BYTES:
@@ -61,12 +91,20 @@ def value_of(rng: Random, type_: DataType) -> Any:
             return rng.choice(["{}", ' {"a": 1.50}', "1.0", "null", "[1e1]"])
 
 
-def spellings(type_: DataType, encoding: Encoding, value: Any) -> Iterator[bytes]:
+def _part_of(rng: Random, type_: ValueType) -> Any:
+    return value_of(rng, type_) if rng.random() < 0.8 else None
+
+
+def spellings(type_: ValueType, encoding: Encoding, value: Any) -> Iterator[bytes]:
     """The canonical bytes of a value, then others that are read as the same value."""
     written = write_value(type_, encoding, value)
     yield written
     text = written.decode("latin-1")
     sign, digits = ("-", text[1:]) if text[:1] == "-" else ("", text)
+    if not isinstance(type_, DataType):
+        yield f" {text}".encode("latin-1")
+        yield json.dumps(json.loads(written), indent=1, sort_keys=True).encode() + b"\n"
+        return
     match type_, encoding:
         case DataType.BOOL, Encoding.BINARY if value:
             yield b"\x01"
@@ -80,10 +118,14 @@ def spellings(type_: DataType, encoding: Encoding, value: Any) -> Iterator[bytes
             zeros = "00" if "." in mantissa else ""
             yield f"{sign}0{mantissa}{zeros}{e}{exponent}".encode()
             yield f"{sign}{mantissa}E{exponent or '+00'}".encode()
-        case DataType.NUMERIC, _:
+        case DataType.NUMERIC | DataType.BIGNUMERIC, _:
             yield f"{sign}0{digits}".encode()
             yield f"{sign}{digits}{'' if '.' in digits else '.'}000".encode()
-            yield from [b"-0", b"-0.0"] * (value == 0)
+            yield from [b"-0", b"-0.0"] * (Decimal(value) == 0)
+        case DataType.TIME | DataType.DATETIME, _:
+            yield f"{text}999".encode()
+            if text.endswith(".000000"):
+                yield text[:-7].encode()
         case DataType.TIMESTAMP, Encoding.TEXT:
             yield f"{text[:-1]}999Z".encode()
             yield f"{text[:-1]}+00:00".encode()
@@ -95,6 +137,6 @@ def spellings(type_: DataType, encoding: Encoding, value: Any) -> Iterator[bytes
             pass
 
 
-def spelled(rng: Random, type_: DataType, encoding: Encoding) -> list[bytes]:
+def spelled(rng: Random, type_: ValueType, encoding: Encoding) -> list[bytes]:
     """All known bytes of a random value, the canonical ones first."""
     return list(spellings(type_, encoding, value_of(rng, type_)))

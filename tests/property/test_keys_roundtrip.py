@@ -7,13 +7,12 @@ from hypothesis import strategies as st
 
 from connector.errors import ConfigError, InvalidChangeError
 from connector.tables.column_names import unmapped_name
-from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.keys import KEY_TYPES, Key, KeyForm, KeyPart
 from connector.tables.values import DataType, Unreadable
 from tests.changes import unmapped_cell
 from tests.examples import examples
 from tests.property.test_values_roundtrip import VALUES
 
-KEY_TYPES = [type_ for type_ in DataType if type_ not in (DataType.FLOAT64, DataType.JSON)]
 DELIMITERS = ("#", "|", "::", "\x00", "--x", "aa", "-", ".", "T")
 
 

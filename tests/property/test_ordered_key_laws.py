@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.keys import KEY_TYPES, Key, KeyForm, KeyPart
 from connector.tables.ordered_key import (
     NUMBER_RANGE,
     number_pattern,
@@ -20,7 +20,6 @@ from connector.tables.ordered_key import (
 )
 from connector.tables.values import DataType, Unreadable
 from tests.examples import examples
-from tests.property.test_keys_roundtrip import KEY_TYPES
 from tests.property.test_values_roundtrip import VALUES
 
 NUMBER = st.integers(0, 135).flatmap(lambda bits: st.integers(-(2**bits), 2**bits))

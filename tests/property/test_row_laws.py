@@ -16,12 +16,12 @@ from connector.lake.row_states import RowStates
 from connector.records.model import DataChange, SetCell
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
-from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.keys import KEY_TYPES, Key, KeyForm, KeyPart
 from connector.tables.merge import RowState, join, lift, visible
 from connector.tables.row import is_same_row, row_of, state_of
 from connector.tables.values import DataType, Unreadable, read_value, write_value
 from tests.changes import change
-from tests.property.spellings import COLUMNS, KEY_TYPES, spelled, value_of
+from tests.property.spellings import COLUMNS, spelled, value_of
 
 ROWS = 200
 HERE, LATER = OrderPosition(1, 0, 0), OrderPosition(2, 0, 0)

@@ -32,7 +32,7 @@ from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, i
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
 from connector.tables.definition import OnUnreadable, TableDefinition
-from connector.tables.keys import Key, KeyPart
+from connector.tables.keys import KEY_TYPES, Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
 from connector.tables.row import RowReader, is_same_row, row_of
 from connector.tables.stored_definition import tolerated
@@ -41,7 +41,7 @@ from connector.warehouse import bucket_of
 from tests.examples import tries
 from tests.property.histories import COLUMNS, MARK, Delivery, batches, history, plain_entries
 from tests.property.spellings import COLUMNS as TYPED
-from tests.property.spellings import KEY_TYPES, spelled, value_of
+from tests.property.spellings import spelled, value_of
 
 TABLE = TableDefinition(
     name="t",

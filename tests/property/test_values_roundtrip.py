@@ -7,6 +7,7 @@ import math
 import re
 from datetime import date
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,10 @@ from hypothesis import strategies as st
 
 from connector.errors import InvalidChangeError
 from connector.tables.values import (
+    BIGNUMERIC_MAX,
+    BIGNUMERIC_MIN,
+    BINARY_TYPES,
     CANONICAL_PATTERN,
-    TEXT_ONLY,
     TEXT_PATTERN,
     TIMESTAMP_MAX,
     TIMESTAMP_MIN,
@@ -42,14 +45,26 @@ JSONS = st.recursive(
     ),
     max_leaves=8,
 )
-VALUES = {
+BIGNUMERICS = st.builds(
+    lambda unscaled, decimals: read_value(
+        *(DataType.BIGNUMERIC, Encoding.TEXT, f"{Decimal(unscaled).scaleb(-decimals):f}".encode())
+    ),
+    st.integers(-(10**27), 10**27),
+    st.integers(0, 27),
+)
+TIMES = st.times().map(lambda time: time.isoformat(timespec="microseconds"))
+VALUES: dict[DataType, st.SearchStrategy[Any]] = {
     DataType.STRING: st.text(),
     DataType.BYTES: st.binary(),
     DataType.BOOL: st.booleans(),
     DataType.INT64: st.integers(-(2**63), 2**63 - 1),
     DataType.FLOAT64: st.floats(),
     DataType.NUMERIC: NUMERICS,
+    DataType.BIGNUMERIC: BIGNUMERICS
+    | st.sampled_from([BIGNUMERIC_MIN, BIGNUMERIC_MAX, "0", f"0.{'0' * 37}1"]),
     DataType.DATE: st.dates(),
+    DataType.DATETIME: st.integers(TIMESTAMP_MIN, TIMESTAMP_MAX),
+    DataType.TIME: TIMES,
     DataType.TIMESTAMP: st.integers(TIMESTAMP_MIN, TIMESTAMP_MAX),
     DataType.JSON: JSONS.map(lambda document: json.dumps(document, ensure_ascii=False)),
 }
@@ -57,7 +72,7 @@ FORMS = [
     (type_, encoding)
     for type_ in DataType
     for encoding in Encoding
-    if encoding is Encoding.TEXT or type_ not in TEXT_ONLY
+    if encoding is Encoding.TEXT or type_ in BINARY_TYPES
 ]
 TYPED = st.sampled_from(FORMS).flatmap(
     lambda form: st.tuples(st.just(form[0]), st.just(form[1]), VALUES[form[0]])
@@ -142,7 +157,10 @@ def test_a_value_of_another_python_type_is_refused(
     typed: tuple[DataType, Encoding, object], other: DataType
 ) -> None:
     """Writing checks the Python type exactly: True is no INT64."""
-    same = {DataType.JSON: DataType.STRING, DataType.TIMESTAMP: DataType.INT64}
+    same = {
+        **dict.fromkeys((DataType.JSON, DataType.BIGNUMERIC, DataType.TIME), DataType.STRING),
+        **dict.fromkeys((DataType.TIMESTAMP, DataType.DATETIME), DataType.INT64),
+    }
     if same.get(other, other) != same.get(typed[0], typed[0]):
         with pytest.raises(InvalidChangeError):
             write_value(other, Encoding.TEXT, typed[2])

@@ -14,11 +14,15 @@ import pytest
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
+from connector.lake.row_states import _plain
 from connector.spark.apply.lww_merge import _UNMAPPED_NAME
-from connector.spark.sql import key_columns, key_pieces, typed
+from connector.spark.reader import plain_rows
+from connector.spark.sql import key_columns, key_pieces, micros, typed, use_nested
 from connector.tables.column_names import unmapped_name
-from connector.tables.keys import Key, KeyForm, KeyPart
+from connector.tables.keys import KEY_TYPES, Key, KeyForm, KeyPart
+from connector.tables.nested import type_of
 from connector.tables.ordered_key import NUMBER_RANGE, join_parts, write_number
+from connector.tables.row import is_same_row
 from connector.tables.values import (
     MAX_JSON_DEPTH,
     MAX_JSON_DIGITS,
@@ -32,7 +36,8 @@ from connector.tables.values import (
     write_value,
 )
 from tests.examples import tries
-from tests.property.test_keys_roundtrip import KEY_TYPES, keys
+from tests.property.test_keys_roundtrip import keys
+from tests.property.test_nested_laws import damaged, lookalikes, values_of
 from tests.property.test_ordered_key_laws import NEAR
 from tests.property.test_values_roundtrip import FORMS, LOOKALIKES, TYPED, VALUES
 from tests.spark.test_validation_agrees import drawn
@@ -272,7 +277,8 @@ def placed(spark: SparkSession, values: Sequence[bytes]) -> DataFrame:
 
 def shown(type_: DataType, expression: str) -> str:
     """A column that Python gets whole: its own times stop short of the year 9999 in some zones."""
-    return f"unix_micros({expression})" if type_ is DataType.TIMESTAMP else expression
+    shown_as = {DataType.TIMESTAMP: "unix_micros({})", DataType.DATETIME: micros("{0}")}
+    return shown_as.get(type_, "{}").format(expression)
 
 
 def same(value: object, other: object) -> bool:
@@ -317,6 +323,51 @@ def test_cells_are_read_the_same(spark: SparkSession, seed: int) -> None:
     assert not differing, (len(differing), differing[:20])
     assert min(readable) >= 2, "each type has something to read"
     assert len(values) > 2000
+
+
+NESTED_TYPES = [
+    type_of(text)
+    for text in (
+        *("ARRAY<INT64>", "ARRAY<STRING>", "ARRAY<BYTES>", "ARRAY<NUMERIC>", "ARRAY<FLOAT64>"),
+        *("ARRAY<BIGNUMERIC>", "ARRAY<JSON>", "ARRAY<BOOL>", "ARRAY<DATETIME>", "ARRAY<TIMESTAMP>"),
+        *("ARRAY<TIME>", "ARRAY<DATE>", "RANGE<DATE>", "RANGE<DATETIME>", "RANGE<TIMESTAMP>"),
+        *("ARRAY<ARRAY<INT64>>", "RECORD<a INT64, b2 STRING>", "ARRAY<RECORD<a DATE>>"),
+        "RECORD<start ARRAY<RANGE<DATE>>, a RECORD<end TIMESTAMP, Name ARRAY<BYTES>>, b2 TIME>",
+    )
+]
+"""Each way in which types are put together."""
+
+
+def nested_cells(seed: int) -> list[bytes]:
+    rng = Random(seed)
+    texts = [lookalikes(rng) for _ in range(1_000)]
+    for type_ in NESTED_TYPES:
+        for value in drawn(values_of(type_), 25, seed):
+            text = write_value(type_, Encoding.TEXT, value).decode()
+            texts += [text, f" {text} ", *(damaged(rng, text) for _ in range(6))]
+    around = [text.encode("utf-8", "surrogatepass") for text in (*texts, *JSONS)]
+    return list(dict.fromkeys([*around, *NOT_UTF8, b'["\xff"]', b'["\xed\xa0\x80"]']))
+
+
+def test_values_with_parts_are_read_the_same(spark: SparkSession, seed: int) -> None:
+    """EVO-6, TBL-9: JSON that has the shape of a type, and JSON that nearly has it."""
+    values = nested_cells(seed)
+    use_nested(spark, NESTED_TYPES)
+    columns = [
+        f"{typed(type_, Encoding.TEXT, 'cell')} AS c{n}" for n, type_ in enumerate(NESTED_TYPES)
+    ]
+    differing, readable = list[object](), [0] * len(NESTED_TYPES)
+    _, rows = plain_rows(placed(spark, values).selectExpr("place", *columns))
+    for index, *row in rows:
+        for n, (type_, cell) in enumerate(zip(NESTED_TYPES, row, strict=True)):
+            expected = read_value(type_, Encoding.TEXT, values[index])
+            expected = None if isinstance(expected, Unreadable) else expected
+            got = _plain(type_, cell)
+            readable[n] += got is not None
+            if not is_same_row({"value": got}, {"value": expected}):
+                differing.append((str(type_), values[index][:200], str(got), str(expected)))
+    assert not differing, (len(differing), differing[:20])
+    assert min(readable) >= 10, "each type has something to read"
 
 
 def test_keys_are_read_the_same(spark: SparkSession, seed: int) -> None:

@@ -11,6 +11,7 @@ from connector.errors.settings import extra_missing
 from connector.services.rows.files import FileRow, RowFile, column_indexes
 from connector.services.rows.values import UNMAPPED_MISFIT
 from connector.tables.column_names import UNMAPPED
+from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType
 from connector.tables.values import DataType
 
 ROWS_AT_ONCE: Final = 5_000
@@ -22,13 +23,16 @@ _WANTED: Final = {
     DataType.INT64: "an integer",
     DataType.FLOAT64: "a floating point number or an integer",
     DataType.NUMERIC: "a decimal or an integer",
+    DataType.BIGNUMERIC: "a decimal, an integer or text",
     DataType.DATE: "a date",
+    DataType.DATETIME: "a timestamp without a time zone",
+    DataType.TIME: "a time or text",
     DataType.TIMESTAMP: "a timestamp with a time zone",
 }
 
 
 def parquet_columns(
-    file: RowFile, names: Sequence[str], types: Sequence[DataType], key_names: Sequence[str]
+    file: RowFile, names: Sequence[str], types: Sequence[ValueType], key_names: Sequence[str]
 ) -> list[str]:
     """Return the names of the columns of a Parquet file.
 
@@ -43,13 +47,14 @@ def parquet_columns(
         stored = _stored_type(arrow)
         problem = f"has the column {name!r} as {arrow}"
         problem += "" if stored == arrow else f", stored as {stored}"
-        cause = f"The column of the table is {type_}, so it must be {_WANTED[type_]}"
+        wanted = _WANTED[type_] if isinstance(type_, DataType) else "a list or struct of such parts"
+        cause = f"The column of the table is {type_}, so it must be {wanted}"
         raise file_columns_unsuitable(str(file.path), problem, cause)
     return list(schema.names)
 
 
 def parquet_rows(
-    file: RowFile, names: Sequence[str], types: Sequence[DataType], key_names: Sequence[str]
+    file: RowFile, names: Sequence[str], types: Sequence[ValueType], key_names: Sequence[str]
 ) -> Iterator[FileRow]:
     """Yield the rows of a Parquet file, with times as `of_arrow` takes them.
 
@@ -79,7 +84,7 @@ def parquet_rows(
                 number += 1
 
 
-def _values(type_: DataType, column: Any) -> list[Any]:
+def _values(type_: ValueType, column: Any) -> list[Any]:
     """The values of an Arrow column. Times are integers, so that each year is possible."""
     import pyarrow as pa
 
@@ -89,7 +94,7 @@ def _values(type_: DataType, column: Any) -> list[Any]:
     if type_ is DataType.DATE:
         days = column if pa.types.is_date32(column.type) else column.cast(pa.date32())
         return list(days.cast(pa.int32()).to_pylist())
-    if type_ is DataType.TIMESTAMP:
+    if type_ in (DataType.TIMESTAMP, DataType.DATETIME):
         per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[column.type.unit]
         counts = column.cast(pa.int64()).to_pylist()
         return [None if count is None else count * 10**6 // per_second for count in counts]
@@ -119,10 +124,12 @@ def _stored_type(arrow: Any) -> Any:
     return _stored_type(arrow.value_type) if arrow_types.is_dictionary(arrow) else arrow
 
 
-def _fits(type_: DataType, arrow: Any) -> bool:
+def _fits(type_: ValueType, arrow: Any) -> bool:
     from pyarrow import types as arrow_types
 
     arrow = _stored_type(arrow)
+    if not isinstance(type_, DataType):
+        return arrow_types.is_null(arrow) or _parts_fit(type_, arrow)
     is_text = (
         arrow_types.is_string(arrow)
         or arrow_types.is_large_string(arrow)
@@ -142,10 +149,27 @@ def _fits(type_: DataType, arrow: Any) -> bool:
         DataType.INT64: arrow_types.is_integer(arrow),
         DataType.FLOAT64: arrow_types.is_floating(arrow) or arrow_types.is_integer(arrow),
         DataType.NUMERIC: arrow_types.is_decimal(arrow) or arrow_types.is_integer(arrow),
+        DataType.BIGNUMERIC: is_text
+        or arrow_types.is_decimal(arrow)
+        or arrow_types.is_integer(arrow),
         DataType.DATE: arrow_types.is_date(arrow),
+        DataType.DATETIME: arrow_types.is_timestamp(arrow) and arrow.tz is None,
+        DataType.TIME: is_text or arrow_types.is_time(arrow),
         DataType.TIMESTAMP: arrow_types.is_timestamp(arrow) and arrow.tz is not None,
     }
     return arrow_types.is_null(arrow) or bool(fits[type_])
+
+
+def _parts_fit(type_: ArrayType | RecordType | RangeType, arrow: Any) -> bool:
+    from pyarrow import types as arrow_types
+
+    if isinstance(type_, ArrayType):
+        is_list = arrow_types.is_list(arrow) or arrow_types.is_large_list(arrow)
+        return is_list and _fits(type_.element, arrow.value_type)
+    parts = dict(type_.record.fields if isinstance(type_, RangeType) else type_.fields)
+    return arrow_types.is_struct(arrow) and all(
+        field.name in parts and _fits(parts[field.name], field.type) for field in arrow
+    )
 
 
 @contextmanager

@@ -24,8 +24,10 @@ from connector.errors import InvalidChangeError
 from connector.records.model import SERVER_TIME, DeleteFamily, Entry, Rule, SetCell
 from connector.records.views import view_of_bytes
 from connector.tables.column_names import UNMAPPED
+from connector.tables.conversions import convert, converted
 from connector.tables.definition import TableDefinition
 from connector.tables.keys import Key
+from connector.tables.nested import ValueType
 from connector.tables.presence import presence_mark
 from connector.tables.values import (
     DataType,
@@ -36,7 +38,7 @@ from connector.tables.values import (
     write_value,
 )
 
-Convert = Callable[[DataType, object], object]
+Convert = Callable[[ValueType, object], object]
 """Returns the value of a column, or `Unreadable`. It never gets None."""
 
 _EPOCH: Final = date(1970, 1, 1)
@@ -122,13 +124,16 @@ class RowMaker:
         }
 
 
-def of_json(type_: DataType, value: object) -> object:
+def of_json(type_: ValueType, value: object) -> object:
     """The value of text, as in CSV, or of decoded JSON, in which a number with decimals is a
     Decimal.
 
     Bytes are text, `base64:` and that, or `{"base64": "…"}`. In a JSON column, other values than
-    text are themselves.
+    text are themselves. A value with parts is as in a cell, or the same as text.
     """
+    if not isinstance(type_, DataType):
+        text = value if isinstance(value, str) else _json_text(value)
+        return read_value(type_, Encoding.TEXT, _shown(text)) if isinstance(text, str) else text
     if isinstance(value, str):
         if type_ is DataType.STRING:
             return value
@@ -182,10 +187,16 @@ def row_key_of(key: Key, text: str) -> bytes:
     return key.write_key(tuple(values))
 
 
-def of_arrow(type_: DataType, value: object) -> object:
+def of_arrow(type_: ValueType, value: object) -> object:
     """The value of an Arrow column that `connector.services.rows.parquet` has checked. A DATE is
-    days, and a TIMESTAMP microseconds, since 1970-01-01 UTC.
+    days, and a time with a day microseconds, since 1970-01-01 UTC. The parts of a value have
+    Python's own types.
     """
+    if not isinstance(type_, DataType) or type_ in (DataType.BIGNUMERIC, DataType.TIME):
+        try:
+            return convert(type_, value)
+        except InvalidChangeError as error:
+            return Unreadable(error.limit, _shown(value))
     if type_ is DataType.DATE and isinstance(value, int):
         try:
             return _EPOCH + timedelta(days=value)
@@ -203,6 +214,8 @@ def _of_number(type_: DataType, value: int | Decimal) -> object:
         return value if isinstance(value, int) else None
     if type_ is DataType.NUMERIC:
         return Decimal(value)
+    if type_ is DataType.BIGNUMERIC:
+        return converted(type_, value)
     if type_ is DataType.FLOAT64:
         try:
             number = float(value)
@@ -220,7 +233,7 @@ def _json_text(value: object) -> object:
         return Unreadable(f"JSON ({error})", _shown(value))
 
 
-def _misfit(type_: DataType, value: object) -> Unreadable:
+def _misfit(type_: ValueType, value: object) -> Unreadable:
     return Unreadable(f"a value of the type {type_}", _shown(value))
 
 
@@ -229,7 +242,7 @@ def _shown(value: object) -> bytes:
     return str(value).encode("utf-8", "surrogatepass")
 
 
-def _view(type_: DataType, value: object, convert: Convert) -> Any:
+def _view(type_: ValueType, value: object, convert: Convert) -> Any:
     if value is None or isinstance(value, str | bool):
         return value
     converted = convert(type_, value)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 
 from connector.records.model import MAX_LONG
 from connector.records.ordering import OrderBy
-from connector.spark.sql import key_columns, key_pieces, typed
+from connector.spark.sql import key_columns, key_pieces, typed, use_nested
 from connector.spark.storage.layout import Layout, nothing, order
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
@@ -124,6 +124,7 @@ def _last_entries(changes: DataFrame, layout: Layout, *, all_plain: bool) -> Dat
     - `_plain`: whether the change is plain.
     """
     columns = list(enumerate(layout.registered))
+    use_nested(changes.sparkSession, (column.type for column in layout.columns))
     entries = _first_entries(changes, layout)
     if not all_plain:
         last = (

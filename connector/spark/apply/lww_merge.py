@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from connector.records.ordering import Rank
 from connector.spark.apply.flatten import REGISTER_PARTS, is_of
-from connector.spark.sql import SPARK_TYPE, constant, typed
+from connector.spark.sql import constant, spark_type, typed, use_nested
 from connector.spark.storage.layout import Layout, is_older, nothing, order
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Versions
@@ -116,7 +116,7 @@ def registers_of_tombstones(
         entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
     )
     columns = layout.columns if layout.registered else ()
-    parts = stored_registers([nothing(SPARK_TYPE[column.type]) for column in columns], layout)
+    parts = stored_registers([nothing(spark_type(column.type)) for column in columns], layout)
     return merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
 
 
@@ -387,7 +387,7 @@ def _registers_outside_ranges(layout: Layout) -> list[str]:
         )
         without = (
             f"named_struct('order', {register}.order, 'cell_timestamp', {register}.cell_timestamp,"
-            f" 'value', {nothing(SPARK_TYPE[column.type])})"
+            f" 'value', {nothing(spark_type(column.type))})"
         )
         registers.append(
             f"CASE WHEN {register}.value IS NOT NULL AND {hides} THEN {without} ELSE {register} END"
@@ -448,6 +448,7 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
         f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
     )
     columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
+    use_nested(normal.sparkSession, (column.type for column in layout.columns))
     mapped = (
         " OR ".join(f"(_typed{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
         or "false"

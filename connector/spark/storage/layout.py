@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from connector.records.ordering import SECTIONS, OrderBy, Rank
-from connector.spark.sql import SPARK_TYPE
+from connector.spark.sql import spark_type
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.stored_state import families_of
@@ -139,8 +139,8 @@ class Layout:
     @property
     def column_types(self) -> list[tuple[str, str]]:
         """All columns of the table on disk, with their Spark types, in order (TBL-22)."""
-        keys = [(part.name, SPARK_TYPE[part.type]) for part in self.definition.key.parts]
-        columns = [(column.name, SPARK_TYPE[column.type]) for column in self.columns]
+        keys = [(part.name, spark_type(part.type)) for part in self.definition.key.parts]
+        columns = [(column.name, spark_type(column.type)) for column in self.columns]
         return [
             *keys,
             *columns,

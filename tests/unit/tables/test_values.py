@@ -9,9 +9,9 @@ import pytest
 
 from connector.errors import InvalidChangeError
 from connector.tables.values import (
+    BINARY_TYPES,
     MAX_JSON_DEPTH,
     MAX_JSON_NAME_LENGTH,
-    TEXT_ONLY,
     TEXT_PATTERN,
     DataType,
     Encoding,
@@ -369,7 +369,7 @@ def test_a_number_of_any_size_is_refused_as_others_are(
     """TBL-7: Python writes no integer of more than 4,300 digits; a few characters may stand for a
     billion of them.
     """
-    if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
+    if encoding is Encoding.BINARY and type_ not in BINARY_TYPES:
         encoding = Encoding.TEXT
     with pytest.raises(InvalidChangeError, match="but must be") as caught:
         write_value(type_, encoding, value)
@@ -406,4 +406,5 @@ def test_patterns_are_ascii_and_have_no_anchors() -> None:
         assert pattern.isascii()
         assert not set(pattern) & set("^$")
     assert set(DataType) - set(TEXT_PATTERN) == {STRING, BYTES, JSON}
-    assert {NUMERIC, JSON} == TEXT_ONLY
+    without = {NUMERIC, DataType.BIGNUMERIC, DataType.DATETIME, DataType.TIME, JSON}
+    assert set(DataType) - BINARY_TYPES == without

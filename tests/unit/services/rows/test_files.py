@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ from connector.services.rows.files import (
     json_rows,
 )
 from connector.services.rows.parquet import parquet_columns, parquet_rows
-from connector.services.rows.values import UNMAPPED_MISFIT, Misfit, of_arrow
-from connector.tables.values import DataType, Encoding, write_value
+from connector.services.rows.values import UNMAPPED_MISFIT, Misfit, of_arrow, of_json
+from connector.tables.nested import type_of
+from connector.tables.values import DataType, Encoding, Unreadable, write_value
 
 NAMES, KEYS = ("id", "name", "n"), ("id",)
 TYPES = (DataType.STRING, DataType.STRING, DataType.INT64)
@@ -233,11 +234,16 @@ def test_a_parquet_column_of_another_type_is_refused(
     assert caught.value.code == "FILE_INVALID"
 
 
-ARROW_VALUES: dict[str, tuple[Any, dict[DataType, bytes]]] = {
+TEXT_7 = {
+    **dict.fromkeys((DataType.STRING, DataType.JSON, DataType.BIGNUMERIC), b"7"),
+    DataType.TIME: None,
+}
+"""The text 7. It can be in a column of text that is loaded as TIME, but is no time."""
+ARROW_VALUES: dict[str, tuple[Any, dict[DataType, Any]]] = {
     str(values.type): (values, loaded)
     for values, loaded in [
         *(
-            (pa.array(["7"], type_), {DataType.STRING: b"7", DataType.JSON: b"7"})
+            (pa.array(["7"], type_), TEXT_7)
             for type_ in (
                 pa.string(),
                 pa.large_string(),
@@ -263,13 +269,17 @@ ARROW_VALUES: dict[str, tuple[Any, dict[DataType, bytes]]] = {
             pa.ExtensionArray.from_storage(
                 pa.opaque(pa.string_view(), "inet", "PostgreSQL"), pa.array(["7"], pa.string_view())
             ),
-            {DataType.STRING: b"7", DataType.JSON: b"7"},
+            TEXT_7,
         ),
         (pa.array([True]), {DataType.BOOL: b"true"}),
         *(
             (
                 pa.array([7], type_),
-                {DataType.INT64: b"7", DataType.FLOAT64: b"7.0", DataType.NUMERIC: b"7"},
+                {
+                    DataType.INT64: b"7",
+                    DataType.FLOAT64: b"7.0",
+                    **dict.fromkeys((DataType.NUMERIC, DataType.BIGNUMERIC), b"7"),
+                },
             )
             for type_ in (
                 pa.int8(),
@@ -284,14 +294,21 @@ ARROW_VALUES: dict[str, tuple[Any, dict[DataType, bytes]]] = {
         ),
         (
             pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1], pa.int8())),
-            {DataType.INT64: b"1", DataType.FLOAT64: b"1.0", DataType.NUMERIC: b"1"},
+            {
+                DataType.INT64: b"1",
+                DataType.FLOAT64: b"1.0",
+                **dict.fromkeys((DataType.NUMERIC, DataType.BIGNUMERIC), b"1"),
+            },
         ),
         *(
             (pa.array([1.5], type_), {DataType.FLOAT64: b"1.5"})
             for type_ in (pa.float16(), pa.float32(), pa.float64())
         ),
         *(
-            (pa.array([Decimal("-1.50")], type_), {DataType.NUMERIC: b"-1.5"})
+            (
+                pa.array([Decimal("-1.50")], type_),
+                dict.fromkeys((DataType.NUMERIC, DataType.BIGNUMERIC), b"-1.5"),
+            )
             for type_ in (
                 pa.decimal32(5, 2),
                 pa.decimal64(12, 2),
@@ -308,18 +325,20 @@ ARROW_VALUES: dict[str, tuple[Any, dict[DataType, bytes]]] = {
                 pa.array(
                     [datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)], pa.timestamp(unit, zone)
                 ),
-                {DataType.TIMESTAMP: b"1969-12-31T23:59:59.000000Z"} if zone else {},
+                {DataType.TIMESTAMP: b"1969-12-31T23:59:59.000000Z"}
+                if zone
+                else {DataType.DATETIME: b"1969-12-31T23:59:59.000000"},
             )
             for unit in ("s", "ms", "us", "ns")
             for zone in ("UTC", "+02:00", "Europe/Berlin", None)
         ),
         *(
+            (pa.array([time(9, 5)], type_), {DataType.TIME: b"09:05:00.000000"})
+            for type_ in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns"))
+        ),
+        *(
             (pa.array([1], type_), {})
             for type_ in (
-                pa.time32("s"),
-                pa.time32("ms"),
-                pa.time64("us"),
-                pa.time64("ns"),
                 pa.duration("s"),
                 pa.duration("ns"),
             )
@@ -365,7 +384,9 @@ def test_each_arrow_type_is_loaded_exactly_or_refused_with_its_name(
         assert not isinstance(rows[0], Misfit), wanted
         assert not isinstance(rows[1], Misfit), wanted
         assert rows[1][1] is None, wanted
-        if loaded[wanted]:
+        if loaded[wanted] is None:
+            assert isinstance(of_arrow(wanted, rows[0][1]), Unreadable)
+        elif loaded[wanted]:
             value = of_arrow(wanted, rows[0][1])
             assert write_value(wanted, Encoding.TEXT, value) == loaded[wanted]
 
@@ -410,3 +431,64 @@ def test_a_file_that_grows_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(ConnectorError) as caught:
         check_unchanged(file)
     assert caught.value.code == "FILE_INVALID"
+
+
+NESTED_VALUES = {
+    "ARRAY<NUMERIC>": (pa.array([[Decimal("1.50"), None]]), b'["1.5",null]'),
+    "ARRAY<ARRAY<INT64>>": (pa.array([[[1]]], pa.list_(pa.large_list(pa.int8()))), b"[[1]]"),
+    "ARRAY<BYTES>": (pa.array([[b"\xff"]]), b'["/w=="]'),
+    "RECORD<a TIMESTAMP, b DATETIME, c TIME>": (
+        pa.array(
+            [{"a": datetime(2026, 1, 31, 9, tzinfo=UTC), "c": time(9)}],
+            pa.struct({"a": pa.timestamp("us", "UTC"), "c": pa.time64("us")}),
+        ),
+        b'{"a":"2026-01-31T09:00:00.000000Z","b":null,"c":"09:00:00.000000"}',
+    ),
+    "RANGE<DATE>": (
+        pa.array(
+            [{"start": date(2026, 1, 31), "end": None}],
+            pa.struct({"start": pa.date32(), "end": pa.date32()}),
+        ),
+        b'{"start":"2026-01-31","end":null}',
+    ),
+}
+
+
+@pytest.mark.parametrize("text", NESTED_VALUES)
+def test_values_with_parts_are_loaded_from_parquet(text: str, tmp_path: Path) -> None:
+    """EVO-6, PUB-6: lists and structs of parts that fit; others are refused by their type."""
+    type_, (values, written) = type_of(text), NESTED_VALUES[text]
+    file = parquet(tmp_path, {"id": ["a"], "c": values})
+    names, types = ("id", "c"), (DataType.STRING, type_)
+    parquet_columns(file, names, types, KEYS)
+    (row,) = parquet_rows(file, names, types, KEYS)
+    assert not isinstance(row.values, Misfit)
+    assert write_value(type_, Encoding.TEXT, of_arrow(type_, row.values[1])) == written
+    for other in ("ARRAY<BOOL>", "RECORD<x INT64>", "RANGE<TIMESTAMP>", "INT64"):
+        with pytest.raises(ConnectorError, match="The column of the table is"):
+            parquet_columns(file, names, (DataType.STRING, type_of(other)), KEYS)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "written"),
+    [
+        ("ARRAY<INT64>", [1, "2", None], b"[1,2,null]"),
+        ("ARRAY<INT64>", "[1]", b"[1]"),
+        ("ARRAY<NUMERIC>", [Decimal("1.50")], b'["1.5"]'),
+        ("RECORD<a BYTES>", {"a": "/w=="}, b'{"a":"/w=="}'),
+        ("BIGNUMERIC", Decimal("1E+30"), b"1" + b"0" * 30),
+        ("BIGNUMERIC", "1.50", b"1.5"),
+        ("TIME", "09:00:00", b"09:00:00.000000"),
+        ("DATETIME", "2026-01-31T09:00:00", b"2026-01-31T09:00:00.000000"),
+        *(("ARRAY<INT64>", bad, None) for bad in ([1.5], {"a": 1}, "[1", 5)),
+        *(("TIME", 5, None), ("DATETIME", 5, None), ("BIGNUMERIC", "NaN", None)),
+    ],
+)
+def test_values_of_new_types_are_loaded_from_text(text: str, given: Any, written: Any) -> None:
+    """EVO-6, PUB-6: from CSV, and from JSON lines."""
+    type_ = type_of(text)
+    value = of_json(type_, given)
+    if written is None:
+        assert isinstance(value, Unreadable)
+    else:
+        assert write_value(type_, Encoding.TEXT, value) == written

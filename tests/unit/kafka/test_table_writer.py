@@ -1,0 +1,131 @@
+"""Rows through a producer and a write stream, on librdkafka's mock cluster (EVO-4, EVO-5)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from connector.clock import now_us
+from connector.config.settings import KafkaConfig
+from connector.errors import ConfigError, InvalidChangeError, RowErrors
+from connector.kafka import ChangeConsumer, ChangeProducer, TableWriter, WriteSession
+from connector.records.model import DataChange, DeleteFamily, SetCell
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.keys import Key, KeyPart
+from connector.tables.presence import presence_mark
+from connector.tables.values import DataType
+from connector.write_streams.model import catalog_topic
+from tests.unit.mock_cluster import FACTS, MockCluster, answer_topic_requests
+
+CATALOG = replace(FACTS, topic=catalog_topic("t"), kafka_partitions=1, cleanup_policy="compact")
+TABLE = TableDefinition(
+    name="orders",
+    stream="s",
+    source="shop.orders",
+    key=Key((KeyPart("id", DataType.STRING),)),
+    columns=(Column("total", "f", b"t", DataType.NUMERIC),),
+)
+
+
+@pytest.fixture
+def topic(cluster: MockCluster, monkeypatch: pytest.MonkeyPatch) -> KafkaConfig:
+    cluster.create_topic(CATALOG.topic, 1)
+    answer_topic_requests(FACTS, CATALOG, patch=monkeypatch.setattr)
+    return cluster.kafka
+
+
+def changes(kafka: KafkaConfig) -> list[DataChange]:
+    """The changes of the topic, in the order of their times."""
+    with ChangeConsumer(kafka, "t", bounded=True) as consumer:
+        records = [received.record for received in consumer]
+    found = [record for record in records if isinstance(record, DataChange)]
+    return sorted(found, key=lambda change: change.commit_timestamp)
+
+
+def test_rows_become_changes_of_a_producer(topic: KafkaConfig) -> None:
+    """EVO-4, EVO-12: cells, the presence mark, and times that rise."""
+    before = now_us()
+    with ChangeProducer(topic, FACTS) as producer:
+        writer = TableWriter(producer, TABLE, stream_partition="p")
+        first = writer.upsert({"id": "a", "total": 1.5})
+        second = writer.append([{"id": "b", "total": None}, {"id": "c"}], tie_breaker=3)
+        third = writer.delete("a")
+        fourth = writer.upsert({"id": "a"}, commit_timestamp=third + 10)
+        assert before <= first < second < third < fourth == third + 10
+        producer.reached("p", fourth)
+    upsert, *both, delete, last = changes(topic)
+    assert (upsert.table, upsert.row_key, upsert.commit_timestamp) == ("shop.orders", b"a", first)
+    assert upsert.entries == (SetCell("f", b"t", b"1.5", first), presence_mark("f"))
+    assert {change.row_key for change in both} == {b"b", b"c"}
+    assert {(change.commit_timestamp, change.tie_breaker) for change in both} == {(second, 3)}
+    assert (delete.row_key, delete.entries) == (b"a", (DeleteFamily("f"),))
+    assert last.entries == (presence_mark("f"),)
+
+
+def test_a_refused_row_refuses_its_batch(topic: KafkaConfig) -> None:
+    """EVO-4, EVO-5, EVO-6, `poison_is_contained`: each bad row is named; nothing is sent."""
+    rows: list[Any] = [{"id": "a"}, {"id": "b", "colour": "red"}, {"id": "c", "total": "x"}, {}]
+    with ChangeProducer(topic, FACTS) as producer:
+        writer = TableWriter(producer, TABLE, stream_partition="p")
+        with pytest.raises(RowErrors) as caught:
+            writer.append(rows)
+        errors = caught.value.errors
+        assert {index: error.field for index, error in errors.items()} == {
+            1: "colour",
+            2: "total",
+            3: "id",
+        }
+        assert "at index 2, total is 'x', but must be NUMERIC: " in str(caught.value)
+        with pytest.raises(RowErrors, match="colour is 'red'"):
+            writer.upsert(rows[1])
+        with pytest.raises(RowErrors, match="total is 'x'"):
+            writer.upsert(rows[2])
+        dropping = TableWriter(producer, TABLE, stream_partition="p", unknown="drop")
+        dropping.upsert(rows[1])
+        assert dropping.unknown_fields == {"colour": 1}
+    assert [change.row_key for change in changes(topic)] == [b"b"]
+
+
+def test_rows_become_rows_of_a_write_stream(topic: KafkaConfig) -> None:
+    """EVO-4, WRS-5, `exactly_once`: at an offset, a repeated append changes nothing."""
+    rows = [{"id": "a", "total": 1}, {"id": "b"}]
+    with WriteSession(topic, FACTS, "job") as session:
+        writer = TableWriter(session.stream("rows", kind="committed"), TABLE)
+        assert writer.append(rows, offset=0, commit_timestamp=5).result(10).rows == 2
+        assert writer.append(rows, offset=0, commit_timestamp=5).result(10).repeated == 2
+        assert writer.upsert(rows[0]).result(10).offset == 2
+        assert writer.delete("a").result(10).offset == 3
+        pending = TableWriter(session.stream("later", kind="pending"), TABLE)
+        pending.append(rows).result(10)
+        with pytest.raises(ConfigError, match="commit_timestamp"):
+            pending.upsert(rows[0], commit_timestamp=5)
+        with pytest.raises(RowErrors, match="total is 'x'"):
+            writer.append([{"id": "a", "total": "x"}])
+
+
+def test_wrong_arguments(topic: KafkaConfig) -> None:
+    """EVO-4: with what is allowed."""
+    with ChangeProducer(topic, FACTS) as producer, WriteSession(topic, FACTS, "job") as session:
+        stream = session.stream("rows", kind="committed")
+        wrong: list[tuple[Any, dict[str, Any]]] = [
+            (producer, {}),
+            (stream, {"stream_partition": "p"}),
+            (producer, {"stream_partition": "p", "missing": "skip"}),
+            (producer, {"stream_partition": "p", "unknown": "ignore"}),
+        ]
+        for target, arguments in wrong:
+            with pytest.raises(ConfigError):
+                TableWriter(target, TABLE, **arguments)
+        with pytest.raises(ConfigError, match="offset"):
+            TableWriter(producer, TABLE, stream_partition="p").append([{"id": "a"}], offset=0)
+
+
+def test_a_limit_of_records_is_an_error_of_the_row(topic: KafkaConfig) -> None:
+    """REC-14: for example a negative time."""
+    with ChangeProducer(topic, FACTS) as producer:
+        writer = TableWriter(producer, TABLE, stream_partition="p")
+        with pytest.raises(RowErrors) as caught:
+            writer.upsert({"id": "a"}, commit_timestamp=-1)
+        assert isinstance(caught.value.errors[0], InvalidChangeError)
