@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from connector.errors import ConfigError, TableError
+from connector.text import nearest, one_of
 
 
 def column_name_invalid(what: str, name: str) -> ConfigError:
@@ -117,6 +120,36 @@ def columns_changed(table: str) -> TableError:
         " created",
         "Each merge decided by the old definition which cells a row has",
         "Rebuild the table from the changelog, or undo the change",
+        table=table,
+    )
+
+
+def column_lost(table: str, column: str) -> TableError:
+    return TableError(
+        "TABLE_COLUMN_LOST",
+        f"The configuration of table {table} has no column {column}, and the table has one",
+        "A missing line of the configuration drops no column, because it may be a mistake",
+        f"Declare the column again, or run: connector table alter {table} drop-column {column}",
+        table=table,
+    )
+
+
+def column_name_taken(table: str, column: str, type_: str) -> TableError:
+    return TableError(
+        "COLUMN_NAME_TAKEN",
+        f"Table {table} had a column {column} of the type {type_}, which was dropped",
+        "Files of the table still have a column of this name and type",
+        "Choose another name for the column, or rebuild the table",
+        table=table,
+    )
+
+
+def column_unknown(table: str, column: str, columns: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        "COLUMN_UNKNOWN",
+        f"Table {table} has no column {column}",
+        f"Its columns are {one_of(columns)}",
+        nearest(column, columns) or "Name one of them",
         table=table,
     )
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from connector.lake.small_files import ARROW_TYPES, Numbers, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids
 from connector.tables.stored_state import families_of
 from connector.tables.values import DataType, Unreadable, read_value, write_value
 
@@ -34,6 +35,7 @@ _SET, _DELETE_CELLS, _DELETE_FAMILY = range(3)
 _KINDS: Final = ("SET_CELL", "DELETE_CELLS", "DELETE_FAMILY")
 _AS_THEY_ARE: Final = frozenset({DataType.STRING, DataType.BYTES})
 _NONE: Final = -1
+_NO_TIME: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +75,12 @@ class Unfit(Exception):  # noqa: N818, no fault
 class Registers:
     """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
 
-    def __init__(self, definition: TableDefinition) -> None:
+    def __init__(self, definition: TableDefinition, ids: ColumnIds | None = None) -> None:
+        """`ids` None: those of a new table."""
         self._columns, self._families = definition.columns, families_of(definition)
+        ids = ids or assign_ids(NO_IDS, definition)
+        self._column_slots = [ids.by_name[column.name] for column in self._columns]
+        self._family_slots = [ids.families[family] for family in self._families]
         self._keeps_unmapped = definition.keep_unmapped
         self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
         # The last line and the last column are those of unknown names.
@@ -139,28 +145,25 @@ class Registers:
         self, states: pa.StructArray, values: Sequence[pa.Array], rows: Numbers
     ) -> tuple[Writes, Numbers]:
         """The writes of stored states with the values of their columns, and the uneven rows."""
-        columns, families = len(self._columns), len(self._families)
-        lengths = {name: _lengths(states, name) for name in states.type.names}
-        of_column = ("column_orders", "column_entries", "cell_timestamps")
-        is_even = lengths["residual"] == 0
-        for name in of_column:
-            is_even &= lengths[name] == columns
-        for name in ("family_orders", "family_entries"):
-            is_even &= lengths[name] == families
+        columns = len(self._columns)
+        is_even = _lengths(states, "residual") == 0
         uneven = rows[~is_even]
         kept = pa.array(np.nonzero(is_even)[0])
         states, rows = states.take(kept), rows[is_even]
         values = [array.take(kept) for array in values]
 
         first = np.cumsum(_lengths(states, "orders")) - _lengths(states, "orders")
-        order, entry = (_matrix(states, name, columns) for name in of_column[:2])
-        at = _matrix(states, "cell_timestamps", columns, 0)
-        has_time = _flags(_elements(states, "cell_timestamps").is_valid()).reshape(at.shape)
+        of_columns, of_families = self._column_slots, self._family_slots
+        order = _matrix(states, "column_orders", of_columns)
+        entry = _matrix(states, "column_entries", of_columns)
+        at = _matrix(states, "cell_timestamps", of_columns, _NO_TIME)
+        has_time = at != _NO_TIME
+        at = np.where(has_time, at, 0)
         has_value = np.array([_flags(array.is_valid()) for array in values], np.bool_)
         has_value = has_value.reshape(columns, len(rows)).T
         hidden = ((entry >= 0) & ~has_value & has_time).any(axis=1)
-        deletions = _matrix(states, "family_orders", families)
-        deletion_entry = _matrix(states, "family_entries", families)
+        deletions = _matrix(states, "family_orders", of_families)
+        deletion_entry = _matrix(states, "family_entries", of_families)
         everything = np.hstack([entry, deletion_entry])
         row, register = np.nonzero(everything >= 0)
         wide = np.hstack([has_value, np.zeros_like(deletions, np.bool_)])
@@ -196,7 +199,8 @@ class Registers:
         if horizon is not None:
             is_old = _at(every.orders[every.order, 0], of_row, horizon) < horizon
             of_row[is_old & ~is_set] = _NONE
-        return MergedRows(every, of_row, is_set, rank, example)
+        slots = self._column_slots, self._family_slots
+        return MergedRows(every, of_row, is_set, rank, example, slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,8 @@ class MergedRows:
     """The newest write of each register of each row: its number, or -1. `is_set` marks those that
     set a value.
 
-    `rank` is that of each order, and `example` is one order of each rank.
+    `rank` is that of each order, and `example` is one order of each rank. `slots` are the positions
+    of columns and of families in a stored state.
     """
 
     writes: Writes
@@ -212,6 +217,7 @@ class MergedRows:
     is_set: Flags
     rank: Numbers
     example: Numbers
+    slots: tuple[Sequence[int], Sequence[int]]
 
     @property
     def live(self) -> Numbers:
@@ -256,13 +262,19 @@ class MergedRows:
         at = _at(self.writes.cell_timestamp, winner, 0)
         none = winner < 0
         deletes = ~self.is_set[rows]
+        of_columns, of_families = self.slots
+
+        def placed(matrix: Numbers, is_null: Flags, type_: pa.DataType, n: int) -> pa.ListArray:
+            part, slots = ((slice(columns), of_columns), (slice(columns, None), of_families))[n]
+            return _rows(matrix[:, part], is_null[:, part], type_, slots)
+
         parts = {
             "orders": _lists(orders, is_first.sum(axis=1)),
-            "column_orders": _rows(index[:, :columns], none[:, :columns], pa.int32()),
-            "column_entries": _rows(entry[:, :columns], none[:, :columns], pa.int32()),
-            "cell_timestamps": _rows(at[:, :columns], deletes[:, :columns], pa.int64()),
-            "family_orders": _rows(index[:, columns:], none[:, columns:], pa.int32()),
-            "family_entries": _rows(entry[:, columns:], none[:, columns:], pa.int32()),
+            "column_orders": placed(index, none, pa.int32(), 0),
+            "column_entries": placed(entry, none, pa.int32(), 0),
+            "cell_timestamps": placed(at, deletes, pa.int64(), 0),
+            "family_orders": placed(index, none, pa.int32(), 1),
+            "family_entries": placed(entry, none, pa.int32(), 1),
             "residual": pa.nulls(len(rows), type_.field("residual").type),
         }
         return pa.StructArray.from_arrays(
@@ -370,9 +382,17 @@ def _elements(states: pa.StructArray, name: str) -> pa.Array:
     return pc.list_flatten(pc.struct_field(states, name))
 
 
-def _matrix(states: pa.StructArray, name: str, width: int, absent: int = _NONE) -> Numbers:
-    """A line for each list, of which each has `width` elements."""
-    return _numbers(_elements(states, name), absent).reshape(len(states), width)
+def _matrix(
+    states: pa.StructArray, name: str, slots: Sequence[int], absent: int = _NONE
+) -> Numbers:
+    """The elements of each list at these positions, as a line. A short list lacks the last ones."""
+    lengths, elements = _lengths(states, name), _numbers(_elements(states, name), absent)
+    width = int(lengths.max(initial=0))
+    if (lengths == width).all() and list(slots) == list(range(width)):
+        return elements.reshape(len(states), width)
+    first, at = np.cumsum(lengths) - lengths, np.array(slots, np.int64)
+    index = np.where(at < lengths[:, None], first[:, None] + at, _NONE)
+    return _at(elements, index, absent)
 
 
 def _lists(values: pa.Array, lengths: Numbers) -> pa.ListArray:
@@ -380,7 +400,15 @@ def _lists(values: pa.Array, lengths: Numbers) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _rows(matrix: Numbers, is_null: Flags, type_: pa.DataType) -> pa.ListArray:
-    """A list for each line."""
+def _rows(
+    matrix: Numbers, is_null: Flags, type_: pa.DataType, slots: Sequence[int]
+) -> pa.ListArray:
+    """A list for each line, with its elements at these positions."""
+    width = max(slots, default=-1) + 1
+    if list(slots) != list(range(width)):
+        shape = (len(matrix), width)
+        wide, is_empty = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
+        wide[:, slots], is_empty[:, slots] = matrix, is_null
+        matrix, is_null = wide, is_empty
     values = pa.array(matrix.ravel(), pa.int64(), mask=is_null.ravel()).cast(type_, safe=False)
     return _lists(values, np.full(len(matrix), matrix.shape[1]))

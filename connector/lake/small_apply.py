@@ -133,7 +133,7 @@ def _merged(
     """The rows of the table that go, and those that come."""
     definition, before = task.definition, task.before
     replaces, uneven = False, np.ones(len(keys.values), np.bool_)
-    registers, writes = Registers(definition), list[Writes]()
+    registers, writes = Registers(definition, task.ids), list[Writes]()
     if definition.order is OrderBy.COMMIT:
         new = registers.of_changes(changes, keys.of_change)
         writes.append(new.writes)
@@ -245,8 +245,11 @@ class _Old:
 
 def _of_rows(definition: TableDefinition, file_rows: Iterable[FileRows]) -> Iterator[_Old]:
     for rows in file_rows:
+        names = set(rows.columns.column_names)  # an older file lacks a column that was added later
         values = [
             rows.columns[column.name].cast(ARROW_TYPES[column.type]).combine_chunks()
+            if column.name in names
+            else pa.nulls(len(rows.columns), ARROW_TYPES[column.type])
             for column in definition.columns
         ]
         yield _Old(rows.keys, rows.columns[STATE].combine_chunks(), values)
@@ -301,7 +304,7 @@ def _uneven_rows(
     old: Iterable[_Old],
 ) -> _Rows:
     """Merge the marked rows one by one."""
-    form, states = StateForm(task.definition), dict[int, RowState]()
+    form, states = StateForm(task.definition, task.ids), dict[int, RowState]()
 
     def add(row: int, state: RowState) -> None:
         states[row] = join(states[row], state) if row in states else state

@@ -44,6 +44,7 @@ class TableState:
                             tombstones count (TBL-12)
     rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt
                             (TBL-21)
+    definition_version      the version of its definition (EVO-1)
 
     All times and timestamps are microseconds.
     """
@@ -68,6 +69,7 @@ class TableState:
     attempt_ids: Mapping[int, str] = field(default_factory=dict)
     vacuumed_to: int = 0
     rebuild: str = ""
+    definition_version: int = 1
 
     @property
     def is_consistent_cut(self) -> bool:

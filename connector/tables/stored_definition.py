@@ -7,8 +7,8 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import definition_unreadable
@@ -25,13 +25,21 @@ COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
 class ColumnIds:
     """The id of each column by its name. `next_id` was never used for a column.
 
-    `since` is for columns that were added to a table with rows. It has the last ingest batch before
-    the column was defined (TBL-8).
+    - `since` is for columns that were added to a table with rows. It has the last ingest batch
+      before the column was defined (TBL-8).
+    - `families` has a number for each family that ever had a column. An id and the number of a
+      family are their position in the arrays of a stored state.
+    - `dropped` has the types of dropped columns by name. Old files still have these columns
+      (EVO-3).
+    - `version` is that of the definition: it counts up with each change of the columns (EVO-1).
     """
 
     by_name: Mapping[str, int]
     next_id: int
     since: Mapping[str, int] = field(default_factory=dict)
+    families: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, str] = field(default_factory=dict)
+    version: int = 1
 
 
 NO_IDS: Final = ColumnIds({}, 0)
@@ -42,7 +50,7 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     `next_id` on.
 
     The id of a removed column is never used again. New columns are defined after the ingest batch
-    `batch`.
+    `batch`. All files of the table are new.
     """
     names = [column.name for column in definition.columns]
     new = [name for name in names if name not in existing.by_name]
@@ -52,9 +60,42 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     }
     since = {**existing.since, **dict.fromkeys(new, batch)}
     since_existing = {name: since[name] for name in names if since.get(name)}
+    families = dict(existing.families)
+    for column in definition.columns:
+        families.setdefault(column.family, len(families))
+    is_changed = bool(existing.next_id) and names != list(existing.by_name)
     return ColumnIds(
-        {name: given[name] for name in names}, existing.next_id + len(new), since_existing
+        {name: given[name] for name in names},
+        existing.next_id + len(new),
+        since_existing,
+        families,
+        version=existing.version + is_changed,
     )
+
+
+def altered_ids(
+    existing: ColumnIds, before: TableDefinition, after: TableDefinition, batch: int
+) -> ColumnIds:
+    """Assign ids as `assign_ids` does, for a table whose old files stay (EVO-3)."""
+    kept = {column.name for column in after.columns}
+    dropped = {c.name: str(c.type) for c in before.columns if c.name not in kept}
+    return replace(
+        assign_ids(existing, after, batch),
+        dropped={**existing.dropped, **dropped},
+        version=existing.version + 1,
+    )
+
+
+def stored_column(column: Column) -> list[str]:
+    """Return the column as JSON values. `column_of` is the inverse."""
+    qualifier = base64.b64encode(column.qualifier).decode()
+    return [column.name, column.family, qualifier, column.type, column.encoding]
+
+
+def column_of(stored: Any) -> Column:
+    """The inverse of `stored_column`. Raises `ValueError`, `TypeError` or `ConfigError`."""
+    name, family, qualifier, type_, encoding = stored
+    return Column(name, family, base64.b64decode(qualifier), DataType(type_), Encoding(encoding))
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
@@ -72,10 +113,7 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
             "delimiter": key.delimiter,
             "parts": [[part.name, part.type] for part in key.parts],
         },
-        "columns": [
-            [c.name, c.family, base64.b64encode(c.qualifier).decode(), c.type, c.encoding]
-            for c in definition.columns
-        ],
+        "columns": [stored_column(column) for column in definition.columns],
         "order": definition.order,
         "versions": definition.versions,
         "max_staleness_s": definition.max_staleness_s,
@@ -86,7 +124,14 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
     return {
         DEFINITION_PROPERTY: json.dumps(stored),
         COLUMN_IDS_PROPERTY: json.dumps(
-            {"ids": ids.by_name, "next": ids.next_id, "added_after": ids.since}
+            {
+                "ids": ids.by_name,
+                "next": ids.next_id,
+                "added_after": ids.since,
+                "families": ids.families,
+                "dropped": ids.dropped,
+                "version": ids.version,
+            }
         ),
     }
 
@@ -98,13 +143,14 @@ def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, Col
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])
         parts = tuple(KeyPart(name, DataType(type_)) for name, type_ in stored["key"]["parts"])
         stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
-        stored["columns"] = tuple(
-            Column(name, family, base64.b64decode(qualifier), DataType(type_), Encoding(encoding))
-            for name, family, qualifier, type_, encoding in stored["columns"]
-        )
+        stored["columns"] = tuple(map(column_of, stored["columns"]))
         stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
-        return TableDefinition(**stored), ColumnIds(by_name, int(ids["next"]), since)
+        families = {str(name): int(number) for name, number in ids["families"].items()}
+        dropped = {str(name): str(type_) for name, type_ in ids["dropped"].items()}
+        return TableDefinition(**stored), ColumnIds(
+            by_name, int(ids["next"]), since, families, dropped, int(ids["version"])
+        )
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
         raise definition_unreadable(str(error)) from error

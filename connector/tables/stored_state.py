@@ -8,14 +8,15 @@ table with `versions = all` has a residual only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
-from connector.tables.definition import TableDefinition, Versions
+from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.merge import Cell, CellName, RowState, Tombstone
-from connector.tables.values import write_value
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids
+from connector.tables.values import Unreadable, read_value, write_value
 
 _RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
 _SECTION_BYTES: Final = 8
@@ -28,16 +29,25 @@ def families_of(definition: TableDefinition) -> list[str]:
 
 
 class StateForm:
-    """The stored form of the states of one table: its names are made once for many rows."""
+    """The stored form of the states of one table: its names are made once for many rows. `ids`
+    None: those of a new table.
+    """
 
-    def __init__(self, definition: TableDefinition) -> None:
-        self._definition = definition
+    def __init__(self, definition: TableDefinition, ids: ColumnIds | None = None) -> None:
+        self._definition, ids = definition, ids or assign_ids(NO_IDS, definition)
         columns = definition.columns if definition.versions is Versions.LATEST else ()
         self._registers = [
-            (column, CellName(*column.cell, None), Tombstone(*column.cell, 0, 0))
+            (
+                ids.by_name[column.name],
+                (column, CellName(*column.cell, None), Tombstone(*column.cell, 0, 0)),
+            )
             for column in columns
         ]
-        self._families = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
+        self._families = [
+            (ids.families[family], Tombstone(family, None, 0, 0))
+            for family in families_of(definition)
+        ]
+        self._late = {column.cell for column in columns if ids.since.get(column.name)}
 
     def read(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         """Return the state of a row. `values` are those of the columns, as `tables.values` has
@@ -56,9 +66,7 @@ class StateForm:
         entries, at = stored["column_entries"] or (), stored["cell_timestamps"] or ()
         changes = stored["column_orders"]
         # A column that was added after the row was written is not in its state.
-        for n, ((column, name, deletion), value) in enumerate(
-            zip(self._registers, values, strict=True)
-        ):
+        for (n, (column, name, deletion)), value in zip(self._registers, values, strict=True):
             if n >= len(entries) or entries[n] is None:
                 continue
             change = orders[changes[n]]
@@ -69,10 +77,9 @@ class StateForm:
                 continue
             as_bytes = None if value is None else write_value(column.type, column.encoding, value)
             cells[name] = Cell(order, timestamp or 0, as_bytes)
-        for n, (family, index) in enumerate(
-            zip(self._families, stored["family_entries"] or (), strict=False)
-        ):
-            if index is not None:
+        deleted = stored["family_entries"] or ()
+        for n, family in self._families:
+            if n < len(deleted) and (index := deleted[n]) is not None:
                 change = orders[stored["family_orders"][n]]
                 tombstones[family] = ChangeOrder(change.rank, change.position, index)
         for element in stored["residual"] or ():
@@ -83,10 +90,18 @@ class StateForm:
         """Return the value of `_state` for a normal state, without the values of the columns."""
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
-        registers = [
-            _written(cells, tombstones, name, deletion) for _, name, deletion in self._registers
-        ]
-        deletions = [tombstones.pop(family, None) for family in self._families]
+        misfits = {
+            name: cells[name]
+            for _, (column, name, _) in self._registers
+            if column.cell in self._late and name in cells and not _fits(column, cells[name].value)
+        }
+        registers: list[tuple[ChangeOrder, int | None] | None] = [None] * _width(self._registers)
+        for n, (_, name, deletion) in self._registers:
+            registers[n] = _written(cells, tombstones, name, deletion)
+        deletions: list[ChangeOrder | None] = [None] * _width(self._families)
+        for n, family in self._families:
+            deletions[n] = tombstones.pop(family, None)
+        cells |= misfits
         stored = {
             "column_orders": [register and orders.index(register[0]) for register in registers],
             "column_entries": [register and register[0].entry_index for register in registers],
@@ -98,6 +113,16 @@ class StateForm:
         if cells or tombstones:
             residual = list(_residual(self._definition, cells, tombstones)) or None
         return {"orders": orders.stored, **stored, "residual": residual}
+
+
+def _width(slots: Sequence[tuple[int, object]]) -> int:
+    return max((n + 1 for n, _ in slots), default=0)
+
+
+def _fits(column: Column, value: bytes | None) -> bool:
+    """Whether a column can hold the value. A cell from before the column may not fit (TBL-8)."""
+    read = None if value is None else read_value(column.type, column.encoding, value)
+    return not isinstance(read, Unreadable)
 
 
 def _read_element(

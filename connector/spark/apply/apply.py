@@ -119,7 +119,8 @@ def _apply_few(
     recent = changelog.recent_changes(
         definition.source, after=before.complete_to_batch, to=cut.batch
     )
-    is_plain = table.has_vectors and bool(layout.registered) and not layout.late
+    is_late = any(batch > before.complete_to_batch for _, _, batch in layout.late)
+    is_plain = table.has_vectors and bool(layout.registered) and not is_late
     if recent is None or not (is_plain or recent.count == 0):
         return None
     cores = table.spark.sparkContext.defaultParallelism
@@ -134,6 +135,7 @@ def _apply_few(
     merged = merge_few(
         SmallApply(
             definition=definition,
+            ids=layout.ids,
             buckets=layout.buckets,
             before=before,
             below=_below(cut),

@@ -102,7 +102,9 @@ def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -
         rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions
     )
     return RowRegisters(
-        by_bucket, *_stored([f"_value{n}" for n in layout.registers], layout), "_stored.residual"
+        by_bucket,
+        *stored_registers([f"_value{n}" for n in layout.registers], layout),
+        "_stored.residual",
     )
 
 
@@ -113,7 +115,9 @@ def registers_of_tombstones(
     by_bucket = _spread(
         entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
     )
-    parts = _stored([nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout)
+    parts = stored_registers(
+        [nothing(SPARK_TYPE[column.type]) for column in layout.registered], layout
+    )
     return _merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
 
 
@@ -217,7 +221,7 @@ def _parts_of_change(prefix: str, layout: Layout) -> tuple[list[str], list[str]]
     return registers, [_order_or_null(f"{prefix}_deletion{n}", change) for n in layout.deletions]
 
 
-def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
+def stored_registers(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
     """Registers and deletions of one stored row. Its state is `_stored`."""
 
     def change(which: str, n: int) -> str:
@@ -230,11 +234,11 @@ def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
             f"get(_stored.cell_timestamps, {n})",
             value,
         )
-        for n, value in enumerate(values)
+        for n, value in zip(layout.column_slots, values, strict=True)
     ]
     return registers, [
         _order_or_null(f"get(_stored.family_entries, {n})", change("family_orders", n))
-        for n in layout.deletions
+        for n in layout.family_slots
     ]
 
 
@@ -469,14 +473,23 @@ def _state(changes: list[str], layout: Layout) -> str:
     def index(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
 
+    def placed(elements: list[str], slots: list[int]) -> list[str]:
+        by_slot = dict(zip(slots, elements, strict=True))
+        return [by_slot.get(slot, "null") for slot in range(max(slots, default=-1) + 1)]
+
+    columns, families = layout.column_slots, layout.family_slots
     arrays = {
-        "column_orders": [index(f"_register{n}", n) for n in layout.registers],
-        "column_entries": [f"_register{n}.order.entry_index" for n in layout.registers],
-        "cell_timestamps": [f"_register{n}.cell_timestamp" for n in layout.registers],
-        "family_orders": [
-            index(f"_deleted{n}", len(layout.registers) + n) for n in layout.deletions
-        ],
-        "family_entries": [f"_deleted{n}.entry_index" for n in layout.deletions],
+        "column_orders": placed([index(f"_register{n}", n) for n in layout.registers], columns),
+        "column_entries": placed(
+            [f"_register{n}.order.entry_index" for n in layout.registers], columns
+        ),
+        "cell_timestamps": placed(
+            [f"_register{n}.cell_timestamp" for n in layout.registers], columns
+        ),
+        "family_orders": placed(
+            [index(f"_deleted{n}", len(layout.registers) + n) for n in layout.deletions], families
+        ),
+        "family_entries": placed([f"_deleted{n}.entry_index" for n in layout.deletions], families),
     }
     orders = (
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE"

@@ -168,6 +168,7 @@ class Successor(Table):
             vacuumed_to=applies,
             changelog_id=changelog_id,
             rebuild=self._rebuild,
+            definition_version=self._version,
         )
 
     def rows(self, version: int | None = None) -> DataFrame:
@@ -251,6 +252,7 @@ class Successor(Table):
             name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})
         }
         self._is(new_attempt())
+        self._version = self._ids.version
         self.has_vectors = False  # all rows are new
         return layout_of(self._definition, self._ids)
 

@@ -9,6 +9,7 @@ from connector.records.ordering import OrderBy
 from connector.spark.sql import SPARK_TYPE
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids
 
 _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
@@ -22,13 +23,34 @@ sections of eight bytes, so that bytes sort as sections do.
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The registers of a table: columns in their order, and families as columns first name them.
-    `since` has for each column the last ingest batch before it was defined (0: from the start). A
-    value of a change up to that batch may not fit: it stays in `_unmapped` (TBL-8).
+    `ids` has the position of each in a stored state (None: those of a new table), and the last
+    ingest batch before a column was added. A value of a change up to that batch may not fit: it
+    stays in `_unmapped` (TBL-8).
     """
 
     definition: TableDefinition
     buckets: int
-    since: tuple[int, ...] = ()
+    ids: ColumnIds | None = None
+
+    @property
+    def since(self) -> tuple[int, ...]:
+        """For each column the last ingest batch before it was defined (0: from the start)."""
+        since = {} if self.ids is None else self.ids.since
+        return tuple(since.get(column.name, 0) for column in self.columns)
+
+    @property
+    def column_slots(self) -> list[int]:
+        """The position of each of `registered` in the arrays of a stored state."""
+        return [self._all_ids.by_name[column.name] for column in self.registered]
+
+    @property
+    def family_slots(self) -> list[int]:
+        """The same of each of `families`."""
+        return [self._all_ids.families[family] for family in self.families]
+
+    @property
+    def _all_ids(self) -> ColumnIds:
+        return self.ids or assign_ids(NO_IDS, self.definition)
 
     @property
     def keys(self) -> list[str]:
@@ -121,9 +143,9 @@ class Layout:
     @property
     def state_type(self) -> str:
         """The type of the stored state of a row. `orders` are those of the changes that wrote the
-        row, or one for all. For each column, `column_orders` has the index of the order, and
-        `column_entries` the entry index. `family_orders` and `family_entries` are the same for
-        families.
+        row, or one for all. At the position of each column, `column_orders` has the index of the
+        order, and `column_entries` the entry index. `family_orders` and `family_entries` are the
+        same for families.
         """
         return (
             f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>,"

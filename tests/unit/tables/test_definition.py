@@ -415,10 +415,11 @@ BEFORE = table(column("a", type_=INT64), column("b"), max_staleness_s=600)
 def test_ids_are_kept_and_never_used_again() -> None:
     """TBL-8: also not by a column that comes back."""
     first = assign_ids(NO_IDS, BEFORE)
-    assert first == ColumnIds({"a": 0, "b": 1}, 2)
+    assert first == ColumnIds({"a": 0, "b": 1}, 2, families={"f": 0})
     without_a = assign_ids(first, table(column("b"), column("c")))
-    assert without_a == ColumnIds({"b": 1, "c": 2}, 3)
-    assert assign_ids(without_a, BEFORE) == ColumnIds({"a": 3, "b": 1}, 4)
+    assert without_a == ColumnIds({"b": 1, "c": 2}, 3, families={"f": 0}, version=2)
+    again = assign_ids(without_a, BEFORE)
+    assert again == ColumnIds({"a": 3, "b": 1}, 4, families={"f": 0}, version=3)
     assert assign_ids(first, BEFORE) == first
 
 
