@@ -17,6 +17,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date
 from typing import Any, Final, NamedTuple
 
 from connector.config.settings import (
@@ -216,7 +217,7 @@ def _table(
     parts = tuple(KeyPart(*part) for part in key.columns)
     made = {
         "key": Key(parts, key.form, key.delimiter),
-        "columns": tuple(Column(*column) for column in columns),
+        "columns": tuple(Column(**column._asdict()) for column in columns),
     }
     return TableDefinition(**{**by_hand, **made, **settings})
 
@@ -290,6 +291,8 @@ class _Column(NamedTuple):
     qualifier: bytes
     type: Any
     encoding: Any
+    default: str | None
+    required: bool
 
 
 def _column(section: Section) -> _Column:
@@ -305,11 +308,27 @@ def _column(section: Section) -> _Column:
     encoding = section.choice("encoding", Encoding, Encoding.TEXT, offered=encodings)
     if not section.has("type"):
         section.missing("type", one_of(types), 'write type = "STRING"')
+    default, by_hand = _default(section), dict.fromkeys((*_Column._fields, "encoding"))
+    by_hand.pop("required")
+    required = section.values(Column, by_hand)["required"]
     section.finish()
     known_encoding = spelt if section.has("encoding") else encoding
-    column = _Column(name or None, family or None, qualifier, type_, known_encoding)
-    section.faults += [fault.at(section.path) for fault in column_faults(*column)]
+    column = _Column(
+        *(name or None, family or None, qualifier, type_, known_encoding, default, required)
+    )
+    section.faults += [fault.at(section.path) for fault in column_faults(*column[:-1])]
     return column
+
+
+def _default(section: Section) -> str | None:
+    """The default of a column: text in the form of its type, or a value of TOML with that text."""
+    value = section.raw("default")
+    if isinstance(value, date):
+        return value.isoformat()
+    if value is None or isinstance(value, str | int | float):
+        return None if value is None else written(value)
+    section.fault("default", value, "text, a number, true, false or a date", 'write it in "quotes"')
+    return None
 
 
 def _qualifier(section: Section, name: str) -> bytes:

@@ -45,6 +45,15 @@ def column_encoding_invalid(column: str, type_: str) -> ConfigError:
     )
 
 
+def column_default_invalid(column: str, expected: str, default: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_TYPE_INVALID",
+        f"The default of column {column} is {default!r}",
+        f"It must be {expected}",
+        "Write the value in this form, or remove the default",
+    )
+
+
 def columns_too_many(table: str, count: int, limit: int) -> ConfigError:
     return ConfigError(
         "COLUMNS_INVALID",

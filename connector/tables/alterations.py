@@ -40,7 +40,9 @@ class ColumnOverride:
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """A change of the columns of an existing table, to `definition` with `ids`."""
+    """A change of the columns of an existing table, to `definition` with `ids`. If nothing is added
+    or dropped, a column has another default, or is required or not.
+    """
 
     definition: TableDefinition
     ids: ColumnIds
@@ -91,15 +93,15 @@ def alteration(
         if column.name.lower() not in allowed:
             raise column_lost(wanted.name, column.name)
     new = [column for name, column in after.items() if name not in before]
+    kept = [after[name] for name in before if name in after]
     if (lost or new) and not (existing.keep_unmapped and wanted.keep_unmapped):
         raise columns_changed(wanted.name)
     types = {name.lower(): type_ for name, type_ in ids.dropped.items()}
     for column in new:
         if (type_ := types.get(column.name.lower(), str(column.type))) != column.type:
             raise column_name_taken(wanted.name, column.name, type_)
-    if not (lost or new):
+    if (*kept, *new) == existing.columns:
         return None
-    kept = [column for name, column in before.items() if name in after]
     definition = replace(wanted, columns=(*kept, *new))
     ids = altered_ids(ids, existing, definition, batch)
     return Alteration(definition, ids, tuple(new), tuple(lost))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Final
 
 from connector.errors import ConfigError
 from connector.errors.definitions import (
     cell_repeated,
+    column_default_invalid,
     column_encoding_invalid,
     columns_changed,
     columns_missing,
@@ -36,7 +37,7 @@ from connector.tables.column_names import (
     unmapped_name,
 )
 from connector.tables.keys import Key, KeyForm
-from connector.tables.values import TEXT_ONLY, DataType, Encoding
+from connector.tables.values import TEXT_ONLY, DataType, Encoding, Unreadable, read_value
 
 MAX_COLUMNS: Final = 2_000
 MAX_BUCKETS: Final = 4096
@@ -63,9 +64,16 @@ class Column:
     - `family` and `qualifier` name the cell in the source.
     - `type` is the type of the values.
     - `encoding` is `TEXT` or `BINARY`. NUMERIC and JSON have no binary form.
+    - `required`: a writer of rows refuses a row without a value.
+    - `default` is the value that a writer of rows gives to a field that a row lacks, as text in the
+      form of the type, whatever the encoding. None: NULL.
+
+    `required` and `default` are for writers (EVO-4). A table takes every change, and they may
+    differ from those of an existing table.
 
     Raises:
-        ConfigError: The name, the family, the qualifier or the encoding is not allowed (TBL-8).
+        ConfigError: The name, the family, the qualifier, the encoding or the default is not allowed
+            (TBL-8).
     """
 
     name: str
@@ -73,10 +81,12 @@ class Column:
     qualifier: bytes
     type: DataType
     encoding: Encoding = Encoding.TEXT
+    required: bool = False
+    default: str | None = None
 
     def __post_init__(self) -> None:
         for fault in column_faults(
-            self.name, self.family, self.qualifier, self.type, self.encoding
+            self.name, self.family, self.qualifier, self.type, self.encoding, self.default
         ):
             raise fault
 
@@ -84,6 +94,11 @@ class Column:
     def cell(self) -> tuple[str, bytes]:
         """The family and the qualifier."""
         return (self.family, self.qualifier)
+
+    @property
+    def stored(self) -> Column:
+        """The column without what only writers of rows need."""
+        return replace(self, required=False, default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,8 +154,9 @@ def column_faults(
     qualifier: bytes,
     type_: DataType | None,
     encoding: Encoding | None,
+    default: str | None = None,
 ) -> Iterator[ConfigError]:
-    """Yield what is wrong with a column (TBL-8). None: it is not known."""
+    """Yield what is wrong with a column (TBL-8). None: it is not known, or there is no default."""
     if name is not None and (fault := name_fault("column", name)):
         yield fault
     if family is not None and not _is_family(family):
@@ -150,6 +166,10 @@ def column_faults(
         yield source_name_invalid(f"The qualifier of column {name}", given, allowed)
     if encoding is Encoding.BINARY and type_ in TEXT_ONLY:
         yield column_encoding_invalid(str(name), str(type_))
+    if type_ is not None and default is not None:
+        value = read_value(type_, Encoding.TEXT, default.encode("utf-8", "surrogatepass"))
+        if isinstance(value, Unreadable):
+            yield column_default_invalid(str(name), value.expected, default)
 
 
 def setting_faults(
@@ -229,7 +249,7 @@ def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[st
     columns = {column.name.lower(): column for column in existing.columns}
     for column in declared.columns:
         old = columns.get(column.name.lower())
-        if old is not None and old != column:
+        if old is not None and old.stored != column.stored:
             differs.append(f"column {old.name} was {_shown(old)}, is {_shown(column)}")
     return tuple(differs)
 
@@ -242,7 +262,8 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
 
 def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
     """Raises `TableError` if the table would have other cells. Then you must rebuild it (TBL-8)."""
-    if (existing.columns, existing.keep_unmapped) != (declared.columns, declared.keep_unmapped):
+    was, is_ = ([column.stored for column in table.columns] for table in (existing, declared))
+    if (was, existing.keep_unmapped) != (is_, declared.keep_unmapped):
         raise columns_changed(declared.name)
 
 

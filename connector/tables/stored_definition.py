@@ -7,7 +7,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from connector.errors import ConfigError
@@ -19,6 +19,7 @@ from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
 COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
+_OF_COLUMN: Final = tuple(field.name for field in fields(Column))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +87,24 @@ def altered_ids(
     )
 
 
-def stored_column(column: Column) -> list[str]:
+def stored_column(column: Column) -> dict[str, Any]:
     """Return the column as JSON values. `column_of` is the inverse."""
-    qualifier = base64.b64encode(column.qualifier).decode()
-    return [column.name, column.family, qualifier, column.type, column.encoding]
+    return {
+        **{name: getattr(column, name) for name in _OF_COLUMN},
+        "qualifier": base64.b64encode(column.qualifier).decode(),
+    }
 
 
-def column_of(stored: Any) -> Column:
-    """The inverse of `stored_column`. Raises `ValueError`, `TypeError` or `ConfigError`."""
-    name, family, qualifier, type_, encoding = stored
-    return Column(name, family, base64.b64decode(qualifier), DataType(type_), Encoding(encoding))
+def column_of(stored: Mapping[str, Any]) -> Column:
+    """The inverse of `stored_column`. Raises `ValueError`, `TypeError`, `KeyError` or
+    `ConfigError`.
+    """
+    typed = {
+        "qualifier": base64.b64decode(stored["qualifier"]),
+        "type": DataType(stored["type"]),
+        "encoding": Encoding(stored["encoding"]),
+    }
+    return Column(**{**stored, **typed})
 
 
 def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:

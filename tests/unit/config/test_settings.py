@@ -290,7 +290,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         ),
         (
             SMALLEST + "[streams.s]\n[tables.t]\nstream = 's'\n[[tables.t.columns]]\nxyzzy = 1\n",
-            ["xyzzy", "use one of: encoding, family, name, qualifier, type"],
+            ["xyzzy", "use one of: default, encoding, family, name, qualifier, required, type"],
         ),
         (SMALLEST + "[streams.s]\ntopic = '..'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),
@@ -515,3 +515,25 @@ def test_how_long_tables_wait_for_a_transaction(text: str, wait_s: int | None) -
     """ING-2: as long as for a stalled stream, if nothing is said."""
     document = tomllib.loads(f"{SMALLEST}[streams.s]\nstall_after = '90s'\n{text}\n")
     assert parse(document, {}).streams["s"].wait_s == wait_s
+
+
+@pytest.mark.parametrize(
+    ("type_", "given", "default"),
+    [
+        ("STRING", '"n/a"', "n/a"),
+        ("INT64", "7", "7"),
+        ("NUMERIC", "1.5", "1.5"),
+        ("BOOL", "true", "true"),
+        ("DATE", "2026-01-31", "2026-01-31"),
+        ("TIMESTAMP", "2026-01-31T09:00:00Z", "2026-01-31T09:00:00+00:00"),
+    ],
+)
+def test_a_column_has_a_default_and_may_be_required(type_: str, given: str, default: str) -> None:
+    """EVO-3: the default is text, or a value of TOML that has this text."""
+    column = f"name = 'a'\nfamily = 'f'\ntype = '{type_}'\nrequired = true\ndefault = {given}\n"
+    text = f"{SMALLEST}[streams.s]\n[tables.t]\nstream = 's'\n[[tables.t.columns]]\n{column}"
+    (made,) = config(text).tables["t"].columns
+    assert (made.required, made.default) == (True, default)
+    bad = "'[1]'" if type_ != "STRING" else "[1]"
+    with pytest.raises(ConfigError, match=r"columns\[0\].*default.* is '?\[1\]'?\."):
+        config(text.replace(given, bad))

@@ -246,6 +246,10 @@ REFUSED = {
         "The stream of tables.t has the name 'a/b'",
     ),
     "a source that cannot be": (lambda: table(source="a b"), "tables.t.source is 'a b'"),
+    "a default that the column cannot hold": (
+        lambda: table(replace(column("a", type_=INT64), default="1.5")),
+        "The default of column a is '1.5'. It must be INT64 in decimal digits",
+    ),
     "a pace below a second": (
         lambda: table(apply_every_s=0),
         "TableDefinition.apply_every_s is 0. It must be a number of at least 1",
@@ -443,11 +447,18 @@ def test_other_columns_ask_for_a_rebuild() -> None:
             check_columns(BEFORE, declared)
 
 
+def test_default_and_required_need_no_rebuild() -> None:
+    """EVO-3, EVO-4: `default` and `required` of a column may differ without a rebuild."""
+    columns = [replace(column, default="1", required=True) for column in BEFORE.columns]
+    check_columns(BEFORE, replace(BEFORE, columns=tuple(columns)))
+
+
 @pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])
 def test_a_definition_survives_in_properties(key: Key) -> None:
     """TBL-8: as text in ASCII, beside other properties, the same for the same definition."""
     definition = table(
-        column("a", b"\xff", INT64, Encoding.BINARY),
+        replace(column("a", b"\xff", INT64, Encoding.BINARY), required=True, default="7"),
+        column("b"),
         key=key,
         keep_unmapped=False,
         versions=Versions.ALL,
@@ -482,6 +493,7 @@ def test_properties_without_a_definition_are_a_foreign_table(spoil: dict[str, st
         table(column("c", b"a"), column("b")),
         table(),
         replace(BEFORE, max_staleness_s=None, keep_unmapped=False, deletion_vectors=False),
+        table(replace(column("a", type_=INT64), default="1", required=True), column("b")),
     ],
 )
 def test_allowed_changes_of_a_definition(declared: TableDefinition) -> None:
