@@ -17,6 +17,7 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher, read_letters
 from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.producer import ChangeProducer
+from connector.kafka.tables import published_tables
 from connector.kafka.topics import create_group_topics, create_topic
 from connector.kafka.write_streams.queue import Batching
 from connector.kafka.write_streams.session import WriteSession
@@ -54,5 +55,6 @@ __all__ = [
     "WriteStream",
     "create_group_topics",
     "create_topic",
+    "published_tables",
     "read_letters",
 ]

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from connector.spark.apply_loop import JobLog
     from connector.spark.ingest.ingest import IngestPorts
     from connector.spark.pipeline import Pipeline
+    from connector.tables.published import PublishedTable
 
 
 _TURN_S: Final = 0.0005
@@ -264,7 +265,9 @@ class _Run:
         return JobLog(
             *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
             definitions=DefinitionPorts(
-                overrides.columns, lambda settled: overrides.settle(settled, now_us(), who())
+                overrides.columns,
+                lambda settled: overrides.settle(settled, now_us(), who()),
+                partial(_publish, self.config),
             ),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
@@ -308,6 +311,13 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(usual_s)
+
+
+def _publish(config: ConnectorConfig, table: PublishedTable) -> bool:
+    """Publish the definition of a table on the topic of its stream (EVO-1)."""
+    from connector.kafka.tables import publish_table
+
+    return publish_table(config.kafka, config.streams[table.definition.stream].topic, table)
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:

@@ -165,6 +165,7 @@ class Applies:
             for stream, names in self._names.items():
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
+        self._definitions.publish(self._tables)
         for error in self._definitions.refused.values():
             raise error
 
@@ -208,6 +209,7 @@ class Applies:
                 }
                 for stream, names in self._names.items()
             }
+            self._definitions.publish(self._tables)
             for name in self._definitions.changed(self._tables):
                 stream = self._config.tables[name].stream
                 self._begin(threads, _Round(stream, self._cut(stream), None, {name}))

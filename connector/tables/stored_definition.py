@@ -107,13 +107,10 @@ def column_of(stored: Mapping[str, Any]) -> Column:
     return Column(**{**stored, **typed})
 
 
-def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
-    """Return the definition as properties: JSON in ASCII, equal for equal definitions."""
-    assert set(ids.by_name) == {column.name for column in definition.columns}, (
-        "ids are assigned to a definition as it stands"
-    )
+def stored_definition(definition: TableDefinition) -> dict[str, Any]:
+    """Return the definition as JSON values. `definition_from` is the inverse."""
     key = definition.key
-    stored = {
+    return {
         "name": definition.name,
         "stream": definition.stream,
         "source": definition.source,
@@ -130,8 +127,27 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
         "deletion_vectors": definition.deletion_vectors,
         "block_rows": definition.block_rows,
     }
+
+
+def definition_from(values: Mapping[str, Any]) -> TableDefinition:
+    """The inverse of `stored_definition`. Raises `KeyError`, `TypeError`, `AttributeError`,
+    `ValueError` or `ConfigError`.
+    """
+    stored = dict(values)
+    parts = tuple(KeyPart(name, DataType(type_)) for name, type_ in stored["key"]["parts"])
+    stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
+    stored["columns"] = tuple(map(column_of, stored["columns"]))
+    stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
+    return TableDefinition(**stored)
+
+
+def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:
+    """Return the definition as properties: JSON in ASCII, equal for equal definitions."""
+    assert set(ids.by_name) == {column.name for column in definition.columns}, (
+        "ids are assigned to a definition as it stands"
+    )
     return {
-        DEFINITION_PROPERTY: json.dumps(stored),
+        DEFINITION_PROPERTY: json.dumps(stored_definition(definition)),
         COLUMN_IDS_PROPERTY: json.dumps(
             {
                 "ids": ids.by_name,
@@ -148,17 +164,13 @@ def to_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]
 def from_properties(properties: Mapping[str, str]) -> tuple[TableDefinition, ColumnIds]:
     """The inverse of `to_properties`. Raises `TableError` if it cannot be read."""
     try:
-        stored = json.loads(properties[DEFINITION_PROPERTY])
+        definition = definition_from(json.loads(properties[DEFINITION_PROPERTY]))
         ids = json.loads(properties[COLUMN_IDS_PROPERTY])
-        parts = tuple(KeyPart(name, DataType(type_)) for name, type_ in stored["key"]["parts"])
-        stored["key"] = Key(parts, KeyForm(stored["key"]["form"]), stored["key"]["delimiter"])
-        stored["columns"] = tuple(map(column_of, stored["columns"]))
-        stored["order"], stored["versions"] = OrderBy(stored["order"]), Versions(stored["versions"])
         by_name = {str(name): int(id_) for name, id_ in ids["ids"].items()}
         since = {str(name): int(batch) for name, batch in ids.get("added_after", {}).items()}
         families = {str(name): int(number) for name, number in ids["families"].items()}
         dropped = {str(name): str(type_) for name, type_ in ids["dropped"].items()}
-        return TableDefinition(**stored), ColumnIds(
+        return definition, ColumnIds(
             by_name, int(ids["next"]), since, families, dropped, int(ids["version"])
         )
     except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:

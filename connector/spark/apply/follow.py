@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from connector.errors import ConfigError, TableError
+from connector.errors import BrokerError, ConfigError, DeliveryError, TableError, TopicError
 from connector.spark.apply.alter import Survey, alter
 from connector.spark.storage.table import Table
 from connector.tables.alterations import Alteration, ColumnOverride, alteration, with_overrides
 from connector.tables.definition import TableDefinition
+from connector.tables.published import PublishedTable
 from connector.text import counted, one_of
 
 Overrides = Mapping[str, Sequence[ColumnOverride]]
@@ -22,11 +23,13 @@ Overrides = Mapping[str, Sequence[ColumnOverride]]
 @dataclass(frozen=True, slots=True)
 class DefinitionPorts:
     """Functions that read the column overrides of operators by table, and remove those that the
-    configuration agrees with. They are those of `lake.overrides.Overrides`.
+    configuration agrees with. They are those of `lake.overrides.Overrides`. `publish` publishes a
+    definition for producers (EVO-1).
     """
 
     columns: Callable[[], Overrides] = dict
     settle: Callable[[Sequence[ColumnOverride]], None] = lambda overrides: None
+    publish: Callable[[PublishedTable], object] | None = None
 
 
 class Definitions:
@@ -43,6 +46,8 @@ class Definitions:
         self._declared, self._ports, self._on_line = declared, ports, on_line
         self.refused: dict[str, ConfigError | TableError] = {}
         """The errors of the tables that are stopped."""
+        self._published: dict[str, int] = {}
+        self._unpublished: dict[str, str] = {}
 
     def changed(self, tables: Mapping[str, Table]) -> list[str]:
         """The tables with other columns than wanted, and those that are stopped."""
@@ -83,6 +88,27 @@ class Definitions:
         if settled:
             self._ports.settle(settled)
         return True
+
+    def publish(self, tables: Mapping[str, Table]) -> None:
+        """Publish the definitions that this process has not published yet. If Kafka does not take
+        one, the next call tries again: applies do not wait for it.
+        """
+        if self._ports.publish is None:
+            return
+        for name, table in tables.items():
+            layout = table.layout
+            version = 1 if layout.ids is None else layout.ids.version
+            if self._published.get(name) == version:
+                continue
+            try:
+                self._ports.publish(PublishedTable(table.table_id, version, layout.definition))
+            except (BrokerError, DeliveryError, TopicError) as error:
+                if self._unpublished.get(name) != error.problem:
+                    self._unpublished[name] = error.problem
+                    text = f"{error.problem}. {error.cause}. {error.remedy}"
+                    self._on_line(f"table {name}: its definition is not published: {text}")
+            else:
+                self._published[name] = version
 
     def _wanted(
         self, table: Table, name: str, overrides: Sequence[ColumnOverride], batch: int

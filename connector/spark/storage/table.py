@@ -67,6 +67,8 @@ from connector.tables.values import DataType
 
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
+ID_PROPERTY: Final = "lowmark.tableId"
+"""The id of the table, which a rebuild keeps (EVO-1)."""
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
@@ -102,7 +104,7 @@ class Table:
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
-        self.has_vectors = definition.deletion_vectors
+        self.has_vectors, self.table_id = definition.deletion_vectors, ""
         self._is("")
         self.layout = self._open(properties)
 
@@ -448,6 +450,7 @@ class Table:
                 return layout
         properties = properties or self.log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
+        self.table_id = properties.get(ID_PROPERTY, "")
         self._own_newest()
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
@@ -483,7 +486,7 @@ class Table:
 
     def _create(self) -> Layout | None:
         """Create the table. None: another process has just created it."""
-        ids = assign_ids(NO_IDS, self._definition)
+        ids, self.table_id = assign_ids(NO_IDS, self._definition), new_attempt()
         layout = layout_of(self._definition, ids)
         with self._explained():
             self.log.forget_beginning()
@@ -491,7 +494,11 @@ class Table:
                 self._spark,
                 self.path,
                 row_type(self._spark, layout.column_types),
-                {**new_properties(self._definition, ids), **self._kept},
+                {
+                    **new_properties(self._definition, ids),
+                    **self._kept,
+                    ID_PROPERTY: self.table_id,
+                },
                 TableState().to_json(self._definition.name),
                 partition_by=[BUCKET],
             )

@@ -16,7 +16,6 @@ from connector.tables.definition import (
     Column,
     TableDefinition,
     Versions,
-    check_columns,
     check_compatible,
     column_names,
     compatible,
@@ -436,21 +435,6 @@ def test_a_column_that_is_added_later_has_its_first_batch() -> None:
     assert assign_ids(with_c, table(column("c")), 9).since == {"c": 7}
     definition = table(column("b"), column("c"))
     assert from_properties(to_properties(definition, with_c)) == (definition, with_c)
-
-
-def test_other_columns_ask_for_a_rebuild() -> None:
-    """TBL-8: the definitions are compatible, but their rows differ. A bound changes no row."""
-    check_columns(BEFORE, with_(BEFORE, max_staleness_s=None))
-    for declared in (with_(BEFORE, columns=BEFORE.columns[:1]), with_(BEFORE, keep_unmapped=False)):
-        assert compatible(BEFORE, declared) == ()
-        with pytest.raises(TableError, match=f"columns of table {BEFORE.name}.*Rebuild the table"):
-            check_columns(BEFORE, declared)
-
-
-def test_default_and_required_need_no_rebuild() -> None:
-    """EVO-3, EVO-4: `default` and `required` of a column may differ without a rebuild."""
-    columns = [replace(column, default="1", required=True) for column in BEFORE.columns]
-    check_columns(BEFORE, replace(BEFORE, columns=tuple(columns)))
 
 
 @pytest.mark.parametrize("key", [delimited(STRING, INT64, delimiter="|"), ordered(STRING, INT64)])
