@@ -68,6 +68,8 @@ def _print(report: StatusReport) -> None:
         out("")
     if report.tables:
         _print_tables(report)
+    for fault in report.reload_refused:
+        out(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
     for command in dict.fromkeys(_commands(report)):
         out(f"run: {command}")
     for path, error in report.errors.items():
@@ -201,7 +203,8 @@ def _print_tables(report: StatusReport) -> None:
         if (maintained := _maintained(of_table.maintenance, of_table.now)) is not None:
             out(f"maintained: {of_table.name}: {maintained}")
         for hint in of_table.hints:
-            out(f"hint: {of_table.name}: {escaped(hint)}")
+            lines = "\n" if hint in of_table.definition_hints else ""  # those to paste
+            out(f"hint: {of_table.name}: {escaped(hint, lines)}")
 
 
 def _duration(seconds: float | None) -> str:

@@ -78,6 +78,7 @@ class TableStatus(Viewed):
     due_at: Time | None
     maintenance: tuple[Job, ...] = ()
     waiting_changes: int = 0
+    definition_hints: Hidden[tuple[str, ...]] = ()
 
     @property
     def age_s(self) -> Shown[float | None]:
@@ -120,6 +121,7 @@ class TableStatus(Viewed):
             *self._age_hints(),
             *self._completeness_hints(),
             *failed_maintenance(self.maintenance),
+            *self.definition_hints,
         ]
 
     def _age_hints(self) -> Iterator[str]:
