@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from connector.config.settings import ConnectorConfig
-from connector.errors import ConfigError
+from connector.errors import ConnectorError
 from connector.errors.definitions import column_lost
 from connector.errors.settings import reload_refused
 from connector.tables.definition import TableDefinition, compatible
@@ -21,7 +21,7 @@ def reload_faults(
     running: ConnectorConfig,
     new: ConnectorConfig,
     dropped: Mapping[str, Collection[str]] | None = None,
-) -> list[ConfigError]:
+) -> list[ConnectorError]:
     """Return why a running pipeline cannot take a configuration: an error for each setting. An
     empty list: it can. It takes new tables of existing streams, new columns, bounds and paces.
 
@@ -32,7 +32,7 @@ def reload_faults(
 
 def _faults(
     running: ConnectorConfig, new: ConnectorConfig, dropped: Mapping[str, Collection[str]]
-) -> Iterator[ConfigError]:
+) -> Iterator[ConnectorError]:
     for name in _different(running, new, _BELOW):
         yield reload_refused(name)
     for kind in sorted(_BELOW):
@@ -52,7 +52,7 @@ def _faults(
 
 def _of_table(
     running: TableDefinition, new: TableDefinition, dropped: Collection[str]
-) -> Iterator[ConfigError]:
+) -> Iterator[ConnectorError]:
     where = f"tables.{running.name}"
     for setting in _different(running, new, _TAKEN):
         yield reload_refused(f"{where}.{setting}")
@@ -63,8 +63,7 @@ def _of_table(
     declared = {column.name.lower() for column in new.columns}
     for column in running.columns:
         if column.name.lower() not in declared | allowed:
-            error = column_lost(running.name, column.name)
-            yield ConfigError(error.code, error.problem, error.cause, error.remedy, **error.fields)
+            yield column_lost(running.name, column.name)
 
 
 def _different(first: Any, second: Any, but: Collection[str] = ()) -> Iterator[str]:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from connector.errors import ConfigError, TableError
-from connector.text import nearest, one_of
 
 
 def column_name_invalid(what: str, name: str) -> ConfigError:
@@ -125,9 +122,8 @@ def definition_different(table: str, differences: str) -> TableError:
 def columns_changed(table: str) -> TableError:
     return TableError(
         "TABLE_COLUMNS_CHANGED",
-        f"The columns of table {table}, or its keep_unmapped, were changed after the table was"
-        " created",
-        "Each merge decided by the old definition which cells a row has",
+        f"Only a rebuild can give table {table} the declared columns",
+        "Its keep_unmapped is false, or has changed, so it does not have the cells of all columns",
         "Rebuild the table from the changelog, or undo the change",
         table=table,
     )
@@ -153,12 +149,12 @@ def column_name_taken(table: str, column: str, type_: str) -> TableError:
     )
 
 
-def column_unknown(table: str, column: str, columns: Sequence[str]) -> ConfigError:
+def column_unknown(table: str, column: str, columns: str, remedy: str) -> ConfigError:
     return ConfigError(
         "COLUMN_UNKNOWN",
         f"Table {table} has no column {column}",
-        f"Its columns are {one_of(columns)}",
-        nearest(column, columns) or "Name one of them",
+        f"Its columns are {columns}",
+        remedy,
         table=table,
     )
 

@@ -32,7 +32,7 @@ def published_tables(kafka: KafkaConfig, topic: str) -> dict[str, PublishedTable
         The definitions. Records of earlier versions are left out.
 
     Raises:
-        TopicError: There is no topic `<topic>.tables`, or one of its records is none of lowmark.
+        TopicError: There is no topic `<topic>.tables`, or a record is not one of lowmark.
         BrokerError: No broker answers.
     """
     return _read(kafka, topics.describe(kafka, tables_topic(topic)))
@@ -82,10 +82,10 @@ def publish_table(
         DeliveryError, BrokerError: It was not published.
     """
     facts, name = topics.create_tables_topic(kafka, topic), table.definition.name
-    known = _read(kafka, facts).get(name)
-    if known is not None and known.table_id != table.table_id and not take_over:
-        raise definition_of_another_table(facts.topic, name, known.table_id, table.table_id)
-    if known is not None and known.table_id == table.table_id and known.version >= table.version:
+    last = _read(kafka, facts).get(name)
+    if last is not None and last.table_id != table.table_id and not take_over:
+        raise definition_of_another_table(facts.topic, name, last.table_id, table.table_id)
+    if last is not None and last.table_id == table.table_id and last.version >= table.version:
         return False
     failures: list[str] = []
 

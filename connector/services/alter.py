@@ -97,11 +97,11 @@ def alter_table(
     if sum(change is not None for change in (add, drop, default)) != 1:
         raise argument_invalid("add, drop, default", (add, drop, default), "exactly one of them")
     overrides = Overrides(warehouse_of(config))
-    known = overrides.columns().get(table, ())
-    before = with_overrides(declared, known)
+    earlier = overrides.columns().get(table, ())
+    before = with_overrides(declared, earlier)
     name, column = _column(before, add, drop, default)
     override = ColumnOverride(table, name, column, now_us(), who())
-    others = [other for other in known if other.name.lower() != name.lower()]
+    others = [other for other in earlier if other.name.lower() != name.lower()]
     wanted = with_overrides(declared, [*others, override])
     dropped = [other.name for other in (*others, override) if other.column is None]
     change = _alteration(config, wanted, dropped)
@@ -156,7 +156,7 @@ def _survey(
 def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = False) -> bool:
     """Publish the definition of a table for producers, as `run` does (EVO-1).
 
-    For example: `publish_table(config, "orders", take_over=True)` after a warehouse was made anew.
+    For example: `publish_table(config, "orders", take_over=True)` after a warehouse was made again.
 
     Args:
         config: It has the table.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.reload import reload_faults
-from connector.errors import ConfigError, TableError
+from connector.errors import ConfigError, ConnectorError, TableError
 from connector.services.events import OnEvent, info, warning
 from connector.services.load_config import DEFAULT_FILE, load_config
 from connector.services.warehouses import warehouse_of
@@ -95,7 +95,7 @@ class Reloads:
         return self._file.is_asked
 
     def next_config(self) -> ConnectorConfig | None:
-        """Return a new configuration that the pipeline can take. None: there is none.
+        """Return a new configuration that the pipeline can take. None: nothing is new.
 
         A configuration that it cannot take is a warning, and `status` shows it. Raises `TableError`
         if the overrides cannot be read.
@@ -121,7 +121,7 @@ class Reloads:
         self._on_event(info("RELOADED", "the configuration has changed, and is in force"))
         return new
 
-    def _refuse(self, faults: list[ConfigError]) -> None:
+    def _refuse(self, faults: Sequence[ConnectorError]) -> None:
         texts = tuple(f"{fault.problem}. {fault.cause}. {fault.remedy}" for fault in faults)
         for text in texts:
             self._on_event(warning("RELOAD_REFUSED", f"the old configuration stays: {text}"))

@@ -159,8 +159,8 @@ def _written_text(type_: DataType, value: str) -> str:
             ("1L", "1000000L", 6, "."),
         )
         clock = (
-            f"'{sign}', lpad(cast(pmod({rest} div {unit}, {of}) AS string), {width}, '0')"
-            for unit, of, width, sign in parts
+            f"'{sign}', lpad(cast(pmod({rest} div {unit}, {limit}) AS string), {width}, '0')"
+            for unit, limit, width, sign in parts
         )
         return f"concat(cast({day} AS string), {', '.join(clock)}, 'Z')"
     return f"cast({value} AS string)"
@@ -176,8 +176,8 @@ def _written_binary(type_: DataType, value: str) -> str:
         return f"CASE WHEN {value} IS NOT NULL THEN concat({', '.join(backwards)}) END"
     number = {DataType.TIMESTAMP: f"unix_micros({value})", DataType.DATE: f"unix_date({value})"}
     width = 8 if type_ is DataType.DATE else 16
-    of = f"cast({number.get(type_, value)} AS bigint)"
-    return f"unhex(right(lpad(hex({of}), 16, '0'), {width}))"
+    bits = f"cast({number.get(type_, value)} AS bigint)"
+    return f"unhex(right(lpad(hex({bits}), 16, '0'), {width}))"
 
 
 def key_pieces(key: Key, row_key: str) -> str:

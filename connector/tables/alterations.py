@@ -16,6 +16,7 @@ from connector.errors.definitions import (
 )
 from connector.tables.definition import Column, TableDefinition, compatible
 from connector.tables.stored_definition import ColumnIds, altered_ids
+from connector.text import nearest, one_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,9 @@ def without_column(definition: TableDefinition, name: str) -> Column:
     """Return the column with this name, to drop it. Raises `TableError` if there is none."""
     column = _by_name(definition).get(name.lower())
     if column is None:
-        raise column_unknown(definition.name, name, [c.name for c in definition.columns])
+        names = [column.name for column in definition.columns]
+        remedy = nearest(name, names) or "Name one of them"
+        raise column_unknown(definition.name, name, one_of(names), remedy)
     return column
 
 

@@ -59,6 +59,7 @@ PUBLIC = {
         "WriteStream",
         "create_group_topics",
         "create_topic",
+        "published_tables",
         "read_letters",
     },
     "connector.spark": {

@@ -201,7 +201,7 @@ def test_an_alteration_may_die_at_every_step(notes: Stream, step: str) -> None:
     assert len(shown(begun)) == 9
 
 
-def test_a_process_with_the_old_columns_is_told(notes: Stream) -> None:
+def test_a_process_with_the_old_columns_writes_nothing(notes: Stream) -> None:
     """EVO-3, TBL-14: it writes nothing."""
     old, table = notes.table(), notes.table()
     alter(table, wanted_alteration(notes, table, NOTE))

@@ -31,7 +31,7 @@ from connector.tables.definition import Column, Versions
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What an alteration would change.
+    """The effect of an alteration.
 
     `rows` are written again, of `all_rows`, in about `size` bytes. `values` are moved into each
     added column, and `misfits` stay in `_unmapped`, because the column cannot hold them.
@@ -59,19 +59,19 @@ def alter(
     Raises `TableError` or `WriterConflictError`. The table is then unchanged.
     """
     change, (version, before) = _Change(table.layout, alteration), table.newest()
-    found = _survey(table, change, version, before)
+    counted = _survey(table, change, version, before)
     on_step("values read")
     after = replace(
         before,
         apply_number=before.apply_number + 1,
         attempt_id=new_attempt(),
         definition_version=alteration.ids.version,
-        has_residual=before.has_residual or bool(found.rows and alteration.dropped),
+        has_residual=before.has_residual or bool(counted.rows and alteration.dropped),
     )
     after = _add_tombstones(table, change, before, after)
     on_step("tombstones written")
     transaction, removed = table.begin_altered(change.new, version), scala_list(table.spark, ())
-    if found.rows:
+    if counted.rows:
         files = all_files(table.spark, table.path)
         if table.has_vectors:
             touched = files.rows().selectExpr("*", *ROW_LOCATION).where(change.is_touched)
@@ -79,7 +79,7 @@ def alter(
             locations = touched.select(FILE, ROW)
             removed = marked_files(table.spark, transaction, files, locations)
         else:
-            rows, whole = _whole_files(files, found)
+            rows, whole = _whole_files(files, counted)
             transaction.write(change.table_rows(rows.where(change.is_touched)))
             transaction.write(change.untouched(rows.where(f"NOT {change.is_touched}")))
             now = time.time_ns() // 1_000_000
@@ -87,12 +87,12 @@ def alter(
             removed = scala_list(table.spark, actions)
     table.commit_altered(transaction, change.new, after, removed)
     on_step("table committed")
-    return found
+    return counted
 
 
-def _whole_files(files: Files, found: Survey) -> tuple[DataFrame, list[Any]]:
+def _whole_files(files: Files, counted: Survey) -> tuple[DataFrame, list[Any]]:
     """The files of the buckets with touched rows, and their rows."""
-    buckets = {str(bucket) for bucket in found.buckets}
+    buckets = {str(bucket) for bucket in counted.buckets}
     touched = [file for file in files if file.partitionValues().apply(BUCKET) in buckets]
     return files.only(touched).rows(), touched
 

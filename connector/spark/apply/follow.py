@@ -76,9 +76,9 @@ class Definitions:
             if wanted is not None:
                 wanted = self._wanted(table, name, overrides, newest_batch())
         except (ConfigError, TableError) as error:
-            known = self.refused.get(name)
+            last = self.refused.get(name)
             self.refused[name] = error
-            if known is None or known.problem != error.problem:
+            if last is None or last.problem != error.problem:
                 self._on_line(f"table {name} is stopped: {error.problem}. {error.remedy}")
             return False
         self.refused.pop(name, None)
