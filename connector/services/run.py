@@ -115,8 +115,7 @@ def run(
     example, a nightly job calls `run(load_config(), once=True)`.
 
     Args:
-        config: At least one stream. A `ConfigFile` is read again when its content changes. New
-            tables, columns, bounds and paces are taken without a restart (EVO-8).
+        config: At least one stream. A `ConfigFile` is read again when it changes (EVO-8).
         spark: Your own session, which is neither changed nor stopped. None: a local session.
         once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
             `stop` is set.
@@ -137,8 +136,7 @@ def run(
         ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
             remedy. Nothing is lost.
     """
-    file = config if isinstance(config, ConfigFile) else None
-    config = config.config if isinstance(config, ConfigFile) else config
+    file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     if not config.streams:
         remedy = 'Add a section such as [streams.orders] with topic = "orders"'
         raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)

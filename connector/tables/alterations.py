@@ -109,7 +109,7 @@ def alteration(
 
 
 def without_column(definition: TableDefinition, name: str) -> Column:
-    """Return the column with this name, to drop it. Raises `TableError` if there is none."""
+    """Return the column with this name. Raises `ConfigError` if the table has no such column."""
     column = _by_name(definition).get(name.lower())
     if column is None:
         names = [column.name for column in definition.columns]

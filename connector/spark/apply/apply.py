@@ -130,8 +130,7 @@ def _apply_few(
     if files is None:
         return None
     on_step("changes chosen")
-    removed = table.tombstones.files(before)
-    attempt = new_attempt()
+    removed, attempt = table.tombstones.files(before), new_attempt()
     merged = merge_few(
         SmallApply(
             definition=definition,
