@@ -134,7 +134,7 @@ def column_lost(table: str, column: str) -> TableError:
         "TABLE_COLUMN_LOST",
         f"The configuration of table {table} has no column {column}, and the table has one",
         "A missing line of the configuration drops no column, because it may be a mistake",
-        f"Declare the column again, or run: connector table alter {table} drop-column {column}",
+        "Declare the column again, or drop it with alter_table",
         table=table,
     )
 

@@ -122,8 +122,8 @@ def definition_of_another_table(
         f"{topic} has the definition of another table {table}",
         f"Another warehouse has a table of this name. The id of its table is {published_id}, and"
         f" that of this one is {table_id}",
-        "Give one of the tables another name. If the other warehouse is gone, run: connector table"
-        f" publish {table} --take-over",
+        "Give one of the tables another name. If the other warehouse is gone for good, publish the"
+        " definition of this table with take_over",
         topic=topic,
         table=table,
     )

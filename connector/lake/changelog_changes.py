@@ -164,8 +164,10 @@ def recent_cells(
         after=to_batch - CELLS_OF_BATCHES,
         to=to_batch,
     )
-    rows = open_table(paths.changelog(warehouse, stream)).query(query)
-    return [(family, bytes(qualifier)) for family, qualifier in rows]
+    changelog = open_table(paths.changelog(warehouse, stream))
+    if "entries" not in changelog.types:
+        return []
+    return [(family, bytes(qualifier)) for family, qualifier in changelog.query(query)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,7 @@ class Overrides:
     def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:
         self._kept_for_s = kept_for_s
         self._kept: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
-        self._warehouse, self._settings = warehouse, paths.overrides(warehouse)
+        self.warehouse, self._settings = warehouse, paths.overrides(warehouse)
 
     def bounds(self) -> dict[str, int]:
         """The staleness overrides in seconds, by table. They have priority over the
@@ -132,7 +132,7 @@ class Overrides:
 
     def requests(self, type_: type[_Request], stream: str, *, above: int) -> list[_Request]:
         """The requests of a stream of one kind with numbers greater than `above`, in order."""
-        path = _PATH_OF[type_](self._warehouse)
+        path = _PATH_OF[type_](self.warehouse)
         if _newest_number(path, self._newest(path)) <= above:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
@@ -144,7 +144,7 @@ class Overrides:
 
         Raises `ConfigError` if the reason or the author is not a text that can be stored.
         """
-        path = _PATH_OF[type(request)](self._warehouse)
+        path = _PATH_OF[type(request)](self.warehouse)
         check_note("why", request.reason)
         check_note("by", request.made_by)
 

@@ -19,7 +19,11 @@ from connector.state.stream_progress import Progress, with_freshness_file
 from connector.state.table_state import TableState
 from connector.stored import from_stored
 from connector.tables.definition import TableDefinition
-from connector.tables.stored_definition import ColumnIds, from_properties
+from connector.tables.stored_definition import (
+    DEFINITION_PROPERTY,
+    ColumnIds,
+    from_properties,
+)
 from connector.warehouse import FRONTIER_SLOT
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
@@ -114,11 +118,14 @@ def table_state_of(warehouse: str, table: str) -> TableState:
 
 
 def definition_of(warehouse: str, table: str) -> tuple[TableDefinition, ColumnIds] | None:
-    """The definition in force of a table, and the ids of its columns. None: there is no table."""
+    """The definition in force of a table, and the ids of its columns. None: there is no table, or
+    it has no definition.
+    """
     path = paths.table(warehouse, table)
     if _newest_of(path, "table", table) is None:
         return None
-    return from_properties(open_table(path, table=table).properties)
+    properties = open_table(path, table=table).properties
+    return from_properties(properties) if DEFINITION_PROPERTY in properties else None
 
 
 def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:

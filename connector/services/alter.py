@@ -13,6 +13,7 @@ from connector import warehouse as paths
 from connector.clock import now_us
 from connector.config.settings import find_table
 from connector.errors import argument_invalid
+from connector.errors.definitions import definition_different
 from connector.services.events import OnEvent, log_event
 from connector.services.load_config import who
 from connector.services.local_spark import session_of
@@ -24,7 +25,7 @@ from connector.tables.alterations import (
     with_overrides,
     without_column,
 )
-from connector.tables.definition import Column, TableDefinition
+from connector.tables.definition import Column, TableDefinition, compatible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,19 +93,22 @@ def alter_table(
         ConnectorError: The warehouse cannot be used.
     """
     from connector.lake.overrides import Overrides
+    from connector.lake.state_reader import definition_of
 
     declared = find_table(config, table)
     if sum(change is not None for change in (add, drop, default)) != 1:
         raise argument_invalid("add, drop, default", (add, drop, default), "exactly one of them")
     overrides = Overrides(warehouse_of(config))
     earlier = overrides.columns().get(table, ())
-    before = with_overrides(declared, earlier)
-    name, column = _column(before, add, drop, default)
+    before, stored = with_overrides(declared, earlier), definition_of(overrides.warehouse, table)
+    name, column = _column(before, stored and stored[0], add, drop, default)
     override = ColumnOverride(table, name, column, now_us(), who())
     others = [other for other in earlier if other.name.lower() != name.lower()]
     wanted = with_overrides(declared, [*others, override])
+    if differences := compatible(before, wanted):
+        raise definition_different(table, "; ".join(differences))
     dropped = [other.name for other in (*others, override) if other.column is None]
-    change = _alteration(config, wanted, dropped)
+    change = None if stored is None else alteration(*stored, wanted, dropped)
     columns = wanted.columns if change is None else change.definition.columns
     if not dry_run:
         overrides.alter(override)
@@ -115,6 +119,7 @@ def alter_table(
 
 def _column(
     before: TableDefinition,
+    stored: TableDefinition | None,
     add: Column | None,
     drop: str | None,
     default: tuple[str, str | None] | None,
@@ -122,34 +127,30 @@ def _column(
     if add is not None:
         return add.name, add
     if drop is not None:
-        return without_column(before, drop).name, None
+        # The configuration may have lost a column that the table has.
+        is_lost = stored is not None and drop.lower() not in {
+            c.name.lower() for c in before.columns
+        }
+        return without_column(stored if is_lost and stored else before, drop).name, None
     assert default is not None
     column = replace(without_column(before, default[0]), default=default[1])
     return column.name, column
 
 
-def _alteration(
-    config: ConnectorConfig, wanted: TableDefinition, dropped: list[str]
-) -> Alteration | None:
-    """How the existing table gets the wanted columns. None: there is no table, or it has them."""
-    from connector.lake.state_reader import definition_of
-
-    stored = definition_of(warehouse_of(config), wanted.name)
-    return None if stored is None else alteration(*stored, wanted, dropped)
-
-
 def _survey(
     config: ConnectorConfig, change: Alteration, spark: SparkSession | None, on_event: OnEvent
 ) -> AlterReport:
-    from connector.spark.apply.alter import survey
+    from connector.spark.apply.alter import new_reader_features, survey
     from connector.spark.storage.table import Table
 
     with ExitStack() as stack:
         session = session_of(config, spark, stack, on_event)
         path = paths.table_folder(warehouse_of(config), change.definition.name)
-        counted = survey(Table.existing(session, path), change)
+        table = Table.existing(session, path)
+        counted, features = survey(table, change), new_reader_features(table, change)
     return AlterReport(
-        change.definition.columns, counted.rows, counted.size, counted.values, counted.misfits
+        *(change.definition.columns, counted.rows, counted.size, counted.values, counted.misfits),
+        reader_features=features,
     )
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from connector.errors import TableError, WriterConflictError
 from connector.records.model import DataChange
-from connector.spark.apply.alter import Survey, alter, survey
+from connector.spark.apply.alter import Survey, alter, new_reader_features, survey
 from connector.spark.reader import read_table
 from connector.spark.sql import literal_rows, typed, written
 from connector.spark.storage.table import Table
@@ -101,9 +101,9 @@ def test_columns_come_and_go_as_if_they_had_always_been_there(
     first = nasty("all", versions=kept, deletion_vectors=vectors)
     first = replace(first, columns=first.columns[:1])
     c0 = first.columns[0]
-    steps = [(c0,), (c0, NUMBER, OTHER), (OTHER,), (OTHER, NUMBER), (c0, NUMBER)]
+    steps = [(c0,), (c0, NUMBER, OTHER), (OTHER,), (c0, NUMBER)]
     deliveries = [
-        d for n in tries(80, quick=30) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))
+        d for n in tries(80, quick=20) for d in history(rng, rows=(b"%d.1" % n, b"%d.2" % n))
     ]
     rng.shuffle(deliveries)
     wanted, in_force = stream.table(first).layout.definition, dict[int, TableDefinition]()
@@ -116,8 +116,9 @@ def test_columns_come_and_go_as_if_they_had_always_been_there(
         batch = stream.ingest().ingest_batch
         in_force[batch] = wanted
         expected = spelt(truth(stream, wanted, in_force))
-        read = read_table(spark, str(tmp_path), "all").rows
-        assert spelt(rows_by_key(read, wanted)) == expected
+        if part == 2:  # with a column that was added, and without one that was dropped
+            read = read_table(spark, str(tmp_path), "all").rows
+            assert spelt(rows_by_key(read, wanted)) == expected
         stream.apply(stream.table(wanted))
         assert spelt(shown(stream.table(wanted))) == expected
     assert any(row["_unmapped"] for row in expected.values())
@@ -162,6 +163,7 @@ def test_worked_example_of_an_added_column(
     before = versions(spark, table.path)
     wanted = wanted_alteration(notes, table, *table.layout.columns, replace(NOTE, type=type_))
     counted = survey(table, wanted)
+    assert new_reader_features(table, wanted) == ()
     assert counted == replace(counted, rows=4, all_rows=10, misfits={"note": misfits})
     assert counted.values == {"note": 4 - misfits}
     assert 0 < counted.size < table.size_in_bytes()

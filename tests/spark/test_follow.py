@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Self
 
@@ -144,7 +145,7 @@ def test_columns_change_while_a_reader_reads(
     """EVO-1, EVO-2, EVO-3, EVO-8, nothing_lost: a column is added, one is dropped and added again,
     and the configuration gets a table: no read lacks a value.
     """
-    monkeypatch.setattr("connector.services.run.READ_EVERY_S", 0.5)
+    monkeypatch.setattr(import_module("connector.services.run"), "READ_EVERY_S", 0.5)
     monkeypatch.setattr("connector.spark.apply_loop.look_every_s", lambda _: 0.5)
     file, events = tmp_path / "connector.toml", list[Event]()
     head = CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic, trigger="500ms")

@@ -8,10 +8,11 @@ apply: a merge of both is the same deletion.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -20,13 +21,16 @@ from connector.spark.apply.flatten import is_of
 from connector.spark.apply.lww_merge import RowRegisters, rows_of, stored_registers
 from connector.spark.sql import SPARK_TYPE, typed, written
 from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION, marked_files
-from connector.spark.storage.files import Files, all_files, scala_list
+from connector.spark.storage.files import Files, all_files, newest_snapshot, scala_list
 from connector.spark.storage.layout import Layout, nothing
 from connector.spark.storage.table import Table, layout_of, new_attempt
 from connector.state.table_state import TableState
 from connector.tables.alterations import Alteration
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.definition import Column, Versions
+
+_FEATURE_OF: Final = {"timestamp_ntz": "timestampNtz"}
+"""The features of Delta that types of columns need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,15 @@ class Survey:
     values: Mapping[str, int]
     misfits: Mapping[str, int]
     buckets: frozenset[int] = frozenset()
+
+
+def new_reader_features(table: Table, alteration: Alteration) -> tuple[str, ...]:
+    """The features of Delta that readers must know after the alteration, and need not know now."""
+    snapshot = newest_snapshot(table.spark, table.path)
+    protocol = json.loads(str(snapshot.protocol().json()))["protocol"]
+    types = {SPARK_TYPE[column.type] for column in alteration.added}
+    needed = {feature for type_, feature in _FEATURE_OF.items() if type_ in types}
+    return tuple(sorted(needed.difference(protocol.get("readerFeatures") or ())))
 
 
 def survey(table: Table, alteration: Alteration) -> Survey:
