@@ -128,10 +128,8 @@ def _column(
         return add.name, add
     if drop is not None:
         # The configuration may have lost a column that the table has.
-        is_lost = stored is not None and drop.lower() not in {
-            c.name.lower() for c in before.columns
-        }
-        return without_column(stored if is_lost and stored else before, drop).name, None
+        is_declared = drop.lower() in {column.name.lower() for column in before.columns}
+        return without_column(before if is_declared else stored or before, drop).name, None
     assert default is not None
     column = replace(without_column(before, default[0]), default=default[1])
     return column.name, column

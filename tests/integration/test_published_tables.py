@@ -36,7 +36,7 @@ def test_the_newest_definition_of_each_table_is_read(
     of_second = PublishedTable("id-3", 1, accounts)
     with pytest.raises(TopicError, match="another table accounts") as caught:
         publish_table(kafka, topic, of_second)
-    assert "--take-over" in caught.value.remedy
+    assert "take_over" in caught.value.remedy
     assert published_tables(kafka, topic)["accounts"] == newer
     assert publish_table(kafka, topic, of_second, take_over=True)
     assert published_tables(kafka, topic) == {
