@@ -93,6 +93,16 @@ def _commands(report: StatusReport) -> Iterator[str]:
             yield "connector run"
         if of_table.is_waiting:
             yield f"connector partitions list {of_table.stream}"
+        columns = (_column_for(*cell) for cell in of_table.cells_without_column)
+        if (column := next(filter(None, columns), None)) is not None:
+            yield f"connector table alter {of_table.name} add-column {column}"
+
+
+def _column_for(family: str, qualifier: bytes) -> str | None:
+    """The arguments of a column for a cell. None: the qualifier cannot be its name."""
+    name = qualifier.decode("ascii", "replace")
+    is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
+    return f"{name} STRING --family {family}" if is_name else None
 
 
 def _waits_for_ingest(stream: StreamStatus) -> bool:

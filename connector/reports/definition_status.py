@@ -34,16 +34,23 @@ def definition_hints(
     return (
         *_of_overrides(declared, existing, overrides),
         *_lost(declared, existing, overrides),
-        *_of_cells(with_overrides(declared, overrides), existing, cells),
+        *_of_cells(existing, cells_without_column(declared, stored, overrides, cells)),
     )
 
 
-def add_command(table: str, family: str, qualifier: bytes) -> str | None:
-    """Return the command that adds a column for a cell. None: its name cannot be a column's."""
-    name = qualifier.decode("ascii", "replace")
-    if not (name.isidentifier() and name.isascii()) or name.startswith("_"):
-        return None
-    return f"connector table alter {table} add-column {name} STRING --family {family}"
+def cells_without_column(
+    declared: TableDefinition,
+    stored: TableDefinition | None,
+    overrides: Sequence[ColumnOverride],
+    cells: Iterable[tuple[str, bytes]],
+) -> tuple[tuple[str, bytes], ...]:
+    """Return those of the cells that no column shows or will show, sorted. Parameters as for
+    `definition_hints`.
+    """
+    wanted = with_overrides(declared, overrides)
+    shown = {column.cell for column in (*wanted.columns, *(stored or declared).columns)}
+    new = {cell for cell in cells if cell not in shown and not cell[1].startswith(_RESERVED)}
+    return tuple(sorted(new))
 
 
 def lines_of(table: str, column: Column) -> str:
@@ -98,33 +105,24 @@ def _lost(
         if column.name.lower() not in names:
             yield (
                 f"the table is stopped: the configuration lacks its column {column.name}. Declare"
-                f" it again, or run: connector table alter {declared.name} drop-column"
-                f" {column.name}"
+                " it again, or drop it"
             )
 
 
-def _of_cells(
-    wanted: TableDefinition, existing: TableDefinition, cells: Iterable[tuple[str, bytes]]
-) -> Iterator[str]:
-    shown = {column.cell for column in (*wanted.columns, *existing.columns)}
-    new = sorted(
-        cell for cell in set(cells) if cell not in shown and not cell[1].startswith(_RESERVED)
-    )
+def _of_cells(existing: TableDefinition, new: Sequence[tuple[str, bytes]]) -> Iterator[str]:
     if not new:
         return
     names = ", ".join(unmapped_name(*cell) for cell in new[:MAX_CELLS])
     if len(new) > MAX_CELLS:
         names += f" and {len(new) - MAX_CELLS} more"
     count = counted(len(new), "cell")
-    if not existing.keep_unmapped:
+    if existing.keep_unmapped:
+        yield f"{count} of recent changes have no column, and are in _unmapped: {names}"
+    else:
         yield (
             f"{count} of recent changes have no column, and keep_unmapped = false drops them:"
             f" {names}. To keep them, set keep_unmapped = true and rebuild the table"
         )
-        return
-    command = next(filter(None, (add_command(wanted.name, *cell) for cell in new)), None)
-    remedy = f". To add a column, run for example: {command}" if command else ""
-    yield f"{count} of recent changes have no column, and are in _unmapped: {names}{remedy}"
 
 
 def _quoted(text: str) -> str:

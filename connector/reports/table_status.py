@@ -50,6 +50,8 @@ class TableStatus(Viewed):
                                     recommended_max_staleness_s follows from it (TBL-19)
     apply_every_s, due_at           the time from one apply to the next, and when the next one is
                                     due (JOB-2); None: at once
+    definition_hints                the hints about its definition (EVO-2)
+    cells_without_column            families and qualifiers of recent changes that no column shows
     maintenance                     the last compaction and the last clean-up, of the table and its
                                     tombstone table (TBL-15)
     """
@@ -79,6 +81,7 @@ class TableStatus(Viewed):
     maintenance: tuple[Job, ...] = ()
     waiting_changes: int = 0
     definition_hints: Hidden[tuple[str, ...]] = ()
+    cells_without_column: Hidden[tuple[tuple[str, bytes], ...]] = ()
 
     @property
     def age_s(self) -> Shown[float | None]:

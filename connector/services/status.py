@@ -13,7 +13,7 @@ from connector.clock import now_us
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
 from connector.records.views import Time, Viewed
-from connector.reports.definition_status import definition_hints
+from connector.reports.definition_status import cells_without_column, definition_hints
 from connector.reports.stream_status import (
     NONE_OPEN,
     OpenLetters,
@@ -145,10 +145,12 @@ class _Reader:
         if batch and status.pending_batches is not None:
             of_source = (self._warehouse, declared.stream, declared.source, batch)
             cells = self._try(path, partial(recent_cells, *of_source))
-        hints = definition_hints(
-            declared, stored and stored[0], self._columns.get(name, ()), cells or ()
+        definition = (declared, stored and stored[0], self._columns.get(name, ()), cells or ())
+        return replace(
+            status,
+            definition_hints=definition_hints(*definition),
+            cells_without_column=cells_without_column(*definition),
         )
-        return replace(status, definition_hints=hints)
 
     def _undefined_sources(self, stream: str, progress: Progress) -> tuple[str, ...]:
         from connector.lake.changelog_changes import undefined_sources

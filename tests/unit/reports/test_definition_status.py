@@ -6,7 +6,12 @@ import tomllib
 from dataclasses import replace
 
 from connector.config.parse import parse
-from connector.reports.definition_status import MAX_CELLS, definition_hints, lines_of
+from connector.reports.definition_status import (
+    MAX_CELLS,
+    cells_without_column,
+    definition_hints,
+    lines_of,
+)
 from connector.tables.alterations import ColumnOverride
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyPart
@@ -59,10 +64,10 @@ def test_a_dropped_column_is_shown_until_the_configuration_lacks_it() -> None:
     )
     assert hint.startswith("ada@host dropped the column name. Remove it")
     (hint,) = definition_hints(replace(ORDERS, columns=()), ORDERS, (), ())
-    assert "connector table alter orders drop-column name" in hint
+    assert "lacks its column name" in hint
 
 
-def test_cells_without_a_column_are_named_with_a_command() -> None:
+def test_cells_without_a_column_are_named() -> None:
     """EVO-3: a bounded number of them, and none that a column shows or will show."""
     cells = [NAME.cell, NOTE.cell, ("f", b"colour"), ("f", b"\xff"), ("f", b"\x00row")]
     hints = definition_hints(ORDERS, ORDERS, [override(NOTE)], cells)
@@ -70,7 +75,8 @@ def test_cells_without_a_column_are_named_with_a_command() -> None:
         "2 cells of recent changes have no column, and are in _unmapped: f:colour, f:%FF"
         in hints[-1]
     )
-    assert "connector table alter orders add-column colour STRING --family f" in hints[-1]
+    named = cells_without_column(ORDERS, ORDERS, [override(NOTE)], cells)
+    assert named == (("f", b"colour"), ("f", b"\xff"))
     many = [("f", b"c%02d" % n) for n in range(MAX_CELLS + 3)]
     (hint,) = definition_hints(ORDERS, ORDERS, (), many)
     assert "and 3 more" in hint
