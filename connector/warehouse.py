@@ -12,6 +12,7 @@ table (TBL-4, TBL-13).
     _connector/released_transactions  incomplete transactions that operators released
     _connector/released_rows          releases that operators want without their rejected rows
     _connector/audit_log              the results of audits
+    _connector/refused_reload.json    why the pipeline did not take a new configuration
     _connector/probe                  files that try an object store, and are deleted again
 
 A warehouse is a local folder or a URI. These functions join names only; they look at no file.
@@ -95,6 +96,11 @@ def jobs(warehouse: str) -> str:
 
 def cuts(warehouse: str) -> str:
     return f"{warehouse}/_connector/cuts"
+
+
+def refused_reload(warehouse: str) -> str:
+    """The file that says why the pipeline did not take a new configuration (EVO-8)."""
+    return f"{warehouse}/_connector/refused_reload.json"
 
 
 def overrides(warehouse: str) -> str:

@@ -20,6 +20,7 @@ from connector.state.pace import LEAST_RATE, MOST_RATE
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig
     from connector.dead_letters.repair import Step
+    from connector.services.reload import ConfigFile
 
 _LEAST_DIGITS, _MOST_DIGITS = 15, 18
 """Microseconds from 1973 on; fewer digits are rather a year, or seconds."""
@@ -38,6 +39,15 @@ def config_of(ctx: click.Context) -> ConnectorConfig:
     file = ctx.find_root().obj
     assert file is None or isinstance(file, Path)
     return load_config(file)
+
+
+def config_file_of(ctx: click.Context) -> ConfigFile:
+    """The same as a file that can be read again. Raises `ConfigError`."""
+    from connector.services.reload import ConfigFile
+
+    file = ctx.find_root().obj
+    assert file is None or isinstance(file, Path)
+    return ConfigFile(file)
 
 
 def check_why(why: str | None) -> None:

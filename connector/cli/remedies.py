@@ -16,6 +16,7 @@ from connector.dead_letters.envelope import (
     replay_topic,
 )
 from connector.errors import ConnectorError
+from connector.tables.published import topic_of_tables
 from connector.write_streams.model import topic_of_catalog
 
 
@@ -82,6 +83,7 @@ TEMPLATES: Final[Mapping[str, tuple[Template, ...]]] = {
     "ROWS_NOT_SHOWN": _STATUS,
     "STREAM_PARTITION_UNKNOWN": (Template("partitions list", ("stream",)),),
     "TABLE_COLUMNS_CHANGED": _REBUILD,
+    "TABLE_COLUMN_LOST": _STATUS,
     "TABLE_DAMAGED": _REBUILD,
     "TABLE_MISSING": (Template("run --once"),),
     "TABLE_STALE": _STATUS,
@@ -102,7 +104,7 @@ def command_for(error: ConnectorError) -> str | None:
     fields = dict(error.fields)
     if fields.get("topic") is not None:
         topic = str(fields["topic"])
-        fields["topic"] = change_topic(topic_of_catalog(topic))
+        fields["topic"] = change_topic(topic_of_tables(topic_of_catalog(topic)))
         fields.setdefault("group", _group_of(topic))
     lines = [template.line(fields) for template in TEMPLATES.get(error.code, ())]
     return None if not lines or None in lines else " && ".join(filter(None, lines))

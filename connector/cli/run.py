@@ -11,7 +11,7 @@ from typing import TextIO
 
 import click
 
-from connector.cli.parameters import config_of, spark_options
+from connector.cli.parameters import config_file_of, config_of, spark_options
 from connector.cli.terminal import err, escaped, out, show_error, show_event
 from connector.services.run import run
 from connector.services.validate_config import validate_config
@@ -40,13 +40,16 @@ def run_command(
     """Ingest all streams and apply them to their tables. SIGTERM or Ctrl-C stops the command after
     the current batch.
 
-    You can kill the command at any time and start it again: it continues where it was.
+    You can kill the command at any time and start it again: it continues where it was. It reads its
+    configuration again on SIGHUP, and within 30 seconds of a change: new tables, columns, bounds
+    and paces need no restart.
     """
-    config, stop = config_of(ctx), threading.Event()
+    config, stop = config_file_of(ctx), threading.Event()
     # py4j logs each call to a JVM that has died. The command prints one error.
     logging.getLogger().addHandler(logging.NullHandler())
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    signal.signal(signal.SIGHUP, lambda *_: config.ask())
     run(
         config,
         once=once,

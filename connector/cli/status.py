@@ -68,6 +68,8 @@ def _print(report: StatusReport) -> None:
         out("")
     if report.tables:
         _print_tables(report)
+    for fault in report.reload_refused:
+        out(f"hint: the pipeline did not take the newest configuration: {escaped(fault)}")
     for command in dict.fromkeys(_commands(report)):
         out(f"run: {command}")
     for path, error in report.errors.items():
@@ -91,6 +93,16 @@ def _commands(report: StatusReport) -> Iterator[str]:
             yield "connector run"
         if of_table.is_waiting:
             yield f"connector partitions list {of_table.stream}"
+        columns = (_column_for(*cell) for cell in of_table.cells_without_column)
+        if (column := next(filter(None, columns), None)) is not None:
+            yield f"connector table alter {of_table.name} add-column {column}"
+
+
+def _column_for(family: str, qualifier: bytes) -> str | None:
+    """The arguments of a column for a cell. None: the qualifier cannot be its name."""
+    name = qualifier.decode("ascii", "replace")
+    is_name = name.isidentifier() and name.isascii() and not name.startswith("_")
+    return f"{name} STRING --family {family}" if is_name else None
 
 
 def _waits_for_ingest(stream: StreamStatus) -> bool:
@@ -201,7 +213,8 @@ def _print_tables(report: StatusReport) -> None:
         if (maintained := _maintained(of_table.maintenance, of_table.now)) is not None:
             out(f"maintained: {of_table.name}: {maintained}")
         for hint in of_table.hints:
-            out(f"hint: {of_table.name}: {escaped(hint)}")
+            lines = "\n" if hint in of_table.definition_hints else ""  # those to paste
+            out(f"hint: {of_table.name}: {escaped(hint, lines)}")
 
 
 def _duration(seconds: float | None) -> str:

@@ -13,7 +13,10 @@ from connector.config.settings import find_table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services import tables
+from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
+from connector.tables.definition import Column
+from connector.tables.values import DataType, Encoding
 from connector.text import counted, duration, nearest
 
 JOBS_FOR_PEOPLE = 40
@@ -23,7 +26,7 @@ PACE = "apply_every"
 
 @click.group()
 def command() -> None:
-    """Show the jobs of a table; set its staleness bound; rebuild it."""
+    """Show the jobs of a table; set its staleness bound; change its columns; rebuild it."""
 
 
 @command.command()
@@ -141,6 +144,119 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
             f"{PACE} must be at least 1s; use --unset to return to the configuration"
         )
     return {name: seconds}
+
+
+_dry_run = click.option(
+    "--dry-run", is_flag=True, help="Change nothing. Count the rows and values. It starts Spark."
+)
+
+
+@command.group("alter")
+@click.argument("name", metavar="NAME")
+def alter(name: str) -> None:
+    """Add, drop or change a column of table NAME, while the pipeline runs.
+
+    The pipeline takes the change before the next apply of the table, and within 30 seconds. The
+    change replaces the configuration until that says the same.
+    """
+
+
+@alter.command("add-column")
+@click.argument("column", metavar="COLUMN")
+@click.argument("type_", metavar="TYPE", type=click.Choice([*DataType], case_sensitive=False))
+@click.option("--family", help="The family of its cell. Default: that of the first column.")
+@click.option("--qualifier", help="The qualifier of its cell. Default: the name of the column.")
+@click.option("--encoding", type=click.Choice([*Encoding]), default=Encoding.TEXT)
+@click.option("--default", help="The value that writers of rows give to a field without a value.")
+@_dry_run
+@click.pass_context
+def add_column(
+    ctx: click.Context,
+    column: str,
+    type_: str,
+    *,
+    family: str | None,
+    qualifier: str | None,
+    encoding: str,
+    default: str | None,
+    dry_run: bool,
+) -> None:
+    """Add COLUMN, with the values that the table has of its cell in _unmapped.
+
+    For example: connector table alter orders add-column note STRING.
+    """
+    config, name = config_of(ctx), _table_of(ctx)
+    columns = find_table(config, name).columns
+    if family is None and not columns:
+        raise click.UsageError("give the family of the cell with --family: the table has no column")
+    added = Column(
+        column,
+        family or columns[0].family,
+        (column if qualifier is None else qualifier).encode(),
+        DataType(type_),
+        Encoding(encoding),
+        default=default,
+    )
+    report = alter_table(config, name, add=added, dry_run=dry_run, on_event=show_event)
+    _show_altered(name, f"{column} is added", report, dry_run=dry_run)
+
+
+@alter.command("drop-column")
+@click.argument("column", metavar="COLUMN")
+@_dry_run
+@click.pass_context
+def drop_column(ctx: click.Context, column: str, *, dry_run: bool) -> None:
+    """Drop COLUMN. Its values return to _unmapped."""
+    name = _table_of(ctx)
+    report = alter_table(config_of(ctx), name, drop=column, dry_run=dry_run, on_event=show_event)
+    _show_altered(name, f"{column} is dropped", report, dry_run=dry_run)
+
+
+@alter.command("set-default")
+@click.argument("column", metavar="COLUMN")
+@click.argument("value", metavar="VALUE", required=False)
+@click.option("--none", is_flag=True, help="Remove the default.")
+@click.pass_context
+def set_default(ctx: click.Context, column: str, value: str | None, *, none: bool) -> None:
+    """Set the value that writers of rows give to COLUMN if a row lacks it."""
+    if (value is None) is not none:
+        raise click.UsageError("give a VALUE, or --none")
+    name = _table_of(ctx)
+    report = alter_table(config_of(ctx), name, default=(column, value), on_event=show_event)
+    _show_altered(name, f"the default of {column} is set", report, dry_run=False)
+
+
+def _table_of(ctx: click.Context) -> str:
+    assert ctx.parent is not None
+    return str(ctx.parent.params["name"])
+
+
+def _show_altered(name: str, what: str, report: AlterReport, *, dry_run: bool) -> None:
+    if not dry_run:
+        err(f"{name}: {what} before the next apply, within 30s if the pipeline runs")
+        return
+    rows = counted(report.rows, "row")
+    err(f"{name}: {rows} would be written again, about {report.size:,} bytes")
+    for column, values in report.values.items():
+        misfits = counted(report.misfits[column], "value does not fit", "values do not fit")
+        stay = " and stay in _unmapped" if report.misfits[column] else ""
+        err(f"{name}: {column} would get {counted(values, 'value')}; {misfits}{stay}")
+    features = ", ".join(report.reader_features) or "none"
+    err(f"{name}: new features of Delta that readers must know: {features}")
+
+
+@command.command()
+@click.argument("name", metavar="NAME")
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Replace the definition of a table of this name in another warehouse.",
+)
+@click.pass_context
+def publish(ctx: click.Context, name: str, *, take_over: bool) -> None:
+    """Publish the definition of table NAME for producers, as `connector run` does."""
+    is_new = publish_table(config_of(ctx), name, take_over=take_over)
+    err(f"{name}: the definition is {'published' if is_new else 'published already'}")
 
 
 @command.command()

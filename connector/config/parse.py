@@ -61,6 +61,7 @@ from connector.tables.keys import (
     key_types,
 )
 from connector.tables.nested import ValueType, type_of
+from connector.tables.published import tables_topic, topic_of_tables
 from connector.tables.values import BINARY_TYPES, DataType, Encoding
 from connector.text import is_plain, nearest, one_of
 from connector.validation import Limits
@@ -166,10 +167,11 @@ def _stream(name: str, section: Section) -> StreamConfig:
     allowed = ""
     if topic in TOPICS_OF_KAFKA:
         allowed = "a change topic: Kafka itself uses this topic"
-    elif change_topic(topic_of_catalog(topic)) != topic:
+    elif change_topic(topic_of_tables(topic_of_catalog(topic))) != topic:
         allowed = (
             f"a change topic: a name with {dead_letter_topic('')} at its end, or before a group, is"
-            f" that of a topic for dead letters, and {catalog_topic('')} that of a catalog"
+            f" that of a topic for dead letters, {catalog_topic('')} that of a catalog, and"
+            f" {tables_topic('')} that of definitions"
         )
     if allowed:
         remedy = "name the topic to which the changes are published"

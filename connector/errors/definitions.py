@@ -131,10 +131,39 @@ def definition_different(table: str, differences: str) -> TableError:
 def columns_changed(table: str) -> TableError:
     return TableError(
         "TABLE_COLUMNS_CHANGED",
-        f"The columns of table {table}, or its keep_unmapped, were changed after the table was"
-        " created",
-        "Each merge decided by the old definition which cells a row has",
+        f"Only a rebuild can give table {table} the declared columns",
+        "Its keep_unmapped is false, or has changed, so it does not have the cells of all columns",
         "Rebuild the table from the changelog, or undo the change",
+        table=table,
+    )
+
+
+def column_lost(table: str, column: str) -> TableError:
+    return TableError(
+        "TABLE_COLUMN_LOST",
+        f"The configuration of table {table} has no column {column}, and the table has one",
+        "A missing line of the configuration drops no column, because it may be a mistake",
+        "Declare the column again, or drop it with alter_table",
+        table=table,
+    )
+
+
+def column_name_taken(table: str, column: str, type_: str) -> TableError:
+    return TableError(
+        "COLUMN_NAME_TAKEN",
+        f"Table {table} had a column {column} of the type {type_}, which was dropped",
+        "Files of the table still have a column of this name and type",
+        "Choose another name for the column, or rebuild the table",
+        table=table,
+    )
+
+
+def column_unknown(table: str, column: str, columns: str, remedy: str) -> ConfigError:
+    return ConfigError(
+        "COLUMN_UNKNOWN",
+        f"Table {table} has no column {column}",
+        f"Its columns are {columns}",
+        remedy,
         table=table,
     )
 

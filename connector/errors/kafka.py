@@ -114,6 +114,21 @@ def catalog_of_another_topic(topic: str, catalog: str, stored_id: str, topic_id:
     )
 
 
+def definition_of_another_table(
+    topic: str, table: str, published_id: str, table_id: str
+) -> TopicError:
+    return TopicError(
+        "TABLE_OF_ANOTHER_WAREHOUSE",
+        f"{topic} has the definition of another table {table}",
+        f"Another warehouse has a table of this name. The id of its table is {published_id}, and"
+        f" that of this one is {table_id}",
+        "Give one of the tables another name. If the other warehouse is gone for good, publish the"
+        " definition of this table with take_over",
+        topic=topic,
+        table=table,
+    )
+
+
 def topic_compacted(topic: str) -> TopicError:
     return TopicError(
         "TOPIC_UNSUITABLE",

@@ -150,6 +150,16 @@ def config_unreadable(file: str, cause: str) -> ConfigError:
     )
 
 
+def reload_refused(setting: str, what: str = "was changed") -> ConfigError:
+    return ConfigError(
+        "RELOAD_REFUSED",
+        f"The setting {setting} {what}, and the pipeline runs with the old configuration",
+        "A running pipeline takes new tables of its streams, new columns, bounds and paces",
+        "Undo this change, or restart the pipeline",
+        setting=setting,
+    )
+
+
 def stream_partition_unknown(stream: str, name: str, cause: str, remedy: str) -> ConfigError:
     return ConfigError(
         "STREAM_PARTITION_UNKNOWN",

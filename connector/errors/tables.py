@@ -56,6 +56,16 @@ def table_rebuilt(table: str) -> WriterConflictError:
     )
 
 
+def columns_altered(table: str) -> WriterConflictError:
+    return WriterConflictError(
+        "TABLE_CHANGED",
+        f"The columns of table {table} were changed in the meantime",
+        "The pipeline added or dropped a column",
+        "Start again. Nothing was written to the table",
+        table=table,
+    )
+
+
 def table_changed_during_rebuild(table: str) -> WriterConflictError:
     return WriterConflictError(
         "TABLE_CHANGED",

@@ -18,6 +18,7 @@ from connector.kafka.local.broker import LocalBroker
 from connector.kafka.produce.outbox import Outbox
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.table_writer import TableWriter
+from connector.kafka.tables import published_tables
 from connector.kafka.topics import create_group_topics, create_topic
 from connector.kafka.write_streams.queue import Batching
 from connector.kafka.write_streams.session import WriteSession
@@ -56,5 +57,6 @@ __all__ = [
     "WriteStream",
     "create_group_topics",
     "create_topic",
+    "published_tables",
     "read_letters",
 ]

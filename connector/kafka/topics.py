@@ -29,6 +29,7 @@ from connector.errors.kafka import (
     topic_replaced,
 )
 from connector.kafka import client
+from connector.tables.published import tables_topic, topic_of_tables
 from connector.write_streams.model import catalog_topic, topic_of_catalog
 
 if TYPE_CHECKING:
@@ -221,8 +222,8 @@ def create_topic(
     replication_factor: int = -1,
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
 ) -> TopicFacts:
-    """Create a change topic (REC-2), its dead-letter topic and its ledger (DLQ-1), and the catalog
-    of its write streams (WRS-3).
+    """Create a change topic (REC-2), its dead-letter topic and its ledger (DLQ-1), the catalog of
+    its write streams (WRS-3), and the topic with the definitions of its tables (EVO-1).
 
     Existing topics are not changed. An existing change topic with the same properties is accepted.
     The topic is never compacted.
@@ -259,14 +260,31 @@ def create_topic(
         facts = describe(kafka, topic, admin)
         _check_as_requested(facts, kafka_partitions, settings)
     _create_dead_letter_topics(admin, kafka, facts)
-    _create(admin, kafka, catalog_topic(topic), 1, facts.replication_factor, _COMPACTED)
+    for name in (catalog_topic(topic), tables_topic(topic)):
+        _create(admin, kafka, name, 1, facts.replication_factor, _COMPACTED)
     return facts
+
+
+def create_tables_topic(kafka: KafkaConfig, topic: str) -> TopicFacts:
+    """Create the topic with the definitions of the tables of a change topic, if it does not exist
+    (EVO-1). Returns its properties. Raises `TopicError` and `BrokerError`.
+    """
+    name = tables_topic(topic)
+    try:
+        return describe(kafka, name)
+    except TopicError as error:
+        if error.code != "TOPIC_MISSING":
+            raise
+    admin = client.admin(kafka)
+    _create(admin, kafka, name, 1, describe(kafka, topic, admin).replication_factor, _COMPACTED)
+    return _describe_new(admin, kafka, name)
 
 
 def _check_new(topic: str, kafka_partitions: int, retention_s: int) -> None:
     if kafka_partitions < 1:
         raise argument_invalid("kafka_partitions", kafka_partitions, "at least 1")
-    if topic in TOPICS_OF_KAFKA or not topic == topic_of_catalog(topic) == change_topic(topic):
+    owner = topic_of_tables(topic_of_catalog(topic))
+    if topic in TOPICS_OF_KAFKA or not topic == owner == change_topic(topic):
         allowed = "the name of a change topic. Kafka itself or another change topic uses this one"
         raise argument_invalid("topic", topic, allowed)
     if not MIN_RETENTION_S <= retention_s <= MAX_RETENTION_S:

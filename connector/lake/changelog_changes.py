@@ -62,6 +62,18 @@ _SOURCES: Final = """
     WHERE kind IN ('change', 'staged', 'truncate')
         AND ingest_batch > {after} AND ingest_batch <= {to} {but}
 """
+CELLS_OF_BATCHES: Final = 10
+"""The same for cells without a column. At most `_MAX_CHANGES` changes are searched."""
+_MAX_CHANGES: Final = 20_000
+_CELLS: Final = f"""
+    SELECT DISTINCT entry['family'], entry['qualifier'] FROM (
+        SELECT unnest(entries) AS entry FROM (
+            SELECT entries FROM t
+            WHERE slot = {{slot}} AND kind = 'change' AND "table" = {{source}}
+                AND ingest_batch > {{after}} AND ingest_batch <= {{to}}
+            LIMIT {_MAX_CHANGES}))
+    WHERE entry['kind'] = 'SET_CELL' LIMIT 1000
+"""  # noqa: S608, numbers
 _WAITING: Final = """
     ingest_batch > {after} AND ingest_batch <= {to}
     AND arrow_cast(commit_timestamp, 'Int64') >= {low_watermark}
@@ -170,6 +182,24 @@ def undefined_sources(
     query = _SOURCES.format(after=to_batch - SOURCES_OF_BATCHES, to=to_batch, but=but)
     rows = open_table(paths.changelog(warehouse, stream)).query(query)
     return tuple(sorted(row[0] for row in rows))
+
+
+def recent_cells(
+    warehouse: str, stream: str, source: str, to_batch: int
+) -> list[tuple[str, bytes]]:
+    """The families and qualifiers of cells that changes of a source table set, in some of its
+    changes of the newest `CELLS_OF_BATCHES` batches up to `to_batch`. Raises `TableError`.
+    """
+    query = _CELLS.format(
+        slot=table_slot(source),
+        source=quoted(source),
+        after=to_batch - CELLS_OF_BATCHES,
+        to=to_batch,
+    )
+    changelog = open_table(paths.changelog(warehouse, stream))
+    if "entries" not in changelog.types:
+        return []
+    return [(family, bytes(qualifier)) for family, qualifier in changelog.query(query)]
 
 
 @dataclass(frozen=True, slots=True)

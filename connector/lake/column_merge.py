@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from connector.lake.small_files import Numbers, arrow_type, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
-from connector.tables.stored_state import families_of
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, families_of, tolerated
 from connector.tables.values import DataType, Unreadable, read_value, write_value
 
 Flags = NDArray[np.bool_]
@@ -34,9 +34,8 @@ _ORDER: Final = (*_RANK, *OrderPosition._fields)
 _SET, _DELETE_CELLS, _DELETE_FAMILY = range(3)
 _KINDS: Final = ("SET_CELL", "DELETE_CELLS", "DELETE_FAMILY")
 _AS_THEY_ARE: Final = frozenset({DataType.STRING, DataType.BYTES})
-_OF_COLUMN: Final = ("column_orders", "column_entries", "cell_timestamps")
-_OF_FAMILY: Final = ("family_orders", "family_entries")
 _NONE: Final = -1
+_NO_TIME: Final = np.iinfo(np.int64).min
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +75,14 @@ class Unfit(Exception):  # noqa: N818, no fault
 class Registers:
     """The registers of a table that keeps the latest version of a cell and is ordered by commit."""
 
-    def __init__(self, definition: TableDefinition, since: Sequence[int]) -> None:
-        """`since` is `stored_definition.tolerated` for the table."""
+    def __init__(self, definition: TableDefinition, ids: ColumnIds | None = None) -> None:
+        """`ids` None: those of a new table."""
         # The last one is the presence mark.
         self._columns, self._families = definition.registered, families_of(definition)
-        self._since = since
+        ids = ids or assign_ids(NO_IDS, definition)
+        self._since = tolerated(definition, ids)
+        self._column_slots = [ids.by_name[column.name] for column in definition.columns]
+        self._family_slots = [ids.families[family] for family in self._families]
         self._keeps_unmapped = definition.keep_unmapped
         self._qualifiers = list(dict.fromkeys(column.qualifier for column in self._columns))
         # The last line and the last column are those of unknown names.
@@ -151,12 +153,7 @@ class Registers:
         self, states: pa.StructArray, values: Sequence[pa.Array], rows: Numbers
     ) -> tuple[Writes, Numbers]:
         """The writes of stored states with the values of their columns, and the uneven rows."""
-        columns, families = len(self._columns) - 1, len(self._families)
-        lengths = {name: _lengths(states, name) for name in ("residual", *_OF_COLUMN, *_OF_FAMILY)}
-        is_even = lengths["residual"] == 0
-        for names, count in ((_OF_COLUMN, columns), (_OF_FAMILY, families)):
-            for name in names:
-                is_even &= lengths[name] == count
+        is_even = _lengths(states, "residual") == 0
         uneven = rows[~is_even]
         kept = pa.array(np.nonzero(is_even)[0])
         states, rows = states.take(kept), rows[is_even]
@@ -165,15 +162,18 @@ class Registers:
         values = [*(array.take(kept) for array in values), mark]
 
         first = np.cumsum(_lengths(states, "orders")) - _lengths(states, "orders")
-        order, entry = (_matrix(states, name, columns) for name in _OF_COLUMN[:2])
-        at = _matrix(states, "cell_timestamps", columns, 0)
-        has_time = _flags(_elements(states, "cell_timestamps").is_valid()).reshape(at.shape)
+        of_columns, of_families = self._column_slots, self._family_slots
+        order = _matrix(states, "column_orders", of_columns)
+        entry = _matrix(states, "column_entries", of_columns)
+        at = _matrix(states, "cell_timestamps", of_columns, _NO_TIME)
+        has_time = at != _NO_TIME
+        at = np.where(has_time, at, 0)
         has_value = np.array([_flags(array.is_valid()) for array in values], np.bool_)
         has_value = has_value.reshape(len(values), len(rows)).T
         hidden = ((entry >= 0) & ~has_value[:, :-1] & has_time).any(axis=1)
         mark_order, mark_entry = (_column(states, f"mark_{name}") for name in ("order", "entry"))
-        deletions = _matrix(states, "family_orders", families)
-        deletion_entry = _matrix(states, "family_entries", families)
+        deletions = _matrix(states, "family_orders", of_families)
+        deletion_entry = _matrix(states, "family_entries", of_families)
         everything = np.hstack([entry, mark_entry, deletion_entry])
         row, register = np.nonzero(everything >= 0)
         wide = np.hstack([has_value, np.zeros_like(deletions, np.bool_)])
@@ -209,7 +209,8 @@ class Registers:
         if horizon is not None:
             is_old = _at(every.orders[every.order, 0], of_row, horizon) < horizon
             of_row[is_old & ~is_set] = _NONE
-        return MergedRows(every, of_row, is_set, rank, example)
+        slots = self._column_slots, self._family_slots
+        return MergedRows(every, of_row, is_set, rank, example, slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +218,8 @@ class MergedRows:
     """The newest write of each register of each row: its number, or -1. `is_set` marks those that
     set a value.
 
-    `rank` is that of each order, and `example` is one order of each rank.
+    `rank` is that of each order, and `example` is one order of each rank. `slots` are the positions
+    of columns and of families in a stored state.
     """
 
     writes: Writes
@@ -225,6 +227,7 @@ class MergedRows:
     is_set: Flags
     rank: Numbers
     example: Numbers
+    slots: tuple[Sequence[int], Sequence[int]]
 
     @property
     def live(self) -> Numbers:
@@ -269,17 +272,18 @@ class MergedRows:
         at = _at(self.writes.cell_timestamp, winner, 0)
         none = winner < 0
         deletes = ~self.is_set[rows]
+        of_columns, of_families = self.slots
         columns, families = np.s_[:, :mark], np.s_[:, mark + 1 :]
         parts = {
             "orders": _lists(orders, is_first.sum(axis=1)),
-            "column_orders": _rows(index[columns], none[columns], pa.int32()),
-            "column_entries": _rows(entry[columns], none[columns], pa.int32()),
-            "cell_timestamps": _rows(at[columns], deletes[columns], pa.int64()),
+            "column_orders": _rows(index[columns], none[columns], pa.int32(), of_columns),
+            "column_entries": _rows(entry[columns], none[columns], pa.int32(), of_columns),
+            "cell_timestamps": _rows(at[columns], deletes[columns], pa.int64(), of_columns),
             "mark_order": pa.array(index[:, mark], mask=none[:, mark]),
             "mark_entry": pa.array(entry[:, mark], mask=none[:, mark]),
             "mark_timestamp": pa.array(at[:, mark], mask=deletes[:, mark]),
-            "family_orders": _rows(index[families], none[families], pa.int32()),
-            "family_entries": _rows(entry[families], none[families], pa.int32()),
+            "family_orders": _rows(index[families], none[families], pa.int32(), of_families),
+            "family_entries": _rows(entry[families], none[families], pa.int32(), of_families),
             "residual": pa.nulls(len(rows), type_.field("residual").type),
         }
         return pa.StructArray.from_arrays(
@@ -391,9 +395,17 @@ def _elements(states: pa.StructArray, name: str) -> pa.Array:
     return pc.list_flatten(pc.struct_field(states, name))
 
 
-def _matrix(states: pa.StructArray, name: str, width: int, absent: int = _NONE) -> Numbers:
-    """A line for each list, of which each has `width` elements."""
-    return _numbers(_elements(states, name), absent).reshape(len(states), width)
+def _matrix(
+    states: pa.StructArray, name: str, slots: Sequence[int], absent: int = _NONE
+) -> Numbers:
+    """The elements of each list at these positions, as a line. A short list lacks the last ones."""
+    lengths, elements = _lengths(states, name), _numbers(_elements(states, name), absent)
+    width = int(lengths.max(initial=0))
+    if (lengths == width).all() and list(slots) == list(range(width)):
+        return elements.reshape(len(states), width)
+    first, at = np.cumsum(lengths) - lengths, np.array(slots, np.int64)
+    index = np.where(at < lengths[:, None], first[:, None] + at, _NONE)
+    return _at(elements, index, absent)
 
 
 def _column(states: pa.StructArray, name: str) -> Numbers:
@@ -406,7 +418,15 @@ def _lists(values: pa.Array, lengths: Numbers) -> pa.ListArray:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _rows(matrix: Numbers, is_null: Flags, type_: pa.DataType) -> pa.ListArray:
-    """A list for each line."""
+def _rows(
+    matrix: Numbers, is_null: Flags, type_: pa.DataType, slots: Sequence[int]
+) -> pa.ListArray:
+    """A list for each line, with its elements at these positions."""
+    width = max(slots, default=-1) + 1
+    if list(slots) != list(range(width)):
+        shape = (len(matrix), width)
+        wide, is_empty = np.zeros(shape, np.int64), np.ones(shape, np.bool_)
+        wide[:, slots], is_empty[:, slots] = matrix, is_null
+        matrix, is_null = wide, is_empty
     values = pa.array(matrix.ravel(), pa.int64(), mask=is_null.ravel()).cast(type_, safe=False)
     return _lists(values, np.full(len(matrix), matrix.shape[1]))

@@ -5,8 +5,9 @@ that are in force. In the other tables, it has the greatest number.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
@@ -18,15 +19,20 @@ from connector.state.damage import reading
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import (
     APPLY_EVERY,
+    COLUMNS,
     MAX_STALENESS,
     NO_OVERRIDES,
     ClosePartition,
     Override,
     check_requests,
+    columns_at,
     metadata_with,
+    metadata_with_columns,
     seconds_at,
+    stored_override,
 )
 from connector.stored import from_stored, to_stored
+from connector.tables.alterations import ColumnOverride
 from connector.write_streams.releases import ReleaseRows
 
 _Request = TypeVar("_Request", ClosePartition, ReleaseTransaction, ReleaseRows)
@@ -51,7 +57,7 @@ _COLUMNS_OF: Final = {
     },
 }
 _SETTINGS: Final = {
-    **dict.fromkeys(("table", "made_by"), "string"),
+    **dict.fromkeys(("table", "made_by", COLUMNS), "string"),
     **dict.fromkeys((MAX_STALENESS, APPLY_EVERY, "made_at"), "int64"),
 }
 
@@ -68,7 +74,7 @@ class Overrides:
     def __init__(self, warehouse: str, *, kept_for_s: float = 0.0) -> None:
         self._kept_for_s = kept_for_s
         self._kept: dict[str, tuple[float, Mapping[str, Any] | None]] = {}
-        self._warehouse, self._settings = warehouse, paths.overrides(warehouse)
+        self.warehouse, self._settings = warehouse, paths.overrides(warehouse)
 
     def bounds(self) -> dict[str, int]:
         """The staleness overrides in seconds, by table. They have priority over the
@@ -81,6 +87,34 @@ class Overrides:
         over the configuration (JOB-2).
         """
         return seconds_at(self._settings, self._newest(self._settings), APPLY_EVERY)
+
+    def columns(self) -> dict[str, tuple[ColumnOverride, ...]]:
+        """The columns that operators added or dropped, by table, until the configuration says the
+        same (EVO-2).
+        """
+        return columns_at(self._settings, self._newest(self._settings))
+
+    def alter(self, override: ColumnOverride) -> None:
+        """Store a column override. An older one of the same column is replaced."""
+        stored = json.dumps(stored_override(override))
+        row = {"table": override.table, "made_at": override.made_at, "made_by": override.made_by}
+
+        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            after = metadata_with_columns(self._settings, metadata, add=override)
+            return {**row, COLUMNS: stored}, after
+
+        append_next(self._settings, _SETTINGS, following, empty=NO_OVERRIDES)
+
+    def settle(self, settled: Sequence[ColumnOverride], made_at: int, made_by: str) -> None:
+        """Remove column overrides that the configuration agrees with. There must be some."""
+        row = {"table": settled[0].table, "made_at": made_at, "made_by": made_by}
+
+        def following(metadata: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+            after = metadata_with_columns(self._settings, metadata, remove=settled)
+            return {**row, COLUMNS: "[]"}, after
+
+        append_next(self._settings, _SETTINGS, following, empty=NO_OVERRIDES)
+        self._kept.pop(self._settings, None)
 
     def set(self, override: Override) -> None:
         """Store an override, or return to the value of the configuration."""
@@ -98,7 +132,7 @@ class Overrides:
 
     def requests(self, type_: type[_Request], stream: str, *, above: int) -> list[_Request]:
         """The requests of a stream of one kind with numbers greater than `above`, in order."""
-        path = _PATH_OF[type_](self._warehouse)
+        path = _PATH_OF[type_](self.warehouse)
         if _newest_number(path, self._newest(path)) <= above:
             return []
         rows = select(path, f"stream = {quoted(stream)} AND number > {above} ORDER BY number")
@@ -110,7 +144,7 @@ class Overrides:
 
         Raises `ConfigError` if the reason or the author is not a text that can be stored.
         """
-        path = _PATH_OF[type(request)](self._warehouse)
+        path = _PATH_OF[type(request)](self.warehouse)
         check_note("why", request.reason)
         check_note("by", request.made_by)
 

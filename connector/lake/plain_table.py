@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 REBUILD: Final = "lowmark.rebuild"
 """The property of a table that names the rebuild which made it."""
+TABLE_ID: Final = "lowmark.tableId"
+"""The property of a table with its id, which a rebuild keeps (EVO-1)."""
 _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
 """Delta's primitive types that are read as numbers, and Arrow's type of the number."""
 

@@ -36,7 +36,7 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, greatest, join, truncate
 from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType
 from connector.tables.row import RowReader, read_change, state_of
-from connector.tables.stored_definition import from_properties
+from connector.tables.stored_definition import ColumnIds, from_properties
 from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
 
@@ -53,11 +53,12 @@ class RowStates:
         """
         folder = paths.table_folder(warehouse, definition.name)
         self.definition, self.table_state = definition, TableState()
+        self._ids: ColumnIds | None = None
         self.table: PlainTable | None = None
         self._tombstones: PlainTable | None = None
         if newest_stored(paths.data(folder)) is not None:
             self.table = open_table(paths.data(folder), table=definition.name)
-            self.definition, _ = from_properties(self.table.properties)
+            self.definition, self._ids = from_properties(self.table.properties)
             check_owner(paths.data(folder), "table", definition.name, self.table.stored)
             with reading(paths.data(folder)):
                 self.table_state = TableState.from_json(self.table.stored)
@@ -137,7 +138,8 @@ class RowStates:
     def _state(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         columns = self.definition.columns
         plain = [_plain(column.type, value) for column, value in zip(columns, values, strict=False)]
-        return RowReader(self.definition).canonical(StateForm(self.definition).read(stored, plain))
+        form = StateForm(self.definition, self._ids)
+        return RowReader(self.definition).canonical(form.read(stored, plain))
 
     def _pending(self, row_keys: Iterable[bytes]) -> Iterator[tuple[bytes, RowState]]:
         """The states from ingested changes. Those of changes that are applied add nothing."""

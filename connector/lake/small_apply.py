@@ -48,6 +48,7 @@ from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import TableDefinition
 from connector.tables.merge import EMPTY, RowState, expire, join, visible
 from connector.tables.row import RowReader
+from connector.tables.stored_definition import NO_IDS, tolerated
 from connector.tables.stored_state import StateForm
 from connector.tables.values import Unreadable
 from connector.warehouse import bucket_of
@@ -98,7 +99,7 @@ def _merge(task: SmallApply) -> Merged:
         sizes[_bucket_of(add)] += add["size"]
     check_size(always + min(sizes[str(n)] for n in range(task.buckets)), limits.MAX_BYTES)
     changes, deferred_from = _new_changes(task, changelog)
-    reader = RowReader(task.definition, task.since)
+    reader = RowReader(task.definition, tolerated(task.definition, task.ids or NO_IDS))
     keys = _keys_of(task, reader, changes)
     touched = {None, *map(str, set(keys.buckets.tolist()))}
     table = [add for add in table if _bucket_of(add) in touched]
@@ -143,7 +144,7 @@ def _merged(
     """The rows of the table that go, and those that come."""
     definition, before = task.definition, task.before
     replaces, uneven = False, np.ones(len(keys.values), np.bool_)
-    registers, writes = Registers(definition, task.since), list[Writes]()
+    registers, writes = Registers(definition, task.ids), list[Writes]()
     if definition.order is OrderBy.COMMIT:
         new = registers.of_changes(changes, keys.of_change)
         writes.append(new.writes)
@@ -273,8 +274,11 @@ class _Old:
 
 def _of_rows(definition: TableDefinition, file_rows: Iterable[FileRows]) -> Iterator[_Old]:
     for rows in file_rows:
+        names = set(rows.columns.column_names)  # an older file lacks a column that was added later
         values = [
             rows.columns[column.name].cast(arrow_type(column.type)).combine_chunks()
+            if column.name in names
+            else pa.nulls(len(rows.columns), arrow_type(column.type))
             for column in definition.columns
         ]
         yield _Old(rows.keys, rows.columns[STATE].combine_chunks(), values)
@@ -329,7 +333,11 @@ def _uneven_rows(
     old: Iterable[_Old],
 ) -> _Rows:
     """Merge the marked rows one by one."""
-    form, states, misfits = StateForm(task.definition), dict[int, RowState](), Counter[str]()
+    form, states, misfits = (
+        StateForm(task.definition, task.ids),
+        dict[int, RowState](),
+        Counter[str](),
+    )
 
     def add(row: int, state: RowState) -> None:
         states[row] = join(states[row], state) if row in states else state

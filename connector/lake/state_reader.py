@@ -11,13 +11,19 @@ from typing import Any, NamedTuple
 
 from connector import warehouse as paths
 from connector.errors.changelog import frontier_missing
-from connector.lake.plain_table import newest_stored
+from connector.lake.plain_table import newest_stored, open_table
 from connector.lake.small_tables import select
 from connector.lake.stores import text_at
 from connector.state.damage import check_owner, reading
 from connector.state.stream_progress import Progress, with_freshness_file
 from connector.state.table_state import TableState
 from connector.stored import from_stored
+from connector.tables.definition import TableDefinition
+from connector.tables.stored_definition import (
+    DEFINITION_PROPERTY,
+    ColumnIds,
+    from_properties,
+)
 from connector.warehouse import FRONTIER_SLOT
 from connector.watermarks.frontier import UNKNOWN, Frontier
 
@@ -109,6 +115,17 @@ def table_state_of(warehouse: str, table: str) -> TableState:
     metadata = _newest_of(path, "table", table)
     with reading(path):
         return TableState() if metadata is None else TableState.from_json(metadata)
+
+
+def definition_of(warehouse: str, table: str) -> tuple[TableDefinition, ColumnIds] | None:
+    """The definition in force of a table, and the ids of its columns. None: there is no table, or
+    it has no definition.
+    """
+    path = paths.table(warehouse, table)
+    if _newest_of(path, "table", table) is None:
+        return None
+    properties = open_table(path, table=table).properties
+    return from_properties(properties) if DEFINITION_PROPERTY in properties else None
 
 
 def _newest_of(path: str, what: str, name: str) -> Mapping[str, Any] | None:

@@ -52,6 +52,8 @@ class TableStatus(Viewed):
                                     recommended_max_staleness_s follows from it (TBL-19)
     apply_every_s, due_at           the time from one apply to the next, and when the next one is
                                     due (JOB-2); None: at once
+    definition_hints                the hints about its definition (EVO-2)
+    cells_without_column            families and qualifiers of recent changes that no column shows
     maintenance                     the last compaction and the last clean-up, of the table and its
                                     tombstone table (TBL-15)
     """
@@ -82,6 +84,8 @@ class TableStatus(Viewed):
     waiting_changes: int = 0
     misfits: Mapping[str, int] = field(default_factory=dict)
     misfit_texts: Hidden[tuple[str, ...]] = ()
+    definition_hints: Hidden[tuple[str, ...]] = ()
+    cells_without_column: Hidden[tuple[tuple[str, bytes], ...]] = ()
 
     @property
     def age_s(self) -> Shown[float | None]:
@@ -125,6 +129,7 @@ class TableStatus(Viewed):
             *self._completeness_hints(),
             *self.misfit_texts,
             *failed_maintenance(self.maintenance),
+            *self.definition_hints,
         ]
 
     def _age_hints(self) -> Iterator[str]:

@@ -14,10 +14,12 @@ For example:
         print(table.as_of, list(table.rows))
 """
 
+from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.services.audit import audit
 from connector.services.dead_letters import DeadLetters
 from connector.services.load_config import load_config
 from connector.services.read import TableRead, read
+from connector.services.reload import ConfigFile
 from connector.services.requests import (
     close_partition,
     incomplete_transactions,
@@ -40,10 +42,13 @@ from connector.services.write_streams import (
 )
 
 __all__ = [
+    "AlterReport",
+    "ConfigFile",
     "DeadLetters",
     "LoadOptions",
     "StatusReport",
     "TableRead",
+    "alter_table",
     "audit",
     "close_partition",
     "commit_write_streams",
@@ -56,6 +61,7 @@ __all__ = [
     "load",
     "load_config",
     "partitions",
+    "publish_table",
     "read",
     "rebuild",
     "release_again",

@@ -22,7 +22,9 @@ from connector.errors.settings import setting_missing
 from connector.records.views import view_of_time
 from connector.reports.table_status import is_at_low_watermark, text_of_waiting
 from connector.services.events import OnEvent, info, log_event, warning
+from connector.services.load_config import who
 from connector.services.local_spark import session_of
+from connector.services.reload import READ_EVERY_S, ConfigFile, Reloads
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.jobs import Job, JobKind
@@ -37,9 +39,12 @@ if TYPE_CHECKING:
     from connector.lake.overrides import Overrides
     from connector.spark.apply_loop import JobLog
     from connector.spark.ingest.ingest import IngestPorts
+    from connector.spark.pipeline import Pipeline
+    from connector.tables.published import PublishedTable
 
 
 _TURN_S: Final = 0.0005
+_STOP_WITHIN_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class _Counter:
 
 
 def run(
-    config: ConnectorConfig,
+    config: ConnectorConfig | ConfigFile,
     *,
     spark: SparkSession | None = None,
     once: bool = False,
@@ -110,7 +115,7 @@ def run(
     example, a nightly job calls `run(load_config(), once=True)`.
 
     Args:
-        config: At least one stream.
+        config: At least one stream. A `ConfigFile` is read again when it changes (EVO-8).
         spark: Your own session, which is neither changed nor stopped. None: a local session.
         once: Ingest to the end that each topic has now, apply, and return. Otherwise it runs until
             `stop` is set.
@@ -131,10 +136,11 @@ def run(
         ConnectorError: Kafka, the registry or the warehouse cannot be used; each error names its
             remedy. Nothing is lost.
     """
+    file, config = (config, config.config) if isinstance(config, ConfigFile) else (None, config)
     if not config.streams:
         remedy = 'Add a section such as [streams.orders] with topic = "orders"'
         raise setting_missing("A section [streams.NAME]", "the topic of a stream", remedy)
-    pipeline_run = _Run(config, once, stop or threading.Event(), on_event, Trace(trace))
+    pipeline_run = _Run(config, file, once, stop or threading.Event(), on_event, Trace(trace))
     check_logs(config, config.streams, config.tables)
     with (
         only_use(config, config.streams),
@@ -154,16 +160,18 @@ def run(
         return pipeline_run.counter.report(_ingest_batches(config) - before)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Run:
     """One call of `run`."""
 
     config: ConnectorConfig
+    file: ConfigFile | None
     once: bool
     stop: threading.Event
     on_event: OnEvent
     trace: Trace
     counter: _Counter = field(default_factory=_Counter)
+    reloads: Reloads | None = None
 
     def run(
         self, start_session: Callable[[], SparkSession], ports: Mapping[str, IngestPorts]
@@ -188,20 +196,44 @@ class _Run:
 
         with watching(spark), _short_turns():
             job_log, on_step = self._job_log(), self.trace.step
-            start = partial(
-                Pipeline, spark, self.config, ports, job_log, merge_few, on_line, on_step
-            )
-            pipeline = repeating(start, "the tables", on_line, self.stop)
-            if self.once:
-                pipeline.run_once(self.stop)
-            else:
-                self.on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
-                pipeline.run(self.stop)
+            config: ConnectorConfig | None = self.config
+            while config is not None:
+                start = partial(
+                    Pipeline, spark, config, ports, job_log, merge_few, on_line, on_step
+                )
+                pipeline, config = repeating(start, "the tables", on_line, self.stop), None
+                if self.once:
+                    pipeline.run_once(self.stop)
+                else:
+                    self.on_event(info("RUNNING", "running; stop with Ctrl-C or SIGTERM"))
+                    config = self._run_until_replaced(pipeline)
         if self.once and not self.stop.is_set():
             _report_open_transactions(self.config, self.on_event)
             report_waiting_changes(self.config, self.on_event)
         if self.stop.is_set():
             self.on_event(info("STOPPED", "stopped: every batch that began has ended"))
+
+    def _run_until_replaced(self, pipeline: Pipeline) -> ConnectorConfig | None:
+        """Run the pipeline until `stop` is set, or until there is a new configuration, which is
+        returned.
+        """
+        if self.file is None:
+            pipeline.run(self.stop)
+            return None
+        overrides, until = _overrides(self.config), threading.Event()
+        if self.reloads is None:
+            self.reloads = Reloads(self.file, overrides, self.on_event)
+        watch = _Watch(self.reloads, self.stop, until)
+        thread = threading.Thread(target=watch.run, name="configuration", daemon=True)
+        thread.start()
+        try:
+            pipeline.run(until, lambda: watch.config is not None)
+        finally:
+            until.set()
+            thread.join()
+        if watch.failure is not None:
+            raise watch.failure
+        return watch.config
 
     def _end_without_spark(self, error: Exception) -> None:
         """Raise `ConnectorError` if Spark ended before `stop` was set."""
@@ -218,6 +250,7 @@ class _Run:
 
     def _job_log(self) -> JobLog:
         from connector.lake.jobs import History
+        from connector.spark.apply.follow import DefinitionPorts
         from connector.spark.apply_loop import JobLog
 
         history, overrides = History(warehouse_of(self.config)), _overrides(self.config)
@@ -229,9 +262,38 @@ class _Run:
 
         return JobLog(
             *(add_job, history.add_cut, history.newest_cut, overrides.bounds, overrides.paces),
+            definitions=DefinitionPorts(
+                overrides.columns,
+                lambda settled: overrides.settle(settled, now_us(), who()),
+                partial(_publish, self.config),
+            ),
             last_clean_up=history.last_clean_up,
             forget_cuts=history.forget_cuts,
         )
+
+
+class _Watch:
+    """Sets `until` when `stop` is set or there is a new configuration."""
+
+    def __init__(self, reloads: Reloads, stop: threading.Event, until: threading.Event) -> None:
+        self._reloads, self._stop, self._until = reloads, stop, until
+        self.config: ConnectorConfig | None = None
+        self.failure: ConnectorError | None = None
+
+    def run(self) -> None:
+        """Look until `until` is set."""
+        look_at = 0.0
+        while not self._until.wait(_STOP_WITHIN_S):
+            if self._stop.is_set():
+                self._until.set()
+            elif self._reloads.is_asked or time.monotonic() >= look_at:
+                look_at = time.monotonic() + READ_EVERY_S
+                try:
+                    self.config = self._reloads.next_config()
+                except ConnectorError as error:
+                    self.failure = error
+                if self.config is not None or self.failure is not None:
+                    self._until.set()
 
 
 @contextmanager
@@ -247,6 +309,13 @@ def _short_turns() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(usual_s)
+
+
+def _publish(config: ConnectorConfig, table: PublishedTable) -> bool:
+    """Publish the definition of a table on the topic of its stream (EVO-1)."""
+    from connector.kafka.tables import publish_table
+
+    return publish_table(config.kafka, config.streams[table.definition.stream].topic, table)
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:

@@ -13,6 +13,7 @@ from connector.clock import now_us
 from connector.dead_letters.ledger import NONE_SENT
 from connector.errors import BrokerError, TableError, TopicError, check_time
 from connector.records.views import Time, Viewed
+from connector.reports.definition_status import cells_without_column, definition_hints
 from connector.reports.stream_status import (
     NONE_OPEN,
     OpenLetters,
@@ -21,6 +22,7 @@ from connector.reports.stream_status import (
     stream_status,
 )
 from connector.reports.table_status import TableJobs, TablePace, TableStatus, table_status
+from connector.services.reload import refused_reload
 from connector.services.warehouses import warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind
 from connector.state.overrides import bound_in_force, pace_in_force
@@ -41,12 +43,14 @@ class StatusReport(Viewed):
     """The status of the streams and tables of a configuration at the time `at` (microseconds).
 
     A stream or table that cannot be read is in `errors`, by its path, for example `tables.orders`.
+    `reload_refused` says why the running pipeline did not take the newest configuration (EVO-8).
     """
 
     at: Time
     streams: dict[str, StreamStatus] = field(default_factory=dict)
     tables: dict[str, TableStatus] = field(default_factory=dict)
     errors: dict[str, TableError] = field(default_factory=dict)
+    reload_refused: list[str] = field(default_factory=list)
 
 
 class _Reader:
@@ -62,6 +66,9 @@ class _Reader:
         overrides = Overrides(self._warehouse)
         self._bounds = self._try("settings", overrides.bounds) or {}
         self._paces = self._try("settings", overrides.paces) or {}
+        self._columns = self._try("settings", overrides.columns) or {}
+        refused = refused_reload(config)
+        self.report.reload_refused.extend(refused.faults if refused else ())
 
     def read(self) -> None:
         from connector.lake.state_reader import logged_progress_of, table_state_of
@@ -93,9 +100,9 @@ class _Reader:
         )
         for table, state in readable.items():
             of_table = self._try(f"tables.{table}", partial(logged.of_table, table, state))
-            self.report.tables[table] = self._table(
-                self._config.tables[table], state, of_table, of_tables[table]
-            )
+            definition = self._config.tables[table]
+            of_definition = self._table(definition, state, of_table, of_tables[table])
+            self.report.tables[table] = self._with_hints(of_definition, definition)
 
     def _table(
         self,
@@ -125,6 +132,24 @@ class _Reader:
             ),
             dead_letters=dead_letters if progress else replace(dead_letters, is_known=False),
             waiting_changes=waiting or 0,
+        )
+
+    def _with_hints(self, status: TableStatus, declared: TableDefinition) -> TableStatus:
+        """The status with the hints about the definition (EVO-2)."""
+        from connector.lake.changelog_changes import recent_cells
+        from connector.lake.state_reader import definition_of
+
+        name, path = declared.name, f"tables.{declared.name}"
+        stored = self._try(path, partial(definition_of, self._warehouse, name))
+        cells, batch = None, status.to_batch + (status.pending_batches or 0)
+        if batch and status.pending_batches is not None:
+            of_source = (self._warehouse, declared.stream, declared.source, batch)
+            cells = self._try(path, partial(recent_cells, *of_source))
+        definition = (declared, stored and stored[0], self._columns.get(name, ()), cells or ())
+        return replace(
+            status,
+            definition_hints=definition_hints(*definition),
+            cells_without_column=cells_without_column(*definition),
         )
 
     def _undefined_sources(self, stream: str, progress: Progress) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from connector.services.local_spark import session_of
 from connector.services.warehouses import check_logs, naming_damage, only_use, warehouse_of
 from connector.state.jobs import RECOMMENDED_OVER_S, Job, JobKind, p95_s, text_of_misfits
 from connector.state.overrides import APPLY_EVERY, MAX_STALENESS, Override, pace_in_force
+from connector.tables.alterations import with_overrides
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -185,12 +186,14 @@ def _rebuild(
 ) -> Rebuilt:
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
+    from connector.lake.overrides import Overrides
     from connector.spark.apply.base import copy_base
     from connector.spark.apply.rebuild import rebuild as rebuild_table
     from connector.spark.cluster import follow_cores, repeating, watching
     from connector.spark.storage.changelog import Changelog
 
-    definition = config.tables[name]
+    overrides = Overrides(warehouse_of(config)).columns().get(name, ())
+    definition = with_overrides(config.tables[name], overrides)
     stream = config.streams[definition.stream]
     # Kafka is needed for letters only.
     publisher = stack.enter_context(DeadLetterPublisher(config.kafka, stream.topic))

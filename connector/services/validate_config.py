@@ -18,13 +18,15 @@ from connector.config.spark_settings import check_shared
 from connector.config.storage import is_s3
 from connector.dead_letters.envelope import dead_letter_topic, ledger_topic
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
+from connector.errors.definitions import columns_changed
 from connector.errors.kafka import topic_foreign
 from connector.errors.settings import setting_invalid, warehouse_unusable
 from connector.services.local_spark import check_master
 from connector.services.warehouses import check_logs, warehouse_of
 from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
-from connector.tables.definition import TableDefinition, check_columns, check_compatible
+from connector.tables.alterations import alteration, with_overrides
+from connector.tables.definition import TableDefinition, check_compatible
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
@@ -165,6 +167,7 @@ def _small_tables(config: ConnectorConfig) -> Iterator[Finding]:
 
 def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Finding]:
     """A table that exists is lowmark's, of this changelog, and as defined (TBL-8, TBL-14)."""
+    from connector.lake.overrides import Overrides
     from connector.lake.plain_table import newest_stored, open_table
     from connector.lake.state_reader import logged_progress_of, table_state_of
 
@@ -173,15 +176,22 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     if newest_stored(path) is None:
         return
     state = table_state_of(warehouse, definition.name)
-    existing, _ = from_properties(open_table(path, table=definition.name).properties)
+    existing, ids = from_properties(open_table(path, table=definition.name).properties)
     check_compatible(existing, definition)
-    check_columns(existing, definition)
+    if existing.keep_unmapped != definition.keep_unmapped:
+        raise columns_changed(definition.name)
+    overrides = Overrides(warehouse).columns().get(definition.name, ())
+    dropped = [override.name for override in overrides if override.column is None]
+    change = alteration(existing, ids, with_overrides(definition, overrides), dropped)
     try:
         logged = logged_progress_of(warehouse, definition.stream)
     except TableError:  # a finding of its own
         return
     logged.of_table(definition.name, state)
-    yield _ok(f"tables.{definition.name}: as in the warehouse")
+    if change is None:
+        yield _ok(f"tables.{definition.name}: as in the warehouse")
+    for column in change.added if change else ():
+        yield _ok(f"tables.{definition.name}: the pipeline will add the column {column.name}")
 
 
 def _progress(config: ConnectorConfig, stream: StreamConfig) -> Iterator[Finding]:

@@ -24,6 +24,7 @@ from connector.config.spark_settings import MAX_PARALLEL_APPLIES
 from connector.config.storage import look_every_s
 from connector.errors import BrokerError, ConnectorError, TableError, TopicError
 from connector.spark.apply.apply import Applied, apply
+from connector.spark.apply.follow import DefinitionPorts, Definitions
 from connector.spark.cluster import OnLine, Pool, applies_at_once, follow_cores, in_pool, repeating
 from connector.spark.failures import applying
 from connector.spark.ingest.ingest import IngestPorts
@@ -58,6 +59,7 @@ class JobLog:
     newest_cut: Callable[[str], CutRecord | None]
     bounds: Callable[[], Mapping[str, int]] = dict
     paces: Callable[[], Mapping[str, int]] = dict
+    definitions: DefinitionPorts = field(default_factory=DefinitionPorts)
     last_clean_up: Callable[[str, str], int | None] = lambda table, stream: None
     forget_cuts: Callable[[str, Mapping[str, int], CutRecord | None], None] = (
         lambda stream, oldest, but: None
@@ -112,6 +114,7 @@ class Applies:
         self._job_log, self._record = job_log, listener.record
         self._on_line, self._on_step = listener.on_line, listener.on_step
         self._merge_few = merge_few
+        self._definitions = Definitions(config.tables, job_log.definitions, listener.on_line)
         self._names = {
             stream: [name for name, table in config.tables.items() if table.stream == stream]
             for stream in config.streams
@@ -162,6 +165,9 @@ class Applies:
             for stream, names in self._names.items():
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
+        self._definitions.publish(self._tables)
+        for error in self._definitions.refused.values():
+            raise error
 
     def run(
         self, stop: threading.Event, check: Callable[[], None], maintain: Callable[[str], None]
@@ -203,6 +209,10 @@ class Applies:
                 }
                 for stream, names in self._names.items()
             }
+            self._definitions.publish(self._tables)
+            for name in self._definitions.changed(self._tables):
+                stream = self._config.tables[name].stream
+                self._begin(threads, _Round(stream, self._cut(stream), None, {name}))
         for stream, turns in self._turns.items():
             paces, last_cut = self._paces[stream], self._cuts.get(stream)
             has_news = self._news[stream] or now >= self._looked[stream] + self._look_every_s
@@ -284,8 +294,23 @@ class Applies:
         """Bring a table to a cut. Returns whether it changed, and its newest version."""
         with self._entry, self._alone[name], in_pool(self._spark, Pool.APPLY):
             follow_cores(self._spark)
-            applied = (stop is None or not stop.is_set()) and self._apply(name, cut)
+            is_going_on = stop is None or not stop.is_set()
+            applied = is_going_on and self._follow(name) and self._apply(name, cut)
             return applied, self._tables[name].newest()
+
+    def _follow(self, name: str) -> bool:
+        """Give a table the wanted columns. Returns whether it may be applied."""
+        changelog = self._changelogs[self._config.tables[name].stream]
+
+        def newest_batch() -> int:
+            newest = changelog.newest()
+            return 0 if newest is None else newest.ingest_batch
+
+        with applying(name):
+            return self._definitions.follow(
+                *(name, self._tables[name], newest_batch),
+                on_step=lambda step: self._on_step(f"table {name}: altered: {step}"),
+            )
 
     def _apply(self, name: str, cut: Cut) -> bool:
         table, definition = self._tables[name], self._config.tables[name]

@@ -95,8 +95,10 @@ class Pipeline:
         ingest.check_transactions(is_last=True)
         ingest.refresh()
 
-    def run(self, stop: threading.Event) -> None:
-        """Ingest and apply until `stop` is set. Then apply everything that was ingested."""
+    def run(self, stop: threading.Event, is_replaced: Callable[[], bool] = lambda: False) -> None:
+        """Ingest and apply until `stop` is set. Then apply everything that was ingested, unless
+        `is_replaced`: another pipeline goes on.
+        """
         upkeep = self._upkeep()
         try:
             for name, ingest in self._streams.items():
@@ -107,7 +109,8 @@ class Pipeline:
             for ingest in self._streams.values():
                 ingest.stop()
         self._check(again=False)
-        self._applies.all()
+        if not is_replaced():
+            self._applies.all()
 
     def _check(self, *, again: bool = True) -> None:
         for ingest in self._streams.values():

@@ -281,6 +281,83 @@ def _binary(type_: DataType, value: str) -> str:
     )
 
 
+def written(type_: ValueType, encoding: Encoding, value: str) -> str:
+    """The bytes of the typed value in the SQL expression `value`, in one of the forms that `typed`
+    reads. It is null for a null.
+    """
+    if not isinstance(type_, DataType):
+        text = f"to_json({_texts(type_, value, 1)}, map('ignoreNullFields', 'false'))"
+        return f"cast({text} AS binary)"
+    if type_ in (DataType.BYTES, DataType.STRING, DataType.JSON):
+        return f"cast({value} AS binary)"
+    if encoding is Encoding.BINARY:
+        return _written_binary(type_, value)
+    return f"cast({_written_text(type_, value)} AS binary)"
+
+
+def _texts(type_: ValueType, part: str, depth: int) -> str:
+    """The value of a part, with text in place of each part without parts: `_type_of_texts`."""
+    match type_:
+        case ArrayType():
+            item = f"p{depth}"
+            return f"transform({part}, {item} -> {_texts(type_.element, item, depth + 1)})"
+        case RecordType():
+            fields = (
+                f"'{name}', {_texts(kind, f'{part}.`{name}`', depth)}"
+                for name, kind in type_.fields
+            )
+            return f"CASE WHEN {part} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
+        case RangeType():
+            return _texts(type_.record, part, depth)
+        case DataType.BYTES:
+            return f"base64({part})"
+        case _:
+            return _written_text(type_, part)
+
+
+def _written_text(type_: DataType, value: str) -> str:
+    if type_ is DataType.NUMERIC:
+        text = f"cast({value} AS string)"
+        # The cast writes an exponent for a number with many zeros behind the point.
+        digits = f"lpad(cast(abs(cast(round({value} * 1000000000) AS int)) AS string), 9, '0')"
+        small = f"concat(CASE WHEN startswith({text}, '-') THEN '-' ELSE '' END, '0.', {digits})"
+        text = f"CASE WHEN contains({text}, 'E') THEN {small} ELSE {text} END"
+        return f"rtrim('.', rtrim('0', {text}))"
+    if type_ is DataType.DATETIME:
+        return f"replace(cast({value} AS string), ' ', 'T')"
+    if type_ is DataType.TIMESTAMP:
+        # The cast would use the time zone of the session.
+        micros = f"unix_micros({value})"
+        rest = f"pmod({micros}, 86400000000L)"
+        day = f"date_from_unix_date(cast(({micros} - {rest}) div 86400000000L AS int))"
+        parts = (
+            ("3600000000L", "24L", 2, "T"),
+            ("60000000L", "60L", 2, ":"),
+            ("1000000L", "60L", 2, ":"),
+            ("1L", "1000000L", 6, "."),
+        )
+        clock = (
+            f"'{sign}', lpad(cast(pmod({rest} div {unit}, {limit}) AS string), {width}, '0')"
+            for unit, limit, width, sign in parts
+        )
+        return f"concat(cast({day} AS string), {', '.join(clock)}, 'Z')"
+    return f"cast({value} AS string)"
+
+
+def _written_binary(type_: DataType, value: str) -> str:
+    if type_ is DataType.BOOL:
+        return f"CASE {value} WHEN true THEN X'FF' WHEN false THEN X'00' END"
+    if type_ is DataType.FLOAT64:
+        # The 8 bytes of Avro's double in reverse order. Before them is the branch of a union.
+        avro = f"substring(to_avro({value}), -8, 8)"
+        backwards = (f"substring({avro}, {position}, 1)" for position in range(8, 0, -1))
+        return f"CASE WHEN {value} IS NOT NULL THEN concat({', '.join(backwards)}) END"
+    number = {DataType.TIMESTAMP: f"unix_micros({value})", DataType.DATE: f"unix_date({value})"}
+    width = 8 if type_ is DataType.DATE else 16
+    bits = f"cast({number.get(type_, value)} AS bigint)"
+    return f"unhex(right(lpad(hex({bits}), 16, '0'), {width}))"
+
+
 def key_pieces(key: Key, row_key: str) -> str:
     """The expression from which `key_columns` reads `row_key`. Make it a column first."""
     if key.form is KeyForm.ROW_KEY:

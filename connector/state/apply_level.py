@@ -21,6 +21,7 @@ from typing import Final
 from connector.state.maintenance_schedule import DataFile
 from connector.state.table_state import TableState
 from connector.tables.definition import TableDefinition
+from connector.tables.stored_definition import ColumnIds
 
 MANY_CHANGES: Final = 1_000_000
 """The keys of more changes are not sent to every task, so their rows are not searched."""
@@ -90,9 +91,8 @@ def _work(changes: int, columns: int, cores: int) -> int:
 class SmallApply:
     """The input of the apply.
 
-    - `definition`, `buckets` and `before` are those of the table. It keeps the latest version of a
-      cell, and has no blocked rows.
-    - `since` is `stored_definition.tolerated` for the table.
+    - `definition`, `ids`, `buckets` and `before` are those of the table. It keeps the latest
+      version of a cell, and has no blocked rows.
     - `below` is the low watermark of the cut: changes at or above it are deferred. None: no change
       is deferred. Deletes below `horizon` may be forgotten.
     - `changelog` is the folder of the changelog, and `changes` its files with all changes after
@@ -105,7 +105,7 @@ class SmallApply:
     """
 
     definition: TableDefinition
-    since: tuple[int, ...]
+    ids: ColumnIds | None = None
     buckets: int
     before: TableState
     below: int | None

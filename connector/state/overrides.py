@@ -2,7 +2,8 @@
 
 Each override is stored as a row, with its author and time. The newest commit has all current
 `max_staleness` and `apply_every` overrides. So commands, Spark and the pipeline can read them
-without the rows. A closed stream partition has a number. Ingest takes it with a batch, and the
+without the rows. It has the columns that operators added or dropped, too (EVO-2). A closed stream
+partition has a number. Ingest takes it with a batch, and the
 progress of the batch stores the last number.
 """
 
@@ -20,8 +21,11 @@ from connector.records.model import MAX_INT
 from connector.state.damage import or_move_away, reading
 from connector.state.pace import pace_s
 from connector.stored import from_stored
+from connector.tables.alterations import ColumnOverride
 from connector.tables.definition import TableDefinition
+from connector.tables.stored_definition import column_of, stored_column
 
+COLUMNS: Final = "columns"
 MAX_STALENESS: Final = "max_staleness_s"
 APPLY_EVERY: Final = "apply_every_s"
 _LEAST_SECONDS: Final = {MAX_STALENESS: 0, APPLY_EVERY: 1}
@@ -94,11 +98,66 @@ def metadata_with(
     overrides[override.setting].pop(override.table, None)
     if override.seconds is not None:
         overrides[override.setting][override.table] = override.seconds
-    return {
+    others = {COLUMNS: columns} if (columns := (metadata or {}).get(COLUMNS)) else {}
+    return others | {
         setting: seconds
         for setting, seconds in overrides.items()
         if seconds or setting == MAX_STALENESS
     }
+
+
+def columns_at(
+    path: str, metadata: Mapping[str, Any] | None
+) -> dict[str, tuple[ColumnOverride, ...]]:
+    """Return the column overrides by table, in the order in which they were made (EVO-2), as
+    `seconds_at`.
+    """
+    check_requests(path, metadata, MAX_STALENESS)
+    with reading(path):
+        tables = from_stored(dict[str, list[dict[str, Any]]], (metadata or {}).get(COLUMNS, {}))
+        return {
+            table: tuple(_column_override(table, stored) for stored in overrides)
+            for table, overrides in tables.items()
+        }
+
+
+def metadata_with_columns(
+    path: str,
+    metadata: Mapping[str, Any] | None,
+    *,
+    add: ColumnOverride | None = None,
+    remove: Iterable[ColumnOverride] = (),
+) -> dict[str, Any]:
+    """Return the metadata of the commit that adds a column override or removes some. A new one
+    replaces an older one of the same column.
+    """
+    removed, tables = list(remove), columns_at(path, metadata)
+    if add is not None:
+        removed += [o for o in tables.get(add.table, ()) if o.name.lower() == add.name.lower()]
+        tables[add.table] = (*tables.get(add.table, ()), add)
+    columns = {
+        table: [stored_override(o) for o in overrides if o not in removed]
+        for table, overrides in tables.items()
+    }
+    columns = {table: overrides for table, overrides in columns.items() if overrides}
+    others = {name: value for name, value in (metadata or NO_OVERRIDES).items() if name != COLUMNS}
+    return {**others, **({COLUMNS: columns} if columns else {})}
+
+
+def stored_override(override: ColumnOverride) -> dict[str, Any]:
+    """Return a column override as JSON values, without its table."""
+    column = override.column and stored_column(override.column)
+    return {
+        "name": override.name,
+        "column": column,
+        "made_at": override.made_at,
+        "made_by": override.made_by,
+    }
+
+
+def _column_override(table: str, stored: Mapping[str, Any]) -> ColumnOverride:
+    column = None if stored["column"] is None else column_of(stored["column"])
+    return ColumnOverride(table, stored["name"], column, stored["made_at"], stored["made_by"])
 
 
 def check_requests(path: str, metadata: Mapping[str, Any] | None, key: str) -> None:

@@ -49,6 +49,7 @@ class TableState:
                             smaller one. None: it was never truncated (EVO-13)
     rebuild                 the id of the rebuild that made this table; empty: it was never rebuilt
                             (TBL-21)
+    definition_version      the version of its definition (EVO-1)
 
     All times and timestamps are microseconds.
     """
@@ -75,6 +76,7 @@ class TableState:
     vacuumed_to: int = 0
     rebuild: str = ""
     truncated: Rank | None = None
+    definition_version: int = 1
 
     @property
     def is_consistent_cut(self) -> bool:

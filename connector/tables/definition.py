@@ -19,7 +19,6 @@ from connector.errors.definitions import (
     cell_repeated,
     column_default_invalid,
     column_encoding_invalid,
-    columns_changed,
     columns_too_many,
     definition_different,
     source_name_invalid,
@@ -350,13 +349,6 @@ def check_compatible(existing: TableDefinition, declared: TableDefinition) -> No
     """Raises `TableError` with every difference of `compatible`."""
     if differs := compatible(existing, declared):
         raise definition_different(declared.name, "; ".join(differs))
-
-
-def check_columns(existing: TableDefinition, declared: TableDefinition) -> None:
-    """Raises `TableError` if the table would have other cells. Then you must rebuild it (TBL-8)."""
-    was, is_ = ([column.stored for column in table.columns] for table in (existing, declared))
-    if (was, existing.keep_unmapped) != (is_, declared.keep_unmapped):
-        raise columns_changed(declared.name)
 
 
 def _shown(part: object) -> str:

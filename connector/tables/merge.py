@@ -156,10 +156,12 @@ def _newer(first: Cell, second: Cell) -> Cell:
     if first.order != second.order:
         return max(first, second, key=lambda cell: cell.order)
     # Both are the same entry. If one is from a normal state, its value may be gone. That state has
-    # the tombstone that hid it.
+    # the tombstone that hid it. The cell of a column that was dropped has the canonical bytes of
+    # its value (EVO-3).
     assert first.cell_timestamp == second.cell_timestamp, (first, second)
-    assert first.value == second.value or None in (first.value, second.value), (first, second)
-    return first if first.value is None else second
+    if first.value is None or second.value is None:
+        return first if first.value is None else second
+    return max(first, second, key=lambda cell: cell.value or b"")
 
 
 def normal(state: RowState) -> RowState:

@@ -9,13 +9,14 @@ A table with `versions = all` has a residual only.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, Final
 
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import Cell, CellName, RowState, Tombstone
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, families_of
 from connector.tables.values import write_value
 
 _RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
@@ -24,24 +25,24 @@ _rank_of = itemgetter(*_RANK)
 _position_of = itemgetter(*OrderPosition._fields)
 
 
-def families_of(definition: TableDefinition) -> list[str]:
-    """Return the families with a register, that of the presence mark first."""
-    families = (column.family for column in definition.columns)
-    return list(dict.fromkeys((definition.marks, *families)))
-
-
 class StateForm:
-    """The stored form of the states of one table: its names are made once for many rows."""
+    """The stored form of the states of one table: its names are made once for many rows. `ids`
+    None: those of a new table.
+    """
 
-    def __init__(self, definition: TableDefinition) -> None:
-        self._definition = definition
+    def __init__(self, definition: TableDefinition, ids: ColumnIds | None = None) -> None:
+        self._definition, ids = definition, ids or assign_ids(NO_IDS, definition)
         registers = [
             (column, CellName(*column.cell, None), Tombstone(*column.cell, 0, 0))
             for column in definition.registered
         ]
         # The last one is the presence mark. Without registers, it is in the residual.
-        self._registers, self._mark = registers[:-1], registers[-1:]
-        self._families = [Tombstone(family, None, 0, 0) for family in families_of(definition)]
+        slots = [ids.by_name[column.name] for column, _, _ in registers[:-1]]
+        self._registers, self._mark = list(zip(slots, registers, strict=False)), registers[-1:]
+        self._families = [
+            (ids.families[family], Tombstone(family, None, 0, 0))
+            for family in families_of(definition)
+        ]
 
     def read(self, stored: Mapping[str, Any], values: Iterable[Any]) -> RowState:
         """Return the state of a row. `values` are those of the columns, as `tables.values` has
@@ -60,9 +61,7 @@ class StateForm:
         entries, at = stored["column_entries"] or (), stored["cell_timestamps"] or ()
         changes = stored["column_orders"]
         # A column that was added after the row was written is not in its state.
-        for n, ((column, name, deletion), value) in enumerate(
-            zip(self._registers, values, strict=True)
-        ):
+        for (n, (column, name, deletion)), value in zip(self._registers, values, strict=True):
             if n >= len(entries) or entries[n] is None:
                 continue
             change = orders[changes[n]]
@@ -82,10 +81,9 @@ class StateForm:
                 tombstones[deletion] = order
             else:
                 cells[name] = Cell(order, timestamp, b"")
-        for n, (family, index) in enumerate(
-            zip(self._families, stored["family_entries"] or (), strict=False)
-        ):
-            if index is not None:
+        deleted = stored["family_entries"] or ()
+        for n, family in self._families:
+            if n < len(deleted) and (index := deleted[n]) is not None:
                 change = orders[stored["family_orders"][n]]
                 tombstones[family] = ChangeOrder(change.rank, change.position, index)
         for element in stored["residual"] or ():
@@ -98,15 +96,17 @@ class StateForm:
         """
         cells, tombstones = dict(state.cells), dict(state.tombstones)
         orders = _Orders(self._definition.order)
-        registers = [
-            _written(cells, tombstones, name, deletion) for _, name, deletion in self._registers
-        ]
+        registers: list[tuple[ChangeOrder, int | None] | None] = [None] * _width(self._registers)
+        for n, (_, name, deletion) in self._registers:
+            registers[n] = _written(cells, tombstones, name, deletion)
         mark: tuple[ChangeOrder, int | None] | None = None
         for _, name, deletion in self._mark:
             is_hidden = name in cells and cells[name].value is None
             mark = _written(cells, tombstones, name, deletion)
             mark = (mark[0], None) if mark and is_hidden else mark
-        deletions = [tombstones.pop(family, None) for family in self._families]
+        deletions: list[ChangeOrder | None] = [None] * _width(self._families)
+        for n, family in self._families:
+            deletions[n] = tombstones.pop(family, None)
         stored = {
             "column_orders": [register and orders.index(register[0]) for register in registers],
             "column_entries": [register and register[0].entry_index for register in registers],
@@ -122,6 +122,10 @@ class StateForm:
         if cells or tombstones:
             residual = list(_residual(self._definition, cells, tombstones)) or None
         return {"orders": orders.stored, **stored, "residual": residual}
+
+
+def _width(slots: Sequence[tuple[int, object]]) -> int:
+    return max((n + 1 for n, _ in slots), default=0)
 
 
 def _read_element(

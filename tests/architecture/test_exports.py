@@ -61,6 +61,7 @@ PUBLIC = {
         "WriteStream",
         "create_group_topics",
         "create_topic",
+        "published_tables",
         "read_letters",
     },
     "connector.values": {

@@ -35,7 +35,6 @@ from connector.tables.definition import OnUnreadable, TableDefinition
 from connector.tables.keys import KEY_TYPES, Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, join, lift, visible
 from connector.tables.row import RowReader, is_same_row, row_of
-from connector.tables.stored_definition import tolerated
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
 from tests.examples import tries
@@ -94,7 +93,6 @@ class Disk:
         changes = [{"add": {"path": f"{batch}.parquet", "size": 1}} for batch in batches]
         return SmallApply(
             definition=self.definition,
-            since=tolerated(self.definition),
             buckets=self.definition.buckets,
             before=self.before,
             below=below,

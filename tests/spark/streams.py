@@ -337,8 +337,16 @@ class Stream:
         )
         return {_key_of(row, wanted): row for row in rows if row is not None}
 
-    def states(self, wanted: TableDefinition, *, judged_after: int = 0) -> dict[bytes, RowState]:
-        """What `connector.tables.merge` knows of each row, of everything in the topic."""
+    def states(
+        self,
+        wanted: TableDefinition,
+        *,
+        judged_after: int = 0,
+        in_force: Callable[[int], TableDefinition] | None = None,
+    ) -> dict[bytes, RowState]:
+        """What `connector.tables.merge` knows of each row, of everything in the topic. `in_force`
+        is the definition that judged the changes of a batch.
+        """
         batch_of = {
             (kafka_partition, offset): batch for kafka_partition, offset, batch in self._logged()
         }
@@ -354,7 +362,8 @@ class Stream:
             if not isinstance(found, DataChange) or found.table != wanted.source:
                 continue
             batch = batch_of[number, offset]
-            if batch <= judged_after or read_change(wanted, found) is None:
+            judge = wanted if in_force is None else in_force(batch)
+            if batch <= judged_after or read_change(judge, found) is None:
                 position = OrderPosition(batch, number, offset, 0)
                 states.setdefault(found.row_key, []).append(
                     lift(found, position, wanted.order, wanted.versions)

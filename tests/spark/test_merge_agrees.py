@@ -32,7 +32,6 @@ from connector.tables.definition import OnUnreadable, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.merge import greatest, join, lift, truncate, visible
 from connector.tables.row import row_of
-from connector.tables.stored_definition import tolerated
 from connector.tables.values import DataType
 from tests.examples import tries
 from tests.property.histories import COLUMNS, Delivery, history, plain_entries
@@ -105,7 +104,7 @@ def test_newest_wins_in_spark_as_in_merge(spark: SparkSession, seed: int, table:
     """
     rng = Random(seed)
     wanted, count, rounds = TABLES[table]
-    layout, horizon = Layout(wanted, 4, tolerated(wanted)), 3
+    layout, horizon = Layout(wanted, 4), 3
     deliveries = histories(rng, count)
     known, has_tombstones = in_rounds(
         spark, rng, layout, deliveries, has_residual=True, rounds=rounds, horizon=horizon

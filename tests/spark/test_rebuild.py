@@ -145,8 +145,6 @@ def test_a_rebuilt_table_equals_the_old_one_and_columns_come_and_go(
         made.before.apply_number + 1,
     )
 
-    with pytest.raises(TableError, match=r"columns of table all.* Rebuild the table"):
-        stream.table(wanted)
     made, rows = rebuilt(stream, wanted), shown(stream.table(wanted))
     assert rows == stream.truth(wanted, judged_after=2)
     assert made.misfits == sum(
@@ -339,4 +337,4 @@ def test_columns_of_a_table_that_nothing_was_ingested_for(
     rebuilt(stream)
     assert from_properties(DeltaLog(spark, f"{tmp_path}/tables/accounts/data").properties())[
         1
-    ] == ColumnIds({"name": 0, "amount": 2}, 3)
+    ] == ColumnIds({"name": 0, "amount": 2}, 3, families={"f": 0}, version=3)

@@ -47,8 +47,9 @@ def first_version(
     """The first version in the log from which on every version shows the row as the newest one.
 
     A version has the changes that its applies covered. A column that was added later is shown from
-    the rebuild on that added it (TBL-21). If the changelog is not complete, a change that left it
-    may have been hidden since. Then it is the first version that has all changes of the row.
+    the change of the definition on that added it (TBL-21, EVO-3). If the changelog is not complete,
+    a change that left it may have been hidden since. Then it is the first version that has all
+    changes of the row.
     """
     # Of copies of a replay, the first one counts.
     newest_first = sorted(accepted, key=lambda logged: logged.arrival.ingest_batch, reverse=True)
@@ -66,7 +67,7 @@ def first_version(
             table_state = TableState.from_json(commit.stored)
         except ValueError:  # an old commit that cannot be read ends what is known
             return first
-        is_other = is_added and table_state.rebuild != states.table_state.rebuild
+        is_other = is_added and _definition(table_state) != _definition(states.table_state)
         is_same = (
             _shown_by(states, table_state, arrived.values()) == newest
             if is_complete
@@ -76,6 +77,10 @@ def first_version(
             return first and replace(first, or_earlier=is_other or not is_complete)
         first = FirstVersion(commit.version, commit.committed_at, or_earlier=True)
     return first
+
+
+def _definition(table_state: TableState) -> tuple[str, int]:
+    return table_state.rebuild, table_state.definition_version
 
 
 def _shown_by(

@@ -154,12 +154,11 @@ def _apply_few(
     if files is None:
         return None
     on_step("changes chosen")
-    removed = table.tombstones.files(before)
-    attempt = new_attempt()
+    removed, attempt = table.tombstones.files(before), new_attempt()
     merged = merge_few(
         SmallApply(
             definition=definition,
-            since=layout.since,
+            ids=layout.ids,
             buckets=layout.buckets,
             before=before,
             below=_below(cut),

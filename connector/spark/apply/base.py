@@ -26,7 +26,7 @@ from connector.spark.apply.lww_merge import (
 )
 from connector.spark.apply.rebuild import Rebuilt, Successor, misfits_of, open_successor
 from connector.spark.failures import applying
-from connector.spark.sql import SPARK_TYPE, typed
+from connector.spark.sql import spark_type, typed, use_nested
 from connector.spark.storage.bases import faults_of
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
@@ -35,7 +35,7 @@ from connector.spark.storage.table import Table
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.definition import Column, TableDefinition
-from connector.tables.stored_state import families_of
+from connector.tables.stored_definition import families_of
 
 
 def copy_base(
@@ -135,9 +135,10 @@ def _registers_of_base(
     another layout has them (EVO-9): what a new column shows moves out of the residual. `base`
     qualifies, see `tables.definition.base_faults`.
     """
+    use_nested(rows.sparkSession, (column.type for column in layout.columns))
     columns = list(enumerate(base.columns if base.registered else ()))
     shown = {
-        n: nothing(SPARK_TYPE[column.type]) if are_tombstones else f"`{column.name}`"
+        n: nothing(spark_type(column.type)) if are_tombstones else f"`{column.name}`"
         for n, column in columns
     }
     registers, deletions = stored_registers([f"_value{n}" for n, _ in columns], base)

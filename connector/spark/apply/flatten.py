@@ -14,7 +14,7 @@ from connector.spark.sql import key_columns, key_pieces, typed, use_nested
 from connector.spark.storage.layout import Layout, nothing, order
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, Versions
-from connector.tables.stored_state import families_of
+from connector.tables.stored_definition import families_of
 
 _RANK: Final = {
     OrderBy.COMMIT: (

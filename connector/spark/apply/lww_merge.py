@@ -248,7 +248,7 @@ def stored_registers(values: list[str], layout: Layout) -> tuple[list[str], list
             f"get(_stored.cell_timestamps, {n})",
             value,
         )
-        for n, value in enumerate(values)
+        for n, value in zip(layout.column_slots, values, strict=True)
     ]
     if layout.registered:
         change_of_mark = "get(_stored.orders, _stored.mark_order)"
@@ -257,7 +257,7 @@ def stored_registers(values: list[str], layout: Layout) -> tuple[list[str], list
         registers.append(_register(*mark))
     return registers, [
         _order_or_null(f"get(_stored.family_entries, {n})", change("family_orders", n))
-        for n in layout.deletions
+        for n in layout.family_slots
     ]
 
 
@@ -500,23 +500,26 @@ def _state(changes: list[str], layout: Layout) -> str:
     def index(order: str, n: int) -> str:
         return f"CASE WHEN {order} IS NOT NULL THEN CASE WHEN _together THEN 0 ELSE {n} END END"
 
-    def array(elements: list[str]) -> str:
-        return f"array({', '.join(elements)})"
+    def placed(elements: list[str], slots: list[int]) -> str:
+        by_slot = dict(zip(slots, elements, strict=True))
+        width = max(slots, default=-1) + 1
+        return f"array({', '.join(by_slot.get(slot, 'null') for slot in range(width))})"
 
-    columns = range(len(layout.columns) if layout.registered else 0)
+    columns, families = layout.column_slots, layout.family_slots
+    numbers = range(len(columns))
     mark = f"_register{len(columns)}" if layout.registered else None
     deleted = [index(f"_deleted{n}", len(layout.registers) + n) for n in layout.deletions]
     parts = {
-        "column_orders": array([index(f"_register{n}", n) for n in columns]),
-        "column_entries": array([f"_register{n}.order.entry_index" for n in columns]),
-        "cell_timestamps": array([f"_register{n}.cell_timestamp" for n in columns]),
+        "column_orders": placed([index(f"_register{n}", n) for n in numbers], columns),
+        "column_entries": placed([f"_register{n}.order.entry_index" for n in numbers], columns),
+        "cell_timestamps": placed([f"_register{n}.cell_timestamp" for n in numbers], columns),
         "mark_order": index(mark, len(columns)) if mark else "null",
         "mark_entry": f"{mark}.order.entry_index" if mark else "null",
         "mark_timestamp": (
             f"CASE WHEN {mark}.value IS NOT NULL THEN {mark}.cell_timestamp END" if mark else "null"
         ),
-        "family_orders": array(deleted),
-        "family_entries": array([f"_deleted{n}.entry_index" for n in layout.deletions]),
+        "family_orders": placed(deleted, families),
+        "family_entries": placed([f"_deleted{n}.entry_index" for n in layout.deletions], families),
     }
     orders = (
         f"CASE WHEN _together THEN array(greatest({', '.join(changes)})) ELSE"

@@ -29,6 +29,7 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, rows_in
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import (
+    ID_PROPERTY,
     KEPT_PROPERTIES,
     REBUILD_PROPERTY,
     Table,
@@ -186,6 +187,7 @@ class Successor(Table):
             vacuumed_to=applies,
             changelog_id=changelog_id,
             rebuild=self._rebuild,
+            definition_version=self._version,
         )
 
     def rows(self, version: int | None = None) -> DataFrame:
@@ -235,6 +237,7 @@ class Successor(Table):
             **new_properties(self._definition, self._ids),
             **self._kept,
             REBUILD_PROPERTY: self._rebuild,
+            ID_PROPERTY: self.table_id,
         }.items():
             writer = writer.tableProperty(name, text)
         writer = writer.option("txnAppId", self._app_id).option(
@@ -269,6 +272,8 @@ class Successor(Table):
             name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})
         }
         self._is(new_attempt())
+        self.table_id = (properties or {}).get(ID_PROPERTY) or new_attempt()
+        self._version = self._ids.version
         self.has_vectors = False  # all rows are new
         return layout_of(self._definition, self._ids)
 

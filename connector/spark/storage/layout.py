@@ -9,7 +9,13 @@ from connector.records.ordering import SECTIONS, OrderBy, Rank
 from connector.spark.sql import spark_type
 from connector.tables.column_names import BOOKKEEPING, BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Column, TableDefinition, Versions
-from connector.tables.stored_state import families_of
+from connector.tables.stored_definition import (
+    NO_IDS,
+    ColumnIds,
+    assign_ids,
+    families_of,
+    tolerated,
+)
 
 _RANK_TYPES: Final = {
     OrderBy.COMMIT: "commit_timestamp: bigint, tie_breaker: bigint, record_sequence: bigint",
@@ -23,13 +29,31 @@ sections of eight bytes, so that bytes sort as sections do.
 @dataclass(frozen=True, slots=True)
 class Layout:
     """The registers of a table: those of its columns in their order, of the presence mark, and of
-    the families. `since` is `stored_definition.tolerated` for the table. Without it, each value
-    must fit.
+    the families. `ids` has the position of each in a stored state. None: those of a new table.
     """
 
     definition: TableDefinition
     buckets: int
-    since: tuple[int, ...] = ()
+    ids: ColumnIds | None = None
+
+    @property
+    def since(self) -> tuple[int, ...]:
+        """The last batch of which each column may lack a value: `stored_definition.tolerated`."""
+        return tolerated(self.definition, self.ids or NO_IDS)
+
+    @property
+    def column_slots(self) -> list[int]:
+        """The position of each column with a register in the arrays of a stored state."""
+        return [self._all_ids.by_name[column.name] for column in self.registered[:-1]]
+
+    @property
+    def family_slots(self) -> list[int]:
+        """The same of each of `families`."""
+        return [self._all_ids.families[family] for family in self.families]
+
+    @property
+    def _all_ids(self) -> ColumnIds:
+        return self.ids or assign_ids(NO_IDS, self.definition)
 
     @property
     def keys(self) -> list[str]:
@@ -124,10 +148,10 @@ class Layout:
     @property
     def state_type(self) -> str:
         """The type of the stored state of a row. `orders` are those of the changes that wrote the
-        row, or one for all. For each column, `column_orders` has the index of the order, and
-        `column_entries` the entry index. `family_orders` and `family_entries` are the same for
-        families, and `mark_order` and `mark_entry` for the presence mark. The mark is there if
-        `mark_timestamp` is.
+        row, or one for all. At the position of each column, `column_orders` has the index of the
+        order, and `column_entries` the entry index. `family_orders` and `family_entries` are the
+        same for families, and `mark_order` and `mark_entry` for the presence mark. The mark is
+        there if `mark_timestamp` is.
         """
         return (
             f"struct<orders: array<{self.change_order_type}>, column_orders: array<int>,"

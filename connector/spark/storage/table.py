@@ -15,7 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 from connector import warehouse as paths
 from connector.config.settings import VersionRetention
-from connector.errors.tables import concurrent_write, files_changed, table_missing, table_rebuilt
+from connector.errors.definitions import columns_changed
+from connector.errors.tables import (
+    columns_altered,
+    concurrent_write,
+    files_changed,
+    table_missing,
+    table_rebuilt,
+)
 from connector.spark.failures import explained
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
@@ -50,7 +57,6 @@ from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, STATE
 from connector.tables.definition import (
     TableDefinition,
-    check_columns,
     check_compatible,
     with_fixed,
 )
@@ -61,19 +67,22 @@ from connector.tables.stored_definition import (
     from_properties,
     made_strict,
     to_properties,
-    tolerated,
 )
 from connector.tables.values import DataType
 
-_DECLARED: Final = ("max_staleness_s", "block_rows", "columns", "on_unreadable")
+_DECLARED: Final = ("max_staleness_s", "block_rows", "on_unreadable")
 """The parts of a definition that may change without a rebuild, and that are stored for readers."""
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
 REBUILD_PROPERTY: Final = "lowmark.rebuild"
+ID_PROPERTY: Final = "lowmark.tableId"
+"""The id of the table, which a rebuild keeps (EVO-1)."""
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
 KEPT_PROPERTIES: Final = (FILE_RETENTION, LOG_RETENTION, OWN_LOG_CLEANING)
 """The properties that say how long old versions are kept."""
+AtVersion = tuple[int, TableState]
+"""A version of a table, and its table state."""
 Between = Callable[[Callable[[], Work]], Work]
 """Calls a function between two applies of a table."""
 
@@ -97,12 +106,12 @@ class Table:
         self.spark = self._spark = spark
         self.folder = self._folder = path
         self.path = paths.data(path)
-        self._definition = definition
+        self._definition, self._version = definition, 1
         self.log = DeltaLog(spark, self.path)
         kept = retention or VersionRetention()
         self._kept: Mapping[str, str] = retention_properties(kept.table_file_s)
         self._declares_kept = retention is not None
-        self.has_vectors = definition.deletion_vectors
+        self.has_vectors, self.table_id = definition.deletion_vectors, ""
         self._is("")
         self.layout = self._open(properties)
 
@@ -119,18 +128,23 @@ class Table:
         """The version of the newest commit, and its table state.
 
         Raises `TableError` if it is not a commit of lowmark. Raises `WriterConflictError` if the
-        table was rebuilt since it was opened, because its columns may differ.
+        table was rebuilt, or its columns were changed, since it was opened.
         """
+        version, table_state = self._own_newest()
+        if table_state.rebuild != self._rebuild:
+            raise table_rebuilt(self._definition.name)
+        if table_state.definition_version != self._version:
+            raise columns_altered(self._definition.name)
+        return version, table_state
+
+    def _own_newest(self) -> AtVersion:
         commit = self.log.newest()
         stored, description = (commit.stored, commit.description) if commit else (None, "")
         check_owner(self.path, "table", self._definition.name, stored, description)
         assert commit is not None
         assert stored is not None
         with reading(self.path):
-            table_state = TableState.from_json(stored)
-        if table_state.rebuild != self._rebuild:
-            raise table_rebuilt(self._definition.name)
-        return commit.version, table_state
+            return commit.version, TableState.from_json(stored)
 
     def table_state(self) -> TableState:
         """The table state of the newest commit. Raises as `newest`."""
@@ -231,6 +245,30 @@ class Table:
                 number=table_state.apply_number,
                 stored=table_state.to_json(self._definition.name),
             )
+        self._check_committed(table_state)
+
+    def begin_altered(self, layout: Layout, version: int) -> Transaction:
+        """A commit after `version`, which must be the newest one, that gives the table the columns
+        of `layout` (EVO-3). The caller writes rows, and calls `commit_altered`.
+        """
+        transaction = Transaction(self._spark, self.path, self._app_id)
+        check_version(transaction, version)
+        ids = layout.ids
+        assert ids is not None, "ids are assigned to the new columns"
+        columns = row_type(self._spark, layout.column_types)
+        transaction.redefine(columns, to_properties(layout.definition, ids))
+        return transaction
+
+    def commit_altered(
+        self, transaction: Transaction, layout: Layout, table_state: TableState, removed: Any
+    ) -> None:
+        """Commit what `begin_altered` began, with Delta's actions `removed`, and check that it was
+        this commit. The table then has the columns of `layout`.
+        """
+        stored = table_state.to_json(self._definition.name)
+        transaction.commit(table_state.apply_number, stored, actions=removed)
+        self._definition, self.layout = layout.definition, layout
+        self._version = table_state.definition_version
         self._check_committed(table_state)
 
     def commit_actions(self, actions: Sequence[str], version: int, table_state: TableState) -> None:
@@ -419,12 +457,17 @@ class Table:
                 return layout
         properties = properties or self.log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
-        before = self.table_state()
+        self.table_id = properties.get(ID_PROPERTY, "")
+        self._own_newest()
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
-        check_columns(existing, self._definition)
-        self._definition = with_fixed(existing, self._definition)
-        ids = made_strict(ids, existing, self._definition, before.to_batch)
+        if existing.keep_unmapped != self._definition.keep_unmapped:
+            raise columns_changed(self._definition.name)
+        before = self.table_state()
+        # Changed columns are altered between two applies (EVO-3).
+        declared = replace(with_fixed(existing, self._definition), columns=existing.columns)
+        ids = made_strict(ids, existing, declared, before.to_batch)
+        self._definition, self._version = declared, ids.version
         kept = {name: properties[name] for name in KEPT_PROPERTIES if name in properties}
         is_kept = kept == self._kept or not self._declares_kept
         if not is_kept:
@@ -451,7 +494,7 @@ class Table:
     def _create(self) -> Layout | None:
         """Create the table. None: another process has just created it."""
         self._definition = with_fixed(self._definition, self._definition)
-        ids = assign_ids(NO_IDS, self._definition)
+        ids, self.table_id = assign_ids(NO_IDS, self._definition), new_attempt()
         layout = layout_of(self._definition, ids)
         with self._explained():
             self.log.forget_beginning()
@@ -459,7 +502,11 @@ class Table:
                 self._spark,
                 self.path,
                 row_type(self._spark, layout.column_types),
-                {**new_properties(self._definition, ids), **self._kept},
+                {
+                    **new_properties(self._definition, ids),
+                    **self._kept,
+                    ID_PROPERTY: self.table_id,
+                },
                 TableState().to_json(self._definition.name),
                 partition_by=[BUCKET],
             )
@@ -468,7 +515,7 @@ class Table:
 
 def layout_of(definition: TableDefinition, ids: ColumnIds, buckets: int | None = None) -> Layout:
     """The layout of a table with these columns. `buckets` None: that of a new table."""
-    return Layout(definition, buckets or definition.buckets, tolerated(definition, ids))
+    return Layout(definition, buckets or definition.buckets, ids)
 
 
 def new_properties(definition: TableDefinition, ids: ColumnIds) -> dict[str, str]:

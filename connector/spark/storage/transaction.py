@@ -54,6 +54,17 @@ class Transaction:
         """Make a commit under this name by another process a conflict."""
         self.delta.readTxn().addOne(app_id)
 
+    def redefine(self, columns: Any, properties: Mapping[str, str]) -> None:
+        """Change the columns and set properties, in this commit. Call it before `write`. `columns`
+        is Spark's type of a row in the JVM.
+        """
+        action = json.loads(str(self.delta.metadata().json()))
+        metadata = action["metaData"]
+        metadata["schemaString"] = columns.json()
+        metadata["configuration"] = {**metadata.get("configuration", {}), **properties}
+        from_json = delta(self.spark).actions.Action.fromJson
+        self.delta.updateMetadata(from_json(json.dumps(action)), False)
+
     def write(self, rows: DataFrame) -> None:
         """Write rows to files that belong to the commit."""
         self._written = self._written.appendedAll(self.delta.writeFiles(rows._jdf))

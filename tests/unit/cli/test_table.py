@@ -11,6 +11,9 @@ import pytest
 from connector import cli
 from connector.lake.jobs import History
 from connector.lake.overrides import Overrides
+from connector.services import ConfigFile
+from connector.services.events import Event
+from connector.services.reload import Reloads
 from connector.state.jobs import Job, JobKind
 from connector.state.table_state import TableState
 from tests.unit.warehouses import log_table
@@ -148,3 +151,94 @@ def test_a_wrong_call_for_a_setting_shows_the_form_to_write(
     """OPS-10."""
     assert cli.invoke(["table", "set", "one", setting]) == 2
     assert message in " ".join(capsys.readouterr().err.split())
+
+
+def columns_of(folder: Path) -> dict[str, str | None]:
+    """The overrides in force: the type of each column, None if it is dropped."""
+    overrides = Overrides(str(folder)).columns().get("one", ())
+    return {o.name: None if o.column is None else str(o.column.type) for o in overrides}
+
+
+def test_columns_are_added_changed_and_dropped(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EVO-2: the newest change of a column counts, beside bounds; `status` has the lines to paste,
+    until the configuration has them.
+    """
+    add = ["table", "alter", "one", "add-column", "note", "STRING"]
+    assert cli.invoke(add) == 2
+    assert "--family" in capsys.readouterr().err
+    assert cli.invoke([*add, "--family", "f", "--default", "x"]) == 0
+    assert "note is added before the next apply" in capsys.readouterr().err
+    assert cli.invoke(["table", "set", "one", "max_staleness=5m"]) == 0
+    assert cli.invoke(["table", "alter", "one", "set-default", "note", "--none"]) == 0
+    add[4:] = ["number", "int64", "--family", "f", "--qualifier", "n"]
+    assert cli.invoke(add) == 0
+    assert cli.invoke(["table", "alter", "one", "drop-column", "NUMBER"]) == 0
+    assert columns_of(folder) == {"note": "STRING", "number": None}
+    assert bounds(capsys) == (600, 300)
+    assert cli.invoke(["status"]) == 0
+    shown = capsys.readouterr().out
+    lines = shown[shown.index("[[tables.one.columns]]") :].partition("\nrun:")[0]
+    assert 'name = "note"' in lines
+    settled = Overrides(str(folder)).columns()["one"]
+    Overrides(str(folder)).settle(settled[1:], 1, "ada")
+    assert columns_of(folder) == {"note": "STRING"}
+    assert bounds(capsys) == (600, 300)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (
+            ["add-column", "x", "STRING", "--family", "f", "--qualifier", "c"],
+            "Only one column can show",
+        ),
+        (["add-column", "c", "INT64", "--family", "f"], "STRING"),
+        (["add-column", "_x", "STRING", "--family", "f"], "begin with _"),
+        (["add-column", "x", "INT64", "--family", "f", "--default", "y"], "default of column x"),
+        (["drop-column", "d"], "no column d"),
+        (["set-default", "d", "1"], "no column d"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
+) -> None:
+    """EVO-2, EVO-3: nothing is stored."""
+    column = '[[tables.one.columns]]\nname = "c"\nfamily = "f"\ntype = "STRING"\n'
+    (folder.parent / "connector.toml").write_text(SETTINGS + column)
+    assert cli.invoke(["table", "alter", "one", *words]) == 1
+    assert text in capsys.readouterr().err
+    assert columns_of(folder) == {}
+
+
+def test_status_shows_a_refused_configuration(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """EVO-8: setting, reason and remedy; a configuration that is taken ends it."""
+    path, events = folder.parent / "connector.toml", list[Event]()
+    file = ConfigFile(path, {})
+    reloads = Reloads(file, Overrides(str(folder)), events.append)
+    assert reloads.next_config() is None
+    for text, setting in (
+        (SETTINGS.replace("10m", "10 parsecs"), "max_staleness"),
+        (SETTINGS.replace("[streams.s]", '[streams.s]\ntrigger = "9s"'), "streams.s.trigger"),
+    ):
+        path.write_text(text)
+        assert reloads.next_config() is None
+        assert reloads.next_config() is None, "it is said once"
+        path.write_text(SETTINGS)  # for the command
+        assert cli.invoke(["status"]) == 0
+        shown = capsys.readouterr().out
+        assert "did not take the newest configuration" in shown
+        assert setting in shown
+        assert reloads.next_config() is None
+    assert {event.code for event in events} == {"RELOAD_REFUSED"}
+    assert cli.invoke(["status"]) == 0
+    assert "did not take" not in capsys.readouterr().out
+    path.write_text(SETTINGS.replace("10m", "20m"))
+    taken = reloads.next_config()
+    assert taken is not None
+    assert taken.tables["one"].max_staleness_s == 1200
+    file.ask()
+    assert reloads.next_config() is None, "asked for, but the same"

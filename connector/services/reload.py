@@ -1,0 +1,160 @@
+"""The configuration file of a running pipeline, which is read again when it changes (EVO-8)."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from connector import warehouse as paths
+from connector.clock import now_us
+from connector.config.reload import reload_faults
+from connector.errors import ConfigError, ConnectorError, TableError
+from connector.services.events import OnEvent, info, warning
+from connector.services.load_config import DEFAULT_FILE, load_config
+from connector.services.warehouses import warehouse_of
+
+if TYPE_CHECKING:
+    from connector.config.settings import ConnectorConfig
+    from connector.lake.overrides import Overrides
+
+READ_EVERY_S = 10.0
+
+
+class ConfigFile:
+    """A configuration file, with environment variables over it.
+
+    Args:
+        path: The file. None: `connector.toml` in the current folder.
+        environment: As for `load_config`.
+
+    Raises:
+        ConfigError: The file cannot be read, or a setting is wrong.
+    """
+
+    def __init__(
+        self, path: str | Path | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self._path, self._environment = path, environment
+        self._asked = threading.Event()
+        self._content = self._read()
+        self.config = load_config(path, environment)
+
+    def ask(self) -> None:
+        """Let the next look read the file, also if its content is the same. A signal handler may
+        call it.
+        """
+        self._asked.set()
+
+    @property
+    def is_asked(self) -> bool:
+        return self._asked.is_set()
+
+    def changed(self) -> ConnectorConfig | None:
+        """Return the new configuration, or None if the content is the same. Raises `ConfigError`
+        once for each content.
+        """
+        content, is_asked = self._read(), self._asked.is_set()
+        self._asked.clear()
+        if content == self._content and not is_asked:
+            return None
+        self._content = content
+        return load_config(self._path, self._environment)
+
+    def _read(self) -> bytes | None:
+        try:
+            return Path(DEFAULT_FILE if self._path is None else self._path).read_bytes()
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedReload:
+    """Why the running pipeline did not take a configuration: a text for each setting. `refused_at`
+    is in microseconds.
+    """
+
+    refused_at: int
+    faults: tuple[str, ...]
+
+
+class Reloads:
+    """Decides which new configurations a pipeline takes."""
+
+    def __init__(self, file: ConfigFile, overrides: Overrides, on_event: OnEvent) -> None:
+        self._file, self._overrides, self._on_event = file, overrides, on_event
+        self._running = file.config
+        self._warehouse = warehouse_of(file.config)
+        _store(self._warehouse, None)
+
+    @property
+    def is_asked(self) -> bool:
+        return self._file.is_asked
+
+    def next_config(self) -> ConnectorConfig | None:
+        """Return a new configuration that the pipeline can take. None: nothing is new.
+
+        A configuration that it cannot take is a warning, and `status` shows it. Raises `TableError`
+        if the overrides cannot be read.
+        """
+        try:
+            new = self._file.changed()
+        except ConfigError as error:
+            self._refuse([error])
+            return None
+        if new is None:
+            return None
+        dropped = {
+            table: [override.name for override in overrides if override.column is None]
+            for table, overrides in self._overrides.columns().items()
+        }
+        if faults := reload_faults(self._running, new, dropped):
+            self._refuse(faults)
+            return None
+        _store(self._warehouse, None)
+        if new == self._running:
+            return None
+        self._running = new
+        self._on_event(info("RELOADED", "the configuration has changed, and is in force"))
+        return new
+
+    def _refuse(self, faults: Sequence[ConnectorError]) -> None:
+        texts = tuple(f"{fault.problem}. {fault.cause}. {fault.remedy}" for fault in faults)
+        for text in texts:
+            self._on_event(warning("RELOAD_REFUSED", f"the old configuration stays: {text}"))
+        _store(self._warehouse, RefusedReload(now_us(), texts))
+
+
+def refused_reload(config: ConnectorConfig) -> RefusedReload | None:
+    """Why the pipeline of a warehouse did not take its newest configuration. None: it took it."""
+    from connector.lake.stores import text_at
+    from connector.stored import from_text
+
+    text = text_at(paths.refused_reload(warehouse_of(config)))
+    try:
+        return from_text(RefusedReload, text) if text else None
+    except ValueError:
+        return None
+
+
+def _store(warehouse: str, refused: RefusedReload | None) -> None:
+    """Keep it where `status` finds it. An empty file: nothing is refused."""
+    from connector.lake.checks import table_error
+    from connector.lake.stores import files_at, text_at
+    from connector.stored import to_stored
+
+    path = paths.refused_reload(warehouse)
+    if refused is None and not text_at(path):
+        return
+    folder, _, name = path.rpartition("/")
+    try:
+        files = files_at(folder)
+        files.create_dir(".", recursive=True)
+        with files.open_output_stream(name) as file:
+            file.write(b"" if refused is None else json.dumps(to_stored(refused)).encode())
+    except OSError as error:
+        failure: TableError = table_error(path, "written", error)
+        raise failure from error

@@ -1,0 +1,135 @@
+"""Keeps the columns of tables as the configuration and operators declare them (EVO-2, EVO-3).
+
+A table is altered between two applies. A definition that cannot be followed stops only its table,
+until it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from connector.errors import BrokerError, ConfigError, DeliveryError, TableError, TopicError
+from connector.spark.apply.alter import Survey, alter
+from connector.spark.storage.table import Table
+from connector.tables.alterations import Alteration, ColumnOverride, alteration, with_overrides
+from connector.tables.definition import TableDefinition
+from connector.tables.published import PublishedTable
+from connector.text import counted, one_of
+
+Overrides = Mapping[str, Sequence[ColumnOverride]]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionPorts:
+    """Functions that read the column overrides of operators by table, and remove those that the
+    configuration agrees with. They are those of `lake.overrides.Overrides`. `publish` publishes a
+    definition for producers (EVO-1).
+    """
+
+    columns: Callable[[], Overrides] = dict
+    settle: Callable[[Sequence[ColumnOverride]], None] = lambda overrides: None
+    publish: Callable[[PublishedTable], object] | None = None
+
+
+class Definitions:
+    """The wanted columns of the tables of one pipeline. Any thread may call the methods, but of one
+    table only one at a time.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[str, TableDefinition],
+        ports: DefinitionPorts,
+        on_line: Callable[[str], None],
+    ) -> None:
+        self._declared, self._ports, self._on_line = declared, ports, on_line
+        self.refused: dict[str, ConfigError | TableError] = {}
+        """The errors of the tables that are stopped."""
+        self._published: dict[str, int] = {}
+        self._unpublished: dict[str, str] = {}
+
+    def changed(self, tables: Mapping[str, Table]) -> list[str]:
+        """The tables with other columns than wanted, and those that are stopped."""
+        overrides = self._ports.columns()
+        return [name for name, table in tables.items() if self._differs(table, name, overrides)]
+
+    def _differs(self, table: Table, name: str, overrides: Overrides) -> bool:
+        try:
+            return self._wanted(table, name, overrides.get(name, ()), 0) is not None
+        except (ConfigError, TableError):
+            return name not in self.refused
+
+    def follow(
+        self,
+        name: str,
+        table: Table,
+        newest_batch: Callable[[], int],
+        on_step: Callable[[str], None] = lambda step: None,
+    ) -> bool:
+        """Alter the table if its columns differ from the wanted ones. Returns whether it may be
+        applied. Raises `TableError` and `WriterConflictError` as `alter` does.
+        """
+        overrides = self._ports.columns().get(name, ())
+        try:
+            wanted = self._wanted(table, name, overrides, 0)
+            if wanted is not None:
+                wanted = self._wanted(table, name, overrides, newest_batch())
+        except (ConfigError, TableError) as error:
+            last = self.refused.get(name)
+            self.refused[name] = error
+            if last is None or last.problem != error.problem:
+                self._on_line(f"table {name} is stopped: {error.problem}. {error.remedy}")
+            return False
+        self.refused.pop(name, None)
+        if wanted is not None:
+            self._on_line(_text_of(name, wanted, alter(table, wanted, on_step=on_step)))
+        settled = [o for o in overrides if o.agrees_with(self._declared[name])]
+        if settled:
+            self._ports.settle(settled)
+        return True
+
+    def publish(self, tables: Mapping[str, Table]) -> None:
+        """Publish the definitions that this process has not published yet. If Kafka does not take
+        one, the next call tries again: applies do not wait for it.
+        """
+        if self._ports.publish is None:
+            return
+        for name, table in tables.items():
+            layout = table.layout
+            version = 1 if layout.ids is None else layout.ids.version
+            if self._published.get(name) == version:
+                continue
+            try:
+                self._ports.publish(PublishedTable(table.table_id, version, layout.definition))
+            except (BrokerError, DeliveryError, TopicError) as error:
+                if self._unpublished.get(name) != error.problem:
+                    self._unpublished[name] = error.problem
+                    text = f"{error.problem}. {error.cause}. {error.remedy}"
+                    self._on_line(f"table {name}: its definition is not published: {text}")
+            else:
+                self._published[name] = version
+
+    def _wanted(
+        self, table: Table, name: str, overrides: Sequence[ColumnOverride], batch: int
+    ) -> Alteration | None:
+        layout = table.layout
+        assert layout.ids is not None, "a table on disk has ids"
+        dropped = [override.name for override in overrides if override.column is None]
+        wanted = with_overrides(self._declared[name], overrides)
+        return alteration(layout.definition, layout.ids, wanted, dropped, batch)
+
+
+def _text_of(name: str, made: Alteration, survey: Survey) -> str:
+    """A line about an alteration."""
+    done = [
+        f"{what} {one_of([column.name for column in columns])}"
+        for what, columns in (("added", made.added), ("dropped", made.dropped))
+        if columns
+    ]
+    text = f"table {name}: {', '.join(done) or 'settings of columns changed'}"
+    if survey.rows:
+        text += f"; {counted(survey.rows, 'row')} written again"
+    if misfits := sum(survey.misfits.values()):
+        text += f"; {counted(misfits, 'value')} do not fit, and stay in _unmapped"
+    return text

@@ -1,0 +1,122 @@
+"""Changes of a table's columns while it runs: what operators and the configuration declare, and
+which differences from the existing table are allowed (EVO-2, EVO-3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from connector.errors.definitions import (
+    column_lost,
+    column_name_taken,
+    column_unknown,
+    columns_changed,
+    definition_different,
+)
+from connector.tables.definition import Column, TableDefinition, compatible
+from connector.tables.stored_definition import ColumnIds, altered_ids
+from connector.text import nearest, one_of
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnOverride:
+    """A column that an operator added or dropped. It has priority over the configuration, until
+    that says the same (EVO-2).
+
+    - `column` is the column. None: it is dropped.
+    - `made_at` is in microseconds.
+    """
+
+    table: str
+    name: str
+    column: Column | None
+    made_at: int
+    made_by: str
+
+    def agrees_with(self, declared: TableDefinition) -> bool:
+        """Whether the configuration says the same."""
+        return _by_name(declared).get(self.name.lower()) == self.column
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """A change of the columns of an existing table, to `definition` with `ids`. If nothing is added
+    or dropped, a column has another default, or is required or not.
+    """
+
+    definition: TableDefinition
+    ids: ColumnIds
+    added: tuple[Column, ...]
+    dropped: tuple[Column, ...]
+
+
+def with_overrides(
+    declared: TableDefinition, overrides: Iterable[ColumnOverride]
+) -> TableDefinition:
+    """Return the definition of the configuration as operators changed it. Raises `ConfigError` if
+    its columns do not go together.
+    """
+    columns = _by_name(declared)
+    for override in overrides:
+        columns.pop(override.name.lower(), None)
+        if override.column is not None:
+            columns[override.name.lower()] = override.column
+    return replace(declared, columns=tuple(columns.values()))
+
+
+def alteration(
+    existing: TableDefinition,
+    ids: ColumnIds,
+    wanted: TableDefinition,
+    dropped: Collection[str] = (),
+    batch: int = 0,
+) -> Alteration | None:
+    """Return how an existing table gets the columns of `wanted`. None: it has them.
+
+    Args:
+        existing: The definition of the table.
+        ids: The ids of its columns.
+        wanted: The definition that it shall have.
+        dropped: The names of the columns that operators dropped. Another column that `wanted` lacks
+            is an error.
+        batch: The last ingest batch before new columns are defined.
+
+    Raises:
+        TableError: Only a rebuild or another table can have these columns.
+    """
+    before, after = _by_name(existing), _by_name(wanted)
+    if differences := compatible(existing, wanted):
+        raise definition_different(wanted.name, "; ".join(differences))
+    allowed = {name.lower() for name in dropped}
+    lost = [column for name, column in before.items() if name not in after]
+    for column in lost:
+        if column.name.lower() not in allowed:
+            raise column_lost(wanted.name, column.name)
+    new = [column for name, column in after.items() if name not in before]
+    kept = [after[name] for name in before if name in after]
+    if (lost or new) and not (existing.keep_unmapped and wanted.keep_unmapped):
+        raise columns_changed(wanted.name)
+    types = {name.lower(): type_ for name, type_ in ids.dropped.items()}
+    for column in new:
+        if (type_ := types.get(column.name.lower(), str(column.type))) != column.type:
+            raise column_name_taken(wanted.name, column.name, type_)
+    if (*kept, *new) == existing.columns:
+        return None
+    definition = replace(wanted, columns=(*kept, *new))
+    ids = altered_ids(ids, existing, definition, batch)
+    return Alteration(definition, ids, tuple(new), tuple(lost))
+
+
+def without_column(definition: TableDefinition, name: str) -> Column:
+    """Return the column with this name. Raises `ConfigError` if the table has no such column."""
+    column = _by_name(definition).get(name.lower())
+    if column is None:
+        names = [column.name for column in definition.columns]
+        remedy = nearest(name, names) or "Name one of them"
+        raise column_unknown(definition.name, name, one_of(names), remedy)
+    return column
+
+
+def _by_name(definition: TableDefinition) -> dict[str, Column]:
+    return {column.name.lower(): column for column in definition.columns}

@@ -1,0 +1,108 @@
+"""Which new configurations a running pipeline takes (EVO-8)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from connector.config.reload import reload_faults
+from connector.config.settings import (
+    ConnectorConfig,
+    KafkaConfig,
+    RegistryConfig,
+    StreamConfig,
+)
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.keys import Key, KeyPart
+from connector.tables.values import DataType
+
+NAME = Column("name", "f", b"name", DataType.STRING)
+NOTE = Column("note", "f", b"note", DataType.STRING)
+ORDERS = TableDefinition(
+    name="orders",
+    stream="s",
+    source="t",
+    key=Key((KeyPart("id", DataType.STRING),)),
+    columns=(NAME, NOTE),
+)
+RUNNING = ConnectorConfig(
+    "/w",
+    KafkaConfig("127.0.0.1:9092", {"sasl.password": "secret"}),
+    streams={"s": StreamConfig(name="s", topic="orders")},
+    tables={"orders": ORDERS},
+)
+
+
+def with_orders(**changes: object) -> ConnectorConfig:
+    return replace(RUNNING, tables={"orders": replace(ORDERS, **changes)})  # type: ignore[arg-type]
+
+
+TAKEN = {
+    "the same": RUNNING,
+    "a table": replace(RUNNING, tables={"orders": ORDERS, "more": replace(ORDERS, name="more")}),
+    "a column": with_orders(
+        columns=(NAME, replace(NOTE, default="x"), replace(NOTE, name="n", qualifier=b"n"))
+    ),
+    "a bound": with_orders(max_staleness_s=60),
+    "a pace": with_orders(apply_every_s=5),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_tables_columns_bounds_and_paces_are_taken(name: str) -> None:
+    """EVO-8: without a restart."""
+    assert reload_faults(RUNNING, TAKEN[name]) == []
+
+
+STREAM = RUNNING.streams["s"]
+REFUSED: dict[str, tuple[Callable[[], ConnectorConfig], str]] = {
+    "warehouse": (lambda: replace(RUNNING, warehouse="/other"), "warehouse"),
+    "kafka": (
+        lambda: replace(RUNNING, kafka=KafkaConfig("127.0.0.1:9092", {"sasl.password": "new"})),
+        "kafka",
+    ),
+    "registry": (lambda: replace(RUNNING, registry=RegistryConfig("http://r:1")), "registry"),
+    "no stream": (lambda: replace(RUNNING, streams={}, tables={}), "streams.s"),
+    "new stream": (
+        lambda: replace(RUNNING, streams={"s": STREAM, "z": StreamConfig(name="z", topic="z")}),
+        "streams.z",
+    ),
+    "stall_after": (
+        lambda: replace(RUNNING, streams={"s": replace(STREAM, stall_after_s=1)}),
+        "streams.s.stall_after",
+    ),
+    "no table": (lambda: replace(RUNNING, tables={}), "tables.orders"),
+    "block_rows": (lambda: with_orders(block_rows=True), "tables.orders.block_rows"),
+    "buckets": (lambda: with_orders(buckets=2), "tables.orders.buckets"),
+    "keep_unmapped": (lambda: with_orders(keep_unmapped=False), "tables.orders.keep_unmapped"),
+    "type": (
+        lambda: with_orders(columns=(NAME, replace(NOTE, type=DataType.BYTES))),
+        "tables.orders.columns",
+    ),
+    "lost column": (lambda: with_orders(columns=(NAME,)), "note"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_any_other_difference_refuses_the_whole_reload(name: str) -> None:
+    """EVO-8, EVO-2: the error names the setting, and no value of a secret."""
+    make, setting = REFUSED[name]
+    taken = make()
+    taken = replace(
+        taken,
+        tables={
+            **taken.tables,
+            **({} if name == "no stream" else {"z": replace(ORDERS, name="z")}),
+        },
+    )
+    faults = reload_faults(RUNNING, taken)
+    assert faults
+    assert setting in faults[0].problem
+    assert all(fault.remedy and "secret" not in str(fault) for fault in faults)
+
+
+def test_a_column_that_an_operator_dropped_may_go() -> None:
+    """EVO-2: the configuration then says the same."""
+    assert reload_faults(RUNNING, with_orders(columns=(NAME,)), {"orders": ["note"]}) == []
