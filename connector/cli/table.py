@@ -145,17 +145,32 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
 
 @command.command()
 @click.argument("name", metavar="NAME")
+@click.option(
+    "--from",
+    "start_from",
+    metavar="TABLE",
+    help="Copy another table of the stream. Later applies add what it lacks.",
+)
 @spark_options
 @click.pass_context
-def rebuild(ctx: click.Context, name: str, *, cores: str | None, memory: str | None) -> None:
+def rebuild(
+    ctx: click.Context, name: str, *, start_from: str | None, cores: str | None, memory: str | None
+) -> None:
     """Rebuild table NAME from the changelog, with the columns that are declared now.
 
     Stop `connector run` first. Readers see the old table until the new one is complete. If you kill
     the command, the old table stays.
     """
-    report = tables.rebuild(config_of(ctx), name, on_event=show_event, cores=cores, memory=memory)
-    changes = counted(report.changes, "change")
-    err(f"{name} is rebuilt from {changes}, up to batch {report.to_batch}")
+    report = tables.rebuild(
+        config_of(ctx),
+        name,
+        on_event=show_event,
+        cores=cores,
+        memory=memory,
+        start_from=start_from,
+    )
+    origin = counted(report.changes, "change") if start_from is None else f"table {start_from}"
+    err(f"{name} is rebuilt from {origin}, up to batch {report.to_batch}")
     if report.misfits:
         err(
             f"{counted(report.misfits, 'cell')} of new columns do not have the declared type, and"

@@ -46,9 +46,9 @@ from connector.tables.definition import (
     Column,
     OnUnreadable,
     TableDefinition,
+    beginning_faults,
     column_faults,
     columns_faults,
-    presence_fault,
     setting_faults,
 )
 from connector.tables.keys import (
@@ -214,8 +214,7 @@ def _table(
         [column.name for column in columns],
         [column[:3] for column in columns if column.name and column.family],
     )
-    if fault := presence_fault(name, settings["presence_family"]):
-        section.faults.append(fault)
+    section.faults += beginning_faults(name, settings["presence_family"], settings["start_from"])
     if len(section.faults) > faults_before:
         return None
     parts = tuple(KeyPart(*part) for part in key.columns)

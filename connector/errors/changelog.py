@@ -82,14 +82,22 @@ def changelog_of_another_stream(stream: str, path: str) -> TableError:
     )
 
 
-def changelog_trimmed(table: str, stream: str, needed: int, first: int) -> TableError:
+def changelog_trimmed(
+    table: str, stream: str, needed: int, first: int, bases: str = ""
+) -> TableError:
+    remedy = "Send a backfill to a stream with another name, and declare a table on that stream"
+    if bases:
+        remedy = (
+            f"Set start_from of a new table, or use connector table rebuild {table} --from, with a"
+            f" table that has these changes: {bases}"
+        )
     return TableError(
         "CHANGELOG_TRIMMED",
         f"Table {table} needs the changelog from batch {needed} on, but the changes of the"
         f" changelog begin at batch {first}",
         "The older changes were deleted (`changelog_retention`). A new or rebuilt table needs all"
         " changes",
-        "Send a backfill to a stream with another name, and declare a table on that stream",
+        remedy,
         table=table,
         stream=stream,
     )

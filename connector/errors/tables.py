@@ -16,6 +16,26 @@ def table_missing(path: str, table: str) -> TableError:
     )
 
 
+def base_unfit(table: str, base: str, cause: str) -> TableError:
+    return TableError(
+        "BASE_UNFIT",
+        f"Table {table} cannot start from table {base}",
+        cause,
+        "Name another table, or change the definition. The table is unchanged",
+        table=table,
+    )
+
+
+def base_behind(table: str, base: str) -> TableError:
+    return TableError(
+        "BASE_UNFIT",
+        f"Table {table} cannot start from table {base}",
+        f"{base} lacks changes that {table} has",
+        f"Run connector run --once, which applies them to {base}, and try again",
+        table=table,
+    )
+
+
 def table_changed(table: str, cause: str) -> WriterConflictError:
     return WriterConflictError(
         "TABLE_CHANGED",

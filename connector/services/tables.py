@@ -46,6 +46,7 @@ def rebuild(
     on_event: OnEvent = log_event,
     cores: str | None = None,
     memory: str | None = None,
+    start_from: str | None = None,
 ) -> RebuildReport:
     """Make a table again from the whole changelog, with the columns that are declared now, and put
     it in the place of the old one.
@@ -60,6 +61,8 @@ def rebuild(
         on_event: Receives events.
         cores: Threads of a local session, or `*` for all processors. None: as in [spark].
         memory: Heap of the driver, for example `2g`. None: as in [spark].
+        start_from: The table of which it becomes a copy. Later applies add what that table lacks.
+            None: it is made from the changelog.
 
     Returns:
         The numbers of merged `changes`, of `dead_letters` (changes that the table could not hold),
@@ -83,7 +86,8 @@ def rebuild(
     with only_use(config, [stream], table), ExitStack() as stack:
         try:
             with naming_damage(config, [stream], []):
-                rebuilt = _rebuild(config, table, spark, stack, on_event, cores, memory)
+                settings = cores, memory
+                rebuilt = _rebuild(config, table, start_from, spark, stack, on_event, *settings)
         except ConnectorError as error:
             history.add_job(replace(job, ended_at=now_us(), error=error.problem))
             raise
@@ -172,6 +176,7 @@ def _set(config: ConnectorConfig, override: Override) -> Override:
 def _rebuild(
     config: ConnectorConfig,
     name: str,
+    start_from: str | None,
     spark: SparkSession | None,
     stack: ExitStack,
     on_event: OnEvent,
@@ -180,6 +185,7 @@ def _rebuild(
 ) -> Rebuilt:
     from connector.kafka.dead_letters.ledger_topic import read_ledger
     from connector.kafka.dead_letters.topic import DeadLetterPublisher
+    from connector.spark.apply.base import copy_base
     from connector.spark.apply.rebuild import rebuild as rebuild_table
     from connector.spark.cluster import follow_cores, repeating, watching
     from connector.spark.storage.changelog import Changelog
@@ -194,6 +200,9 @@ def _rebuild(
     changelog = Changelog(session, paths.changelog(warehouse_of(config), stream.name), stream.name)
 
     def once() -> Rebuilt:
+        if start_from is not None:
+            path = paths.table_folder(warehouse_of(config), name)
+            return copy_base(session, path, replace(definition, start_from=start_from))
         cut = changelog.progress().cut(now_us(), stream.stall_after_s, stream.wait_s)
         return rebuild_table(
             *(session, paths.table_folder(warehouse_of(config), name), definition, changelog, cut),

@@ -59,7 +59,7 @@ class Versions(StrEnum):
 
 
 class OnUnreadable(StrEnum):
-    """What becomes of a change with a value that its column cannot hold (TBL-9, EVO-11).
+    """How a table takes a change with a value that a column cannot hold (TBL-9, EVO-11).
 
     - `letter`: the change is a dead letter of the table.
     - `null`: the column is NULL, the value stays in `_unmapped`, and the change is applied.
@@ -132,6 +132,8 @@ class TableDefinition:
     - `on_unreadable` is that of the columns that do not have their own.
     - `presence_family` is the family of the presence mark (`connector.tables.presence`). Empty: the
       one that an existing table has, or that of the first column, or `row` (EVO-12).
+    - `start_from` is the table of which a new table begins as a copy (EVO-9). Empty: it begins
+      without rows.
     - `buckets` is a power of two up to `MAX_BUCKETS`: the number of parts by hash of the key. An
       apply rewrites the parts one by one. For an existing table, it takes effect at the next
       rebuild (SCL-6).
@@ -156,6 +158,7 @@ class TableDefinition:
     buckets: int = 1
     presence_family: str = ""
     on_unreadable: OnUnreadable = OnUnreadable.LETTER
+    start_from: str = ""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -166,8 +169,8 @@ class TableDefinition:
         key_names = [part.name for part in self.key.parts]
         for fault in columns_faults(self.name, key_names, names, cells):
             raise fault
-        if (unfit := presence_fault(self.name, self.presence_family)) is not None:
-            raise unfit
+        for fault in beginning_faults(self.name, self.presence_family, self.start_from):
+            raise fault
 
     @property
     def marks(self) -> str:
@@ -217,12 +220,18 @@ def column_faults(
             yield column_default_invalid(str(name), value.expected, default)
 
 
-def presence_fault(table: str, family: str) -> ConfigError | None:
-    """Return what is wrong with the family of the presence mark. Empty: the default."""
-    if not family or _is_family(family):
-        return None
-    what = f"tables.{table}.presence_family"
-    return source_name_invalid(what, repr(family), f"1 to 64 {_NAME}")
+def beginning_faults(table: str, presence_family: str, start_from: str) -> Iterator[ConfigError]:
+    """Yield what is wrong with the settings that count when a table is made. Empty: not set."""
+    if presence_family and not _is_family(presence_family):
+        what = f"tables.{table}.presence_family"
+        yield source_name_invalid(what, repr(presence_family), f"1 to 64 {_NAME}")
+    if start_from and (start_from == table or not is_name(start_from)):
+        yield setting_invalid(
+            f"tables.{table}.start_from",
+            f'"{start_from}"',
+            "the name of another table of the warehouse",
+            "Name a table that exists, or remove the setting",
+        )
 
 
 def setting_faults(
@@ -306,6 +315,30 @@ def compatible(existing: TableDefinition, declared: TableDefinition) -> tuple[st
         if old is not None and old.stored != column.stored:
             differs.append(f"column {old.name} was {_shown(old)}, is {_shown(column)}")
     return tuple(differs)
+
+
+def base_faults(base: TableDefinition, wanted: TableDefinition) -> Iterator[str]:
+    """Yield why a table cannot be made from the rows of the table `base` (EVO-9)."""
+    for what in ("stream", "source", "key", "order", "versions", "marks"):
+        if getattr(base, what) != getattr(wanted, what):
+            name = "presence_family" if what == "marks" else what
+            yield f"its {name} is {_shown(getattr(base, what))}"
+    if wanted.keep_unmapped and not base.keep_unmapped:
+        yield "it does not keep cells without a column"
+    has_registers = base.versions is Versions.LATEST
+    by_cell = {column.cell: column for column in base.columns}
+    for column in wanted.columns:
+        of_base = by_cell.pop(column.cell, None)
+        if of_base is None:
+            if not base.keep_unmapped:
+                yield f"it does not have the cell of column {column.name}"
+            continue
+        is_same = (of_base.type, of_base.encoding) == (column.type, column.encoding)
+        if has_registers and not is_same:
+            yield f"its column {of_base.name} is {of_base.type} {of_base.encoding}"
+    if has_registers and wanted.keep_unmapped:
+        for column in by_cell.values():
+            yield f"it has column {column.name}, which must be declared"
 
 
 def with_fixed(existing: TableDefinition, declared: TableDefinition) -> TableDefinition:

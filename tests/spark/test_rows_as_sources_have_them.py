@@ -30,14 +30,14 @@ def fresh(stream: Stream, wanted: TableDefinition) -> dict[object, dict[str, obj
     return rows_by_key(read_table(stream.spark, str(stream.folder), wanted.name).rows, wanted)
 
 
-def row(name: str, at: int, *deleted: str, **values: str) -> DataChange:
+def row(row_key: str, at: int, *deleted: str, **values: str) -> DataChange:
     """A change with the presence mark: the whole row as its source has it."""
     cells = [put(value, qualifier=column.encode()) for column, value in values.items()]
     first = [DeleteFamily(family) for family in deleted]
-    return change(*first, presence_mark("f"), *cells, at=at, row_key=name.encode())
+    return change(*first, presence_mark("f"), *cells, at=at, row_key=row_key.encode())
 
 
-@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("keeps", [pytest.param(True, marks=pytest.mark.long), False])
 def test_worked_example_4_a_table_of_key_columns_only(
     spark: SparkSession, tmp_path: Path, keeps: bool
 ) -> None:
@@ -65,7 +65,9 @@ def test_worked_example_4_a_table_of_key_columns_only(
     assert shown(stream.table(labels)).keys() == {"a", "c"}
 
 
-@pytest.mark.parametrize("versions", list(Versions))
+@pytest.mark.parametrize(
+    "versions", [Versions.LATEST, pytest.param(Versions.ALL, marks=pytest.mark.long)]
+)
 def test_a_row_of_nulls_stays_until_its_family_is_deleted(
     spark: SparkSession, tmp_path: Path, versions: Versions
 ) -> None:

@@ -117,11 +117,10 @@ def _apply_few(
 ) -> Applied | None:
     """Apply few changes without a Spark job. None: Spark must do it, and nothing was committed."""
     definition, layout = table.layout.definition, table.layout
-    recent = changelog.recent_changes(
-        definition.source, after=before.complete_to_batch, to=cut.batch
-    )
-    is_plain = table.has_vectors and bool(layout.registered)
-    if recent is None or not (is_plain or recent.count == 0):
+    since = before.complete_to_batch
+    recent = changelog.recent_changes(definition.source, after=since, to=cut.batch)
+    is_possible = table.has_vectors and bool(layout.registered)
+    if recent is None or not (is_possible or recent.count == 0):
         return None
     cores = table.spark.sparkContext.defaultParallelism
     if not is_few(recent.count, len(definition.columns), cores):
@@ -154,9 +153,8 @@ def _apply_few(
         return None
     on_step("letters published")
     to_batch = cut.batch if merged.deferred_from is None else merged.deferred_from - 1
-    statistics = BatchStatistics(
-        merged.changes, merged.has_residual, merged.highest, misfits=merged.misfits
-    )
+    counts = (merged.changes, merged.has_residual, merged.highest)
+    statistics = BatchStatistics(*counts, misfits=merged.misfits)
     selection = _Selection(statistics, to_batch)
     after = _after(table, before, selection, cut, (), attempt, newest.changelog_id)
     if merged.tombstones:

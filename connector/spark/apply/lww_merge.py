@@ -70,7 +70,7 @@ def registers_of_changes(
         registers = RowRegisters(newest, *parts, nothing(layout.rest_type))
     else:
         parts, rest = _parts_of_change("", layout), "_rest" if has_residual else ""
-        registers = _merged_registers(by_bucket, *parts, rest, layout, prefix="_change")
+        registers = merged_registers(by_bucket, *parts, rest, layout, prefix="_change")
     return replace(registers, frame=registers.frame.withColumn("_changed", F.lit(True)))
 
 
@@ -103,7 +103,7 @@ def registers_of_rows(rows: DataFrame, layout: Layout, partitions: int | None) -
         rows.selectExpr(BUCKET, *layout.keys, *values, f"{STATE} AS _stored"), layout, partitions
     )
     return RowRegisters(
-        by_bucket, *_stored([f"_value{n}" for n, _ in columns], layout), "_stored.residual"
+        by_bucket, *stored_registers([f"_value{n}" for n, _ in columns], layout), "_stored.residual"
     )
 
 
@@ -115,8 +115,8 @@ def registers_of_tombstones(
         entries.selectExpr(BUCKET, *layout.keys, f"{STATE} AS _stored"), layout, partitions
     )
     columns = layout.columns if layout.registered else ()
-    parts = _stored([nothing(spark_type(column.type)) for column in columns], layout)
-    return _merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
+    parts = stored_registers([nothing(spark_type(column.type)) for column in columns], layout)
+    return merged_registers(by_bucket, *parts, "_stored.residual", layout, prefix="_tombstone")
 
 
 def combine(changes: RowRegisters, stored: RowRegisters, layout: Layout, how: str) -> RowRegisters:
@@ -177,7 +177,7 @@ def _spread(rows: DataFrame, layout: Layout, partitions: int | None) -> DataFram
     return rows if partitions is None else rows.repartition(partitions, *layout.spread)
 
 
-def _merged_registers(
+def merged_registers(
     by_bucket: DataFrame,
     registers: list[str],
     deletions: list[str],
@@ -219,7 +219,7 @@ def _parts_of_change(prefix: str, layout: Layout) -> tuple[list[str], list[str]]
     return registers, [_order_or_null(f"{prefix}_deletion{n}", change) for n in layout.deletions]
 
 
-def _stored(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
+def stored_registers(values: list[str], layout: Layout) -> tuple[list[str], list[str]]:
     """Registers and deletions of one stored row with the `values` of its columns. Its state is
     `_stored`.
     """

@@ -87,7 +87,7 @@ def rebuild(
     `WriterConflictError` if another process applies meanwhile, and `DeliveryError`. The table is
     then unchanged.
     """
-    successor = _open_successor(spark, path, definition, cut.batch)
+    successor = open_successor(spark, path, definition, cut.batch)
     before = successor.before
     check_changelog(successor, before, changelog.newest())
 
@@ -116,17 +116,23 @@ def rebuild(
             successor.commit(None, (), applied.table_state)
 
     def result() -> Rebuilt:
-        after, misfits = successor.table_state(), _misfits(successor)
+        after, misfits = successor.table_state(), misfits_of(successor)
         return Rebuilt(before, after, applied.changes, applied.letters, misfits)
 
     # The table is replaced: lost executors must not repeat the whole rebuild.
     return repeating(result, f"table {definition.name}")
 
 
-def _open_successor(
-    spark: SparkSession, path: str, definition: TableDefinition, batch: int
+def open_successor(
+    spark: SparkSession,
+    path: str,
+    definition: TableDefinition,
+    batch: int,
+    base: Layout | None = None,
 ) -> Successor:
-    """The table that will replace the one at `path`. New columns begin after `batch`."""
+    """The table that will replace the one at `path`. New columns begin after `batch`. With a
+    `base`, from which the rows come, those are new that the base does not have.
+    """
     log = DeltaLog(spark, paths.data(path))
     old = log.newest_of_lowmark()
     if old is None or old.stored is None or old.stored.get("table") != definition.name:
@@ -136,7 +142,12 @@ def _open_successor(
     check_compatible(existing, definition)
     definition = with_fixed(existing, definition)
     ids = made_strict(ids, existing, definition, batch)
-    return Successor(spark, path, definition, assign_ids(ids, definition, batch), old, properties)
+    ids = assign_ids(ids, definition, batch)
+    if base is not None:
+        since = {column.cell: base.since[n] for n, column in enumerate(base.columns)}
+        added_after = {c.name: min(batch, since.get(c.cell, batch)) for c in definition.columns}
+        ids = replace(ids, since={name: after for name, after in added_after.items() if after})
+    return Successor(spark, path, definition, ids, old, properties)
 
 
 class Successor(Table):
@@ -267,7 +278,7 @@ class Successor(Table):
         return newest
 
 
-def _misfits(table: Table) -> int:
+def misfits_of(table: Table) -> int:
     names = [unmapped_name(*column.cell) for _, column, _ in table.layout.tolerant]
     if not names:
         return 0

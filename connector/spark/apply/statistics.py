@@ -13,6 +13,7 @@ from connector.records.ordering import OrderBy
 from connector.spark.apply.flatten import flatten_entries
 from connector.spark.apply.frames import Cache, uncached
 from connector.spark.sql import constant
+from connector.spark.storage.bases import bases_of
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.logged_batch import LoggedBatch
 from connector.spark.storage.table import Table
@@ -58,7 +59,8 @@ def check_changelog(table: Table, before: TableState, newest: LoggedBatch | None
     if newest is not None and newest.trimmed_to > before.complete_to_batch:
         definition = table.layout.definition
         needed, first = before.complete_to_batch + 1, newest.trimmed_to + 1
-        raise changelog_trimmed(definition.name, definition.stream, needed, first)
+        bases = ", ".join(bases_of(table))
+        raise changelog_trimmed(definition.name, definition.stream, needed, first, bases)
 
 
 def unapplied(

@@ -95,7 +95,7 @@ class Table:
         `retention` is that of the configuration. None: that of the table stays.
         """
         self.spark = self._spark = spark
-        self._folder = path
+        self.folder = self._folder = path
         self.path = paths.data(path)
         self._definition = definition
         self.log = DeltaLog(spark, self.path)
