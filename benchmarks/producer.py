@@ -5,7 +5,8 @@ instead, and beside the bare client (REC-17, REC-20, PUB-1, PUB-3, PUB-5).
 
 Changes that replace a row of five columns (six entries) go through `ChangeProducer` to a local
 broker. Some are ready before, and some are made while they are sent. For the encoders, some have an
-estimated low watermark. The bare client sends the same bytes, encoded before, with a function for
+estimated low watermark. `TableWriter` makes the same cells, and the presence mark, from dicts of
+these rows. The bare client sends the same bytes, encoded before, with a function for
 each acknowledgement. `reached` is called after every hundred changes. With an outbox,
 each change is on disk when `send` returns. The processor time of this process is measured,
 including the threads of the client library, so the result is a rate per core. All ways take turns,
@@ -19,7 +20,7 @@ import os
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
@@ -32,14 +33,25 @@ from benchmarks import encoder, machine
 from benchmarks.report import Figure, finish, spread
 from connector.config.settings import KafkaConfig
 from connector.jars import JarStore
-from connector.kafka import ChangeProducer, LocalBroker, topics
+from connector.kafka import ChangeProducer, LocalBroker, TableWriter, topics
 from connector.kafka.topics import partition_of
 from connector.records import codec
 from connector.records.model import DataChange, DeleteFamily, Record, SetCell
+from connector.tables.definition import Column, TableDefinition
+from connector.tables.keys import Key, KeyPart
+from connector.tables.values import DataType
 from tests.fastavro_encoder import encode_with_fastavro
 
 ROUNDS = 5
 COLUMNS = tuple(b"column_%d" % column for column in range(5))
+NAMES = tuple(column.decode() for column in COLUMNS)
+ITEMS = TableDefinition(
+    name="items",
+    stream="bench",
+    source="items",
+    key=Key((KeyPart("key", DataType.BYTES),)),
+    columns=tuple(Column(name, "f", name.encode(), DataType.BYTES) for name in NAMES),
+)
 Row = tuple[bytes, int, tuple[bytes, ...]]
 
 
@@ -99,6 +111,21 @@ def rate(kafka: KafkaConfig, topic: str, count: int, way: Way, folder: Path) -> 
                     producer.reached(each.stream_partition, each.commit_timestamp - 1)
         producer.flush()
         return count / (time.process_time() - began)
+
+
+def rate_of_writer(kafka: KafkaConfig, topic: str, sources: Sequence[Row]) -> float:
+    """The rate of a `TableWriter`, which makes the changes from dicts."""
+    dicts = [
+        ({"key": key, **dict(zip(NAMES, values, strict=True))}, commit_timestamp)
+        for key, commit_timestamp, values in sources
+    ]
+    with ChangeProducer(kafka, topic, heartbeat_s=1) as producer:
+        writer = TableWriter(producer, ITEMS, stream_partition="shard-0", missing="null")
+        began = time.process_time()
+        for row, commit_timestamp in dicts:
+            writer.upsert(row, commit_timestamp=commit_timestamp)
+        producer.flush()
+        return len(sources) / (time.process_time() - began)
 
 
 def batched(changes: Iterable[DataChange], size: int) -> Iterator[list[DataChange]]:
@@ -163,7 +190,7 @@ def main() -> int:
         "send with estimates": Way(lambda: estimating),
         "send with estimates, fastavro's encoder": Way(lambda: estimating, encode_with_fastavro),
     }
-    rates: dict[str, list[float]] = {way: [] for way in ("bare client", *ways)}
+    rates: dict[str, list[float]] = {way: [] for way in ("bare client", *ways, "TableWriter")}
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="lowmark-bench-"))
         broker = stack.enter_context(
@@ -175,12 +202,13 @@ def main() -> int:
             rates["bare client"].append(rate_of_bare_client(kafka, "bench", ready))
             for name, way in ways.items():
                 rates[name].append(rate(kafka, "bench", count, way, Path(folder)))
+            rates["TableWriter"].append(rate_of_writer(kafka, "bench", sources))
     print(*machine.facts(), sep="\n")
     print(f"{count} changes a round")
     for name, found in rates.items():
         print(spread(name, found, "changes/s and core"))
     best = [max(found) for found in rates.values()]
-    bare, send, with_heartbeats, with_outbox, many, make_and_send, ours, fastavro = best
+    bare, send, with_heartbeats, with_outbox, many, make_and_send, ours, fastavro, writer = best
     return finish(
         [
             Figure("producer_send_changes_per_s_and_core", send, "105000"),
@@ -192,6 +220,7 @@ def main() -> int:
             Figure("producer_send_many_to_bare_client", many / bare),
             Figure("producer_heartbeats_to_none", with_heartbeats / send, "0.95"),
             Figure("producer_outbox_to_none", with_outbox / send, "0.35"),
+            Figure("producer_table_writer_to_make_and_send", writer / make_and_send, "0.7"),
         ],
         validate_record=not quick,
     )

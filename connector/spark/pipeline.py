@@ -26,6 +26,7 @@ from connector.state.jobs import CutRecord, Job, JobKind
 from connector.state.maintenance_schedule import LATE_PACES, LOG_BEYOND_S, NEWEST_CUT_KEPT_US
 from connector.state.overrides import pace_in_force
 from connector.state.stream_progress import Cut
+from connector.tables.definition import TableDefinition
 
 
 class Pipeline:
@@ -66,8 +67,7 @@ class Pipeline:
                 self._tables[name] = open_table()
                 changelog = self._streams[definition.stream].changelog
                 if is_to_start(self._tables[name], definition, changelog):
-                    on_step = partial(self._step, f"table {name}")
-                    copy_base(spark, folder, definition, on_step=on_step)
+                    self._copy_base(self._tables[name], definition)
                     self._tables[name] = open_table()
         self._config, self._recording = config, threading.Lock()
         changelogs = {name: ingest.changelog for name, ingest in self._streams.items()}
@@ -75,6 +75,22 @@ class Pipeline:
             *(spark, config, self._tables, changelogs, ports, job_log, merge_few),
             Listener(self._record, lambda line: self._on_line(line), on_step),
         )
+
+    def _copy_base(self, table: Table, definition: TableDefinition) -> None:
+        """Make a new table a copy of its base (EVO-9), and record the job."""
+        name, ports = definition.name, self._ports[definition.stream]
+        job = Job(JobKind.REBUILD, name, ports.now(), 0)
+        on_step = partial(self._step, f"table {name}")
+        state = copy_base(table.spark, table.folder, definition, on_step=on_step).table_state
+        self._job_log.add_job(
+            replace(
+                job,
+                ended_at=ports.now(),
+                to_batch=state.to_batch,
+                watermark_after=state.apply_watermark,
+            )
+        )
+        self._on_line(f"table {name}: copied from table {definition.start_from}")
 
     def run_once(self, stop: threading.Event | None = None) -> None:
         """Ingest every stream to its present end, then apply every table, unless `stop` is set."""

@@ -162,7 +162,8 @@ class Key:
             raise InvalidChangeError(
                 Rule.ROW_KEY, "row_key", f"1 to {MAX_ROW_KEY_BYTES} bytes", row_key
             )
-        if self.read_key(row_key) != values:
+        # The order-preserving form of a value is always read as the value.
+        if self.form is not KeyForm.ORDERED and self.read_key(row_key) != values:
             raise InvalidChangeError(
                 Rule.ROW_KEY,
                 "row_key",

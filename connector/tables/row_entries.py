@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from connector.errors import InvalidChangeError
 from connector.records.model import DeleteCells, DeleteFamily, Entry, Rule, SetCell, with_data
 from connector.tables.column_names import unmapped_name
-from connector.tables.conversions import convert, refusal
+from connector.tables.conversions import convert, converted, refusal
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.nested import ValueType
 from connector.tables.presence import presence_mark
@@ -112,7 +112,12 @@ class RowEntries:
                 if name not in self._keys:
                     unknown.append(name)
             elif value is not None:
-                entries.append(with_data(field.cell, _bytes(field, value), cell_timestamp))
+                try:
+                    written = field.quick[value.__class__](value)
+                except (KeyError, ValueError):  # the general way takes more, and says why not
+                    column = field.column
+                    written = _written(column.type, column.encoding, value, name)
+                entries.append(with_data(field.cell, written, cell_timestamp))
             elif field.column.required:
                 raise _without_value(field.column)
             elif not replaces:
@@ -152,9 +157,19 @@ class RowEntries:
             if value is None:
                 limit = f"{type_}: a key column has a value"
                 raise InvalidChangeError(REQUIRED_FIELD, name, limit, None)
-            values.append(convert(type_, value, name))
+            values.append(converted(type_, value))
         try:
-            return self.definition.key.write_key(tuple(values))
+            if None not in values:
+                return self.definition.key.write_key(tuple(values))
+        except InvalidChangeError:
+            values = []
+        # The general way says which column is at fault.
+        typed = [convert(type_, row[name], name) for name, type_ in self._keys.items()]
+        return self._written_key(tuple(typed))
+
+    def _written_key(self, values: tuple[object, ...]) -> bytes:
+        try:
+            return self.definition.key.write_key(values)
         except InvalidChangeError as error:
             error.within(", ".join(self._keys))
             raise
@@ -213,18 +228,6 @@ def _field(column: Column) -> _Field:
     quick = _QUICK.get((column.type, column.encoding), {})
     cell = SetCell(*column.cell, b"")
     return _Field(column, cell, DeleteCells(*column.cell), default, quick)
-
-
-def _bytes(field: _Field, value: object) -> bytes:
-    """The bytes of a value that is not NULL."""
-    quick = field.quick.get(value.__class__)
-    if quick is not None:
-        try:
-            return quick(value)
-        except ValueError:
-            pass  # the general way says why
-    column = field.column
-    return _written(column.type, column.encoding, value, column.name)
 
 
 def _written(type_: ValueType, encoding: Encoding, value: object, name: str) -> bytes:
