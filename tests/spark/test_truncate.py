@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from connector.config.settings import ConnectorConfig, KafkaConfig
@@ -95,6 +96,7 @@ def test_a_late_change_brings_no_row_of_a_truncated_table_back(
     assert stream.apply(table) is not None
     assert shown(table) == {}
     assert versions(spark, table.path) == before + 1, "rows and the table state are one commit"
+    assert DeltaTable(table.path).file_uris() == []
     state = table.table_state()
     assert (state.truncated, state.is_consistent_cut, state.merged) == ((T, 0, 0), True, 4)
 
