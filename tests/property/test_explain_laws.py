@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connector.records.model import SetCell
-from connector.records.ordering import ChangeOrder, OrderBy
+from connector.records.ordering import ChangeOrder, OrderBy, rank_of
 from connector.tables import explain as explained
 from connector.tables.definition import Versions
 from connector.tables.explain import Explanation, Outcome, SetEntry, explain
-from connector.tables.merge import Cell, RowState, expire, join, visible
+from connector.tables.merge import Cell, RowState, expire, greatest, join, visible
 from connector.tables.row import state_of
 from tests.examples import examples, tries
 from tests.property import model
-from tests.property.histories import Delivery, histories, history, table
+from tests.property.histories import Delivery, histories, history, table, truncations
 
 ROW = b"r1"
 every_table = pytest.mark.parametrize(
@@ -115,6 +115,36 @@ def test_the_winners_make_the_row_of_the_model_many_times(
     rng = Random(seed)
     for _ in tries(300):
         check(usual, history(rng, changes=12, rows=(ROW,)), order_by, versions)
+
+
+@every_table
+@examples(60)
+@given(deliveries=histories(rows=(ROW,), changes=9), rng=st.randoms(use_true_random=False))
+def test_a_truncation_hides_what_is_older(
+    order_by: OrderBy, versions: Versions, deliveries: list[Delivery], rng: Random
+) -> None:
+    """SUB-6, EVO-13: the winners are the row of the model. Each hidden entry counts for the oldest
+    truncation that is newer.
+    """
+    definition, truncates = table(order_by, versions), truncations(rng)
+    state = state_of(definition, of(deliveries))
+    found = explain(of(deliveries), state, definition, truncates)
+    row = model.replay(deliveries, order_by, versions, truncates).get(ROW, {})
+    winners = {
+        (column.family, column.qualifier): column.winner.value
+        for column in found.columns
+        if column.winner is not None
+    }
+    assert winners == row
+    entries = [entry for column in found.columns for entry in column.entries]
+    rank = greatest(*(rank_of(each, order_by) for each in truncates))
+    older = [entry for entry in entries if rank is not None and entry.order.rank < rank]
+    assert [entry for entry in entries if entry.outcome is Outcome.TRUNCATED] == older
+    assert sum(truncation.hides for truncation in found.truncations) == len(older)
+    for truncation in found.truncations:
+        assert truncation.truncate in truncates
+        assert truncation.hides > 0
+    assert all(rank is None or deletion.order.rank >= rank for deletion in found.deletions)
 
 
 @every_table

@@ -18,6 +18,7 @@ from connector.records.model import (
     DataChange,
     Heartbeat,
     Transaction,
+    Truncate,
     kafka_key,
 )
 from connector.records.rejection import Reason
@@ -96,6 +97,27 @@ def test_a_cut_waits_for_the_record_that_is_missing(spark: SparkSession, tmp_pat
     assert sorted(shown(table)) == ["a1", "a2", "b1", "b2", "c1", "c2"]
     assert table.table_state().is_consistent_cut
     assert not check(stream), "a second check has no news"
+
+
+def test_the_copies_of_a_truncation_are_one_record(spark: SparkSession, tmp_path: Path) -> None:
+    """EVO-13, ING-2: two Kafka partitions have a copy, and one record is still missing."""
+    stream = begun(spark, tmp_path)
+    table, whole = stream.table(), Transaction("b", 0, number_of_records_in_transaction=3)
+    stream.topic.send(of("a", 1, 10, declared=1))
+    stream.topic.send_everywhere(Truncate("p", "t", 20, transaction=whole))
+    stream.topic.send(of("b", 1, 20, declared=3))
+    stream.topic.send_everywhere(Heartbeat("p", 40))
+    assert stream.ingest().transactions.declared == 2, "one truncation, one change"
+    assert check(stream)
+    assert listed(stream) == [("b", 20, 1, False)]
+    stream.apply(table)
+    assert sorted(shown(table)) == ["a1"], "the truncation waits for its transaction"
+    stream.topic.send(of("b", 2, 20, declared=3))
+    stream.ingest()
+    assert check(stream)
+    assert listed(stream) == []
+    stream.apply(table)
+    assert sorted(shown(table)) == ["b1", "b2"]
 
 
 def test_overdue_and_released_transactions_do_not_hold_the_cut(
