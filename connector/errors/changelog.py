@@ -88,8 +88,8 @@ def changelog_trimmed(
     remedy = "Send a backfill to a stream with another name, and declare a table on that stream"
     if bases:
         remedy = (
-            f"Set start_from of a new table, or use connector table rebuild {table} --from, with a"
-            f" table that has these changes: {bases}"
+            "Let the table start from a table that has these changes (start_from, or a rebuild):"
+            f" {bases}"
         )
     return TableError(
         "CHANGELOG_TRIMMED",

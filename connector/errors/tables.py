@@ -31,7 +31,7 @@ def base_behind(table: str, base: str) -> TableError:
         "BASE_UNFIT",
         f"Table {table} cannot start from table {base}",
         f"{base} lacks changes that {table} has",
-        f"Run connector run --once, which applies them to {base}, and try again",
+        f"Apply the changes to {base}, and try again. The table is unchanged",
         table=table,
     )
 

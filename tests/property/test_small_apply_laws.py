@@ -37,32 +37,22 @@ from connector.state import apply_level as limits
 from connector.state.apply_level import MAX_BYTES, SmallApply, are_few_by_row, is_few
 from connector.state.table_state import TableState
 from connector.tables.column_names import STATE
-<<<<<<< HEAD
 from connector.tables.definition import OnUnreadable, TableDefinition
 from connector.tables.keys import KEY_TYPES, Key, KeyPart
-from connector.tables.merge import EMPTY, RowState, join, lift, visible
-from connector.tables.row import RowReader, is_same_row, row_of
-from connector.tables.values import DataType, Encoding, read_value
-from connector.warehouse import bucket_of
-from tests.examples import tries
-from tests.property.histories import COLUMNS, MARK, Delivery, batches, history, plain_entries
-=======
-from connector.tables.definition import TableDefinition
-from connector.tables.keys import Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, greatest, join, lift, visible
-from connector.tables.row import is_same_row, row_of
+from connector.tables.row import RowReader, is_same_row, row_of
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
 from tests.examples import tries
 from tests.property.histories import (
     COLUMNS,
+    MARK,
     Delivery,
     batches,
     history,
     plain_entries,
     truncations,
 )
->>>>>>> truncate
 from tests.property.spellings import COLUMNS as TYPED
 from tests.property.spellings import spelled, value_of
 
@@ -511,11 +501,7 @@ def tried(row_keys: Iterator[bytes]) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize(
-<<<<<<< HEAD
-    "law", [any_batches, deferred, forgotten, whole_rows, typed_values, misfits]
-=======
-    "law", [any_batches, deferred, truncated, forgotten, whole_rows, typed_values]
->>>>>>> truncate
+    "law", [any_batches, deferred, truncated, forgotten, whole_rows, typed_values, misfits]
 )
 @every_table
 def test_few_changes_are_merged_as_defined(

@@ -768,7 +768,7 @@ def test_names_for_programs_are_stable() -> None:
             "lagging_partition",
             "hints",
         ),
-        *("is_consistent_cut", "last_job", "letters"),
+        *("is_consistent_cut", "last_job", "letters", "misfits"),
         *(
             "max_staleness_s",
             "inconsistent_since",
