@@ -201,7 +201,7 @@ def test_columns_change_while_a_reader_reads(
 
 
 def test_a_lost_column_stops_its_table_only(live: Live, tmp_path: Path) -> None:
-    """EVO-2, RUN-3: the other table is applied, and the error has the remedy."""
+    """EVO-2: the other table is applied, and the error has the remedy."""
     file = tmp_path / "connector.toml"
     head = CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic, trigger="1s")
     file.write_text(head + table_in_file("accounts", AMOUNT, NOTE) + table_in_file("copies", NOTE))
