@@ -28,7 +28,7 @@ from connector.spark.storage.delta_log import (
     session_with,
 )
 from connector.spark.storage.maintenance import retention_properties
-from connector.spark.storage.table import Table, layout_of, new_properties
+from connector.spark.storage.table import ID_PROPERTY, Table, layout_of, new_properties
 from connector.spark.storage.transaction import Transaction
 from connector.state.commits import user_metadata
 from connector.state.table_state import TableState
@@ -116,7 +116,7 @@ def test_a_new_table_is_that_of_the_builder(
     """
     folder, path = tmp_path / "new", tmp_path / "defined"
     before = executions(session), job_count(session)
-    Table(session, str(folder), wanted, retention=RETENTION)
+    table = Table(session, str(folder), wanted, retention=RETENTION)
     assert (executions(session), job_count(session)) == before
 
     ids = assign_ids(NO_IDS, wanted)
@@ -126,7 +126,8 @@ def test_a_new_table_is_that_of_the_builder(
     for name, type_ in layout_of(wanted, ids).column_types:
         builder = builder.addColumn(name, type_)
     properties = new_properties(wanted, ids), retention_properties(RETENTION.table_file_s)
-    for name, text in {**properties[0], **properties[1]}.items():
+    own_id = {ID_PROPERTY: table.table_id}
+    for name, text in {**properties[0], **properties[1], **own_id}.items():
         builder = builder.property(name, text)
     builder.execute()
     assert first_commit(folder / "data") == first_commit(path)
