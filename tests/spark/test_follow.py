@@ -29,6 +29,8 @@ from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account
 
+pytestmark = pytest.mark.systems
+
 NOTE = Column("note", "f", b"note", DataType.STRING)
 AMOUNT = Column("amount", "f", b"amount", DataType.INT64)
 WAIT_S = 240
