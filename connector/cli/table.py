@@ -255,8 +255,8 @@ def _show_altered(name: str, what: str, report: AlterReport, *, dry_run: bool) -
 @click.pass_context
 def publish(ctx: click.Context, name: str, *, take_over: bool) -> None:
     """Publish the definition of table NAME for producers, as `connector run` does."""
-    is_new = publish_table(config_of(ctx), name, take_over=take_over)
-    err(f"{name}: the definition is {'published' if is_new else 'published already'}")
+    publish_table(config_of(ctx), name, take_over=take_over)
+    err(f"{name}: the definition is published")
 
 
 @command.command()

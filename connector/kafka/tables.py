@@ -13,7 +13,10 @@ from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.tables.published import PublishedTable, tables_topic
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from connector.config.settings import KafkaConfig
+    from connector.errors import TopicError
 
 READ_TIMEOUT_S: Final = 30.0
 PUBLISH_TIMEOUT_S: Final = 30.0
@@ -60,33 +63,45 @@ def _read(kafka: KafkaConfig, facts: topics.TopicFacts) -> dict[str, PublishedTa
     return tables
 
 
-def publish_table(
-    kafka: KafkaConfig, topic: str, table: PublishedTable, *, take_over: bool = False
-) -> bool:
-    """Publish the definition of a table, unless the topic has this version or a newer one.
+def publish_tables(
+    kafka: KafkaConfig, topic: str, tables: Sequence[PublishedTable], *, take_over: bool = False
+) -> dict[str, TopicError]:
+    """Publish the definitions of tables of a change topic, except those of which the topic has this
+    version or a newer one.
 
-    The topic is created if it does not exist.
+    The topic `<topic>.tables` is created if it does not exist.
 
     Args:
         kafka: The brokers and client settings.
         topic: The name of the change topic.
-        table: The definition.
-        take_over: Replace a definition of another table of this name.
+        tables: The definitions.
+        take_over: Replace a definition of another table of the same name.
 
     Returns:
-        Whether it was published.
+        The errors of those that were not published, by name: the topic has a definition of a table
+        of another warehouse.
 
     Raises:
-        TopicError: The topic has a definition of a table of another warehouse, or it is not
-            suitable.
-        DeliveryError, BrokerError: It was not published.
+        TopicError: The topic is not suitable, or cannot be created.
+        DeliveryError, BrokerError: They were not all published.
     """
-    facts, name = topics.create_tables_topic(kafka, topic), table.definition.name
-    last = _read(kafka, facts).get(name)
-    if last is not None and last.table_id != table.table_id and not take_over:
-        raise definition_of_another_table(facts.topic, name, last.table_id, table.table_id)
-    if last is not None and last.table_id == table.table_id and last.version >= table.version:
-        return False
+    facts = topics.create_tables_topic(kafka, topic)
+    published, new = _read(kafka, facts), list[PublishedTable]()
+    refused: dict[str, TopicError] = {}
+    for table in tables:
+        name = table.definition.name
+        last = published.get(name)
+        if last is not None and last.table_id != table.table_id and not take_over:
+            ids = last.table_id, table.table_id
+            refused[name] = definition_of_another_table(facts.topic, name, *ids)
+        elif last is None or last.table_id != table.table_id or last.version < table.version:
+            new.append(table)
+    if new:
+        _send(kafka, facts, new)
+    return refused
+
+
+def _send(kafka: KafkaConfig, facts: topics.TopicFacts, tables: Sequence[PublishedTable]) -> None:
     failures: list[str] = []
 
     def answer(_: str, error: SendError | None) -> None:
@@ -95,12 +110,13 @@ def publish_table(
 
     queue = SendQueue[str](kafka, facts, answer)
     try:
-        queue.put(name, name.encode(), table.to_value(), 0, [])
+        for table in tables:
+            name = table.definition.name
+            queue.put(name, name.encode(), table.to_value(), 0, [])
         deadline = time.monotonic() + PUBLISH_TIMEOUT_S
         while queue.backlog and not failures and time.monotonic() < deadline:
             queue.poll(0.5, push=True)
         if queue.backlog or failures:
-            raise records_undelivered(facts.topic, 1, failures[0] if failures else "")
+            raise records_undelivered(facts.topic, len(tables), failures[0] if failures else "")
     finally:
         queue.close(1, "the definition was not published in time")
-    return True

@@ -152,8 +152,9 @@ def _survey(
     )
 
 
-def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = False) -> bool:
-    """Publish the definition of a table for producers, as `run` does (EVO-1).
+def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = False) -> None:
+    """Publish the definition of a table for producers, as `run` does (EVO-1). If the topic has this
+    version, nothing is published.
 
     For example: `publish_table(config, "orders", take_over=True)` after a warehouse was made again.
 
@@ -162,16 +163,13 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
         table: The name of the table, which the pipeline has made.
         take_over: Replace the definition of a table of this name in another warehouse.
 
-    Returns:
-        Whether it was published. False: the topic has it.
-
     Raises:
         ConfigError: There is no such table.
         TableError: The pipeline has not made the table yet, or it cannot be read.
         TopicError: The topic has a definition of a table of another warehouse.
         DeliveryError, BrokerError: It was not published.
     """
-    from connector.kafka.tables import publish_table as publish
+    from connector.kafka.tables import publish_tables
     from connector.lake.plain_table import TABLE_ID, open_table
     from connector.tables.published import PublishedTable
     from connector.tables.stored_definition import from_properties
@@ -181,4 +179,6 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
     properties = open_table(path, table=table).properties
     definition, ids = from_properties(properties)
     published = PublishedTable(properties.get(TABLE_ID, ""), ids.version, definition)
-    return publish(config.kafka, stream.topic, published, take_over=take_over)
+    refused = publish_tables(config.kafka, stream.topic, [published], take_over=take_over)
+    if table in refused:
+        raise refused[table]

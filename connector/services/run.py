@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -311,11 +311,18 @@ def _short_turns() -> Iterator[None]:
         sys.setswitchinterval(usual_s)
 
 
-def _publish(config: ConnectorConfig, table: PublishedTable) -> bool:
-    """Publish the definition of a table on the topic of its stream (EVO-1)."""
-    from connector.kafka.tables import publish_table
+def _publish(
+    config: ConnectorConfig, tables: Sequence[PublishedTable]
+) -> Mapping[str, ConnectorError]:
+    """Publish the definitions of tables on the topics of their streams (EVO-1)."""
+    from connector.kafka.tables import publish_tables
 
-    return publish_table(config.kafka, config.streams[table.definition.stream].topic, table)
+    refused = dict[str, ConnectorError]()
+    for name, stream in config.streams.items():
+        of_stream = [table for table in tables if table.definition.stream == name]
+        if of_stream:
+            refused |= publish_tables(config.kafka, stream.topic, of_stream)
+    return refused
 
 
 def _ingest_batches(config: ConnectorConfig) -> int:

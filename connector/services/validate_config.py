@@ -27,6 +27,7 @@ from connector.state.incomplete_transactions import ReleaseTransaction
 from connector.state.overrides import ClosePartition
 from connector.tables.alterations import alteration, with_overrides
 from connector.tables.definition import TableDefinition, check_compatible
+from connector.tables.published import tables_topic
 from connector.tables.stored_definition import from_properties
 from connector.text import counted, duration
 from connector.write_streams.model import catalog_topic
@@ -80,6 +81,7 @@ def validate_config(config: ConnectorConfig) -> Iterator[Finding]:
             yield from _records(config, stream)
             yield from _ledger(config.kafka, stream)
             yield from _catalog(config.kafka, stream)
+            yield from _definitions(config.kafka, stream)
             yield from _replicas(config.kafka, stream)
         except ConnectorError as error:
             yield _fault(error)
@@ -326,6 +328,18 @@ def _ledger(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     yield _ok(f"streams.{stream.name}: {name} keeps the history of the dead letters")
 
 
+def _definitions(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
+    """The topic with the definitions of the tables of a stream (EVO-1)."""
+    from connector.kafka import topics
+
+    name = tables_topic(stream.topic)
+    if (facts := _existing(kafka, name)) is None:
+        yield _ok(f"streams.{stream.name}: {name} will be created with the first definition")
+        return
+    topics.check_compacted(facts)
+    yield _ok(f"streams.{stream.name}: {name} has the definitions of its tables")
+
+
 def _catalog(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     """A stream needs a catalog only for write streams (WRS-3)."""
     from connector.kafka.write_streams import catalog
@@ -346,7 +360,7 @@ def _replicas(kafka: KafkaConfig, stream: StreamConfig) -> Iterator[Finding]:
     """Warn if the loss of one broker may lose records of a topic of the stream (SEC-3)."""
     from connector.kafka import topics
 
-    name_functions = (str, dead_letter_topic, ledger_topic, catalog_topic)
+    name_functions = (str, dead_letter_topic, ledger_topic, catalog_topic, tables_topic)
     described = [_existing(kafka, name_of(stream.topic)) for name_of in name_functions]
     for warning in topics.check_replicas(stream.name, [facts for facts in described if facts]):
         yield _warning(warning)

@@ -138,6 +138,7 @@ class Applies:
         self._paces: Mapping[str, Mapping[str, float]] = {}
         self._asked = float("-inf")
         self._under_way: dict[Future[tuple[bool, AtVersion]], tuple[_Round, str]] = {}
+        self._publishing: Future[None] | None = None
 
     def batch_logged(self, stream: str) -> None:
         """Note that a batch of the stream was logged. Any thread may call it."""
@@ -165,7 +166,7 @@ class Applies:
             for stream, names in self._names.items():
                 self._begin(threads, _Round(stream, self._cut(stream), None, set(names)), stop)
             self._settle_all(threads)
-        self._definitions.publish(self._tables)
+        self._definitions.publish(self._definitions.unpublished(self._tables))
         for error in self._definitions.refused.values():
             raise error
 
@@ -209,7 +210,7 @@ class Applies:
                 }
                 for stream, names in self._names.items()
             }
-            self._definitions.publish(self._tables)
+            self._publish(threads)
             for name in self._definitions.changed(self._tables):
                 stream = self._config.tables[name].stream
                 self._begin(threads, _Round(stream, self._cut(stream), None, {name}))
@@ -223,6 +224,17 @@ class Applies:
                 self._cuts[stream] = this_cut
                 names = set(turns.take(paces, now, this_cut))
                 self._begin(threads, _Round(stream, cut, turns, names))
+
+    def _publish(self, threads: ThreadPoolExecutor) -> None:
+        """Begin to publish changed definitions. Applies do not wait for it."""
+        if self._publishing is not None:
+            if not self._publishing.done():
+                return
+            self._publishing.result()
+        definitions = self._definitions.unpublished(self._tables)
+        self._publishing = (
+            threads.submit(self._definitions.publish, definitions) if definitions else None
+        )
 
     def _pause(self, stop: threading.Event) -> None:
         now = time.monotonic()

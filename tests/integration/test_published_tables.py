@@ -9,11 +9,22 @@ import pytest
 from connector.config.settings import KafkaConfig
 from connector.errors import TopicError
 from connector.kafka import published_tables, topics
-from connector.kafka.tables import publish_table
+from connector.kafka.tables import publish_tables
 from connector.tables.published import PublishedTable
 from tests.broker import NewTopic
 from tests.integration.test_topics import make_plain
 from tests.spark.streams import definition
+
+
+def published(
+    kafka: KafkaConfig, topic: str, table: PublishedTable, *, take_over: bool = False
+) -> bool:
+    """Whether a call publishes the definition."""
+    facts = topics.create_tables_topic(kafka, topic)
+    before = topics.end_offsets(kafka, facts)
+    for error in publish_tables(kafka, topic, [table], take_over=take_over).values():
+        raise error
+    return topics.end_offsets(kafka, facts) != before
 
 
 def test_the_newest_definition_of_each_table_is_read(
@@ -25,20 +36,20 @@ def test_the_newest_definition_of_each_table_is_read(
     assert published_tables(kafka, topic) == {}
     accounts, other = definition(buckets=1), definition("other", buckets=1)
     first = PublishedTable("id-1", 1, accounts)
-    assert publish_table(kafka, topic, first)
-    assert publish_table(kafka, topic, PublishedTable("id-2", 1, other))
-    assert not publish_table(kafka, topic, first)
+    assert published(kafka, topic, first)
+    assert published(kafka, topic, PublishedTable("id-2", 1, other))
+    assert not published(kafka, topic, first)
     newer = replace(first, version=2, definition=replace(accounts, columns=accounts.columns[:1]))
-    assert publish_table(kafka, topic, newer)
-    assert not publish_table(kafka, topic, first), "an older one replaces nothing"
+    assert published(kafka, topic, newer)
+    assert not published(kafka, topic, first), "an older one replaces nothing"
     assert published_tables(kafka, topic)["accounts"] == newer
 
     of_second = PublishedTable("id-3", 1, accounts)
     with pytest.raises(TopicError, match="another table accounts") as caught:
-        publish_table(kafka, topic, of_second)
+        published(kafka, topic, of_second)
     assert "take_over" in caught.value.remedy
     assert published_tables(kafka, topic)["accounts"] == newer
-    assert publish_table(kafka, topic, of_second, take_over=True)
+    assert published(kafka, topic, of_second, take_over=True)
     assert published_tables(kafka, topic) == {
         "accounts": of_second,
         "other": PublishedTable("id-2", 1, other),
@@ -50,5 +61,5 @@ def test_a_missing_topic_is_created(kafka: KafkaConfig, admin) -> None:  # type:
     topic = make_plain(admin)
     with pytest.raises(TopicError):
         published_tables(kafka, topic)
-    assert publish_table(kafka, topic, PublishedTable("id-1", 1, definition()))
+    assert published(kafka, topic, PublishedTable("id-1", 1, definition()))
     assert published_tables(kafka, topic)["accounts"].version == 1

@@ -19,7 +19,7 @@ from tests.integration.changes import change
 
 pytestmark = pytest.mark.systems
 
-NAMES = ("t", "t.dead-letters", "t.dead-letters.ledger", "t.write-streams")
+NAMES = ("t", "t.dead-letters", "t.dead-letters.ledger", "t.write-streams", "t.tables")
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,9 @@ def test_new_topics_of_a_cluster_have_three_replicas_of_which_two_are_in_sync(
     create_topic(three.kafka, "t", kafka_partitions=3)  # it exists, as it was asked for
     create_topic(three.kafka, "few", kafka_partitions=1, replication_factor=2)
     (warning,) = warnings(three.kafka, "few", tmp_path)
-    assert "few, few.dead-letters, few.dead-letters.ledger, few.write-streams" in warning
+    assert (
+        "few, few.dead-letters, few.dead-letters.ledger, few.write-streams, few.tables" in warning
+    )
     assert "fewer than 3 replicas" in warning
 
 

@@ -41,6 +41,7 @@ from connector.tables.definition import OnUnreadable, TableDefinition
 from connector.tables.keys import KEY_TYPES, Key, KeyPart
 from connector.tables.merge import EMPTY, RowState, greatest, join, lift, visible
 from connector.tables.row import RowReader, is_same_row, row_of
+from connector.tables.stored_definition import ColumnIds
 from connector.tables.values import DataType, Encoding, read_value
 from connector.warehouse import bucket_of
 from tests.examples import tries
@@ -646,3 +647,23 @@ def test_large_changes_are_left_to_spark(
     assert merge_few(disk.task()) is None
     monkeypatch.undo()
     assert merge_few(disk.task()) is not None
+
+
+SPARSE = ColumnIds({"c0": 5, "c1": 0, "c2": 3}, 9, families={"h": 0, "g": 1, "f": 2})
+
+
+def test_positions_in_a_state_are_those_of_ids(tmp_path: Path, seed: int) -> None:
+    """EVO-3, newest_wins: columns that were dropped leave gaps, in rows that are merged as columns
+    and row by row. With other ids in each apply, the law fails.
+    """
+    rng, mixed = Random(seed), Random(seed)
+    for number in tries(12, quick=4):
+        any_batches(rng, tmp_path / f"{number}", TABLE, lambda task: replace(task, ids=SPARSE))
+
+    def wrong(task: SmallApply) -> SmallApply:
+        ids = {name: mixed.randrange(9) * 3 + at for at, name in enumerate(SPARSE.by_name)}
+        return replace(task, ids=replace(SPARSE, by_name=ids))
+
+    with pytest.raises(AssertionError):
+        for number in range(20):
+            any_batches(rng, tmp_path / f"wrong {number}", TABLE, wrong)

@@ -29,6 +29,8 @@ from tests.broker import NewTopic
 from tests.spark.live import Live
 from tests.spark.streams import account
 
+pytestmark = pytest.mark.systems
+
 NOTE = Column("note", "f", b"note", DataType.STRING)
 AMOUNT = Column("amount", "f", b"amount", DataType.INT64)
 WAIT_S = 240
@@ -201,7 +203,7 @@ def test_columns_change_while_a_reader_reads(
 
 
 def test_a_lost_column_stops_its_table_only(live: Live, tmp_path: Path) -> None:
-    """EVO-2, RUN-3: the other table is applied, and the error has the remedy."""
+    """EVO-2: the other table is applied, and the error has the remedy."""
     file = tmp_path / "connector.toml"
     head = CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic, trigger="1s")
     file.write_text(head + table_in_file("accounts", AMOUNT, NOTE) + table_in_file("copies", NOTE))

@@ -9,7 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from connector.errors import BrokerError, ConfigError, DeliveryError, TableError, TopicError
+from connector.errors import (
+    BrokerError,
+    ConfigError,
+    ConnectorError,
+    DeliveryError,
+    TableError,
+    TopicError,
+)
 from connector.spark.apply.alter import Survey, alter
 from connector.spark.storage.table import Table
 from connector.tables.alterations import Alteration, ColumnOverride, alteration, with_overrides
@@ -23,13 +30,13 @@ Overrides = Mapping[str, Sequence[ColumnOverride]]
 @dataclass(frozen=True, slots=True)
 class DefinitionPorts:
     """Functions that read the column overrides of operators by table, and remove those that the
-    configuration agrees with. They are those of `lake.overrides.Overrides`. `publish` publishes a
-    definition for producers (EVO-1).
+    configuration agrees with. They are those of `lake.overrides.Overrides`. `publish` publishes
+    definitions for producers, and returns the errors of those that it refuses (EVO-1).
     """
 
     columns: Callable[[], Overrides] = dict
     settle: Callable[[Sequence[ColumnOverride]], None] = lambda overrides: None
-    publish: Callable[[PublishedTable], object] | None = None
+    publish: Callable[[Sequence[PublishedTable]], Mapping[str, ConnectorError]] | None = None
 
 
 class Definitions:
@@ -89,26 +96,36 @@ class Definitions:
             self._ports.settle(settled)
         return True
 
-    def publish(self, tables: Mapping[str, Table]) -> None:
-        """Publish the definitions that this process has not published yet. If Kafka does not take
-        one, the next call tries again: applies do not wait for it.
-        """
+    def unpublished(self, tables: Mapping[str, Table]) -> list[PublishedTable]:
+        """The definitions that this process has not published yet, if it shall publish some."""
         if self._ports.publish is None:
+            return []
+        definitions = [
+            PublishedTable(
+                table.table_id,
+                1 if (ids := table.layout.ids) is None else ids.version,
+                table.layout.definition,
+            )
+            for table in tables.values()
+        ]
+        return [d for d in definitions if self._published.get(d.definition.name) != d.version]
+
+    def publish(self, definitions: Sequence[PublishedTable]) -> None:
+        """Publish definitions (EVO-1). Those that Kafka does not take stay unpublished."""
+        if not definitions or self._ports.publish is None:
             return
-        for name, table in tables.items():
-            layout = table.layout
-            version = 1 if layout.ids is None else layout.ids.version
-            if self._published.get(name) == version:
-                continue
-            try:
-                self._ports.publish(PublishedTable(table.table_id, version, layout.definition))
-            except (BrokerError, DeliveryError, TopicError) as error:
-                if self._unpublished.get(name) != error.problem:
-                    self._unpublished[name] = error.problem
-                    text = f"{error.problem}. {error.cause}. {error.remedy}"
-                    self._on_line(f"table {name}: its definition is not published: {text}")
-            else:
-                self._published[name] = version
+        names = [definition.definition.name for definition in definitions]
+        try:
+            refused: Mapping[str, ConnectorError] = self._ports.publish(definitions)
+        except (BrokerError, DeliveryError, TopicError) as error:
+            refused = dict.fromkeys(names, error)
+        for name, definition in zip(names, definitions, strict=True):
+            if (failure := refused.get(name)) is None:
+                self._published[name] = definition.version
+            elif self._unpublished.get(name) != failure.problem:
+                self._unpublished[name] = failure.problem
+                text = f"{failure.problem}. {failure.cause}. {failure.remedy}"
+                self._on_line(f"table {name}: its definition is not published: {text}")
 
     def _wanted(
         self, table: Table, name: str, overrides: Sequence[ColumnOverride], batch: int

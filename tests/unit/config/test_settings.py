@@ -296,6 +296,7 @@ def test_a_key_is_ordered_unless_a_form_or_a_delimiter_is_set(key: str, form: Ke
         (SMALLEST + "[streams.s]\ntopic = 'a b'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a.dead-letters'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.s]\ntopic = 'a.write-streams'\n", ["streams.s.topic"]),
+        (SMALLEST + "[streams.s]\ntopic = 'a.tables'\n", ["streams.s.topic"]),
         (SMALLEST + "[streams.'a/../b']\n", ["streams.a/../b", "rename"]),
         (
             SMALLEST + "[streams.a]\ntopic = 't'\n[streams.b]\ntopic = 't'\n",
