@@ -17,6 +17,7 @@ from connector import warehouse as paths
 from connector.config.settings import VersionRetention
 from connector.errors.tables import concurrent_write, files_changed, table_missing, table_rebuilt
 from connector.spark.failures import explained
+from connector.spark.sql import use_nested
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
     DeltaLog,
@@ -105,6 +106,7 @@ class Table:
         self.has_vectors = definition.deletion_vectors
         self._is("")
         self.layout = self._open(properties)
+        use_nested(spark, [column.type for column in self.layout.columns])
 
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:

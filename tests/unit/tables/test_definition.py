@@ -451,7 +451,7 @@ def test_other_columns_ask_for_a_rebuild() -> None:
 
 
 def test_default_and_required_need_no_rebuild() -> None:
-    """EVO-3, EVO-4: `default` and `required` of a column may differ without a rebuild."""
+    """EVO-4: `default` and `required` of a column may differ without a rebuild."""
     columns = [replace(column, default="1", required=True) for column in BEFORE.columns]
     check_columns(BEFORE, replace(BEFORE, columns=tuple(columns)))
 
