@@ -14,7 +14,7 @@ from connector.errors.definitions import (
     columns_changed,
     definition_different,
 )
-from connector.tables.definition import Column, TableDefinition, compatible
+from connector.tables.definition import Column, TableDefinition, compatible, with_fixed
 from connector.tables.stored_definition import ColumnIds, altered_ids
 from connector.text import nearest, one_of
 
@@ -103,7 +103,7 @@ def alteration(
             raise column_name_taken(wanted.name, column.name, type_)
     if (*kept, *new) == existing.columns:
         return None
-    definition = replace(wanted, columns=(*kept, *new))
+    definition = replace(with_fixed(existing, wanted), columns=(*kept, *new))
     ids = altered_ids(ids, existing, definition, batch)
     return Alteration(definition, ids, tuple(new), tuple(lost))
 

@@ -1,6 +1,6 @@
 """Writes the golden table with every type: `python -m tests.golden.make_typed_table`.
 
-It is a table of lowmark in four buckets, with a column for each type in both encodings. A second
+It is a table of lowmark in four buckets, with a column for each type. A second
 apply replaces single rows: files have deletion vectors. `expected` has its rows.
 """
 
@@ -23,15 +23,27 @@ from connector.spark.session import start_session
 from connector.state import apply_level
 from connector.tables.definition import Column, TableDefinition
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.values import TIMESTAMP_MAX, TIMESTAMP_MIN, DataType, Encoding, write_value
+from connector.tables.nested import ValueType, type_of
+from connector.tables.values import (
+    BIGNUMERIC_MAX,
+    BIGNUMERIC_MIN,
+    TIMESTAMP_MAX,
+    TIMESTAMP_MIN,
+    DataType,
+    Encoding,
+    write_value,
+)
 from tests.changes import change, unmapped_cell
 from tests.spark.streams import Stream, shown
 
 FOLDER: Final = Path(__file__).parent / "typed_table"
-TYPED: Final = {
+TYPED: Final[dict[str, tuple[ValueType, Encoding]]] = {
     **{type_.value.lower(): (type_, Encoding.TEXT) for type_ in DataType},
     "float64_binary": (DataType.FLOAT64, Encoding.BINARY),
     "timestamp_binary": (DataType.TIMESTAMP, Encoding.BINARY),
+    "array": (type_of("ARRAY<NUMERIC>"), Encoding.TEXT),
+    "record": (type_of("RECORD<at TIMESTAMP, spans ARRAY<RANGE<DATETIME>>>"), Encoding.TEXT),
+    "range": (type_of("RANGE<DATE>"), Encoding.TEXT),
 }
 TABLE: Final = TableDefinition(
     name="typed",
@@ -71,6 +83,16 @@ _VALUES: Final[dict[str, tuple[Any, ...]]] = {
         Decimal("0.000000001"),
         None,
     ),
+    "bignumeric": (BIGNUMERIC_MIN, BIGNUMERIC_MAX, "0", "-0.5", None),
+    "datetime": (TIMESTAMP_MIN, -1, 0, TIMESTAMP_MAX, None),
+    "time": ("00:00:00.000000", "23:59:59.999999", None),
+    "array": ([], [Decimal(_LARGEST), None], None),
+    "record": (
+        {"at": TIMESTAMP_MIN, "spans": [{"start": TIMESTAMP_MIN, "end": None}, None]},
+        {"at": None, "spans": None},
+        None,
+    ),
+    "range": ({"start": date(1, 1, 1), "end": date(9999, 12, 31)}, None),
     "date": (date(1, 1, 1), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31), None),
     "timestamp": (TIMESTAMP_MIN, -1, 0, 1_714_475_984_123_456, TIMESTAMP_MAX, None),
     "json": ('{"a": [1, 2.50, null]}', "[]", '"text"', None),
@@ -95,9 +117,20 @@ def comparable(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of a reader in one order, in a form in which equal values are equal: a NaN is equal to
     itself, -0.0 differs from 0.0, and times are numbers. No cells without a column may be null.
     """
-    filled = ({**row, "_unmapped": row["_unmapped"] or {}} for row in rows)
-    plain = ({name: _plain(value) for name, value in row.items()} for row in filled)
+    plain = (
+        {
+            name: _cells(value) if name == "_unmapped" else _plain(value)
+            for name, value in row.items()
+        }
+        for row in rows
+    )
     return sorted(plain, key=lambda row: str(list(row.values())[:2]))
+
+
+def _cells(cells: Any) -> Any:
+    """A map of cells, which some readers have as a list of pairs."""
+    pairs = cells.items() if isinstance(cells, Mapping) else cells or ()
+    return sorted((name, bytes(cell)) for name, cell in pairs)
 
 
 def _plain(value: Any) -> Any:
@@ -107,13 +140,14 @@ def _plain(value: Any) -> Any:
         case Decimal():
             return f"{value:.9f}"
         case datetime():
-            return (value.astimezone(UTC) - EPOCH) // timedelta(microseconds=1)
+            moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value
+            return (moment - EPOCH) // timedelta(microseconds=1)
         case date():
             return (value - EPOCH.date()).days
         case Mapping():
-            return sorted((name, bytes(cell)) for name, cell in value.items())
+            return {name: _plain(part) for name, part in value.items()}
         case list():
-            return sorted((name, bytes(cell)) for name, cell in value)
+            return [_plain(item) for item in value]
         case _:
             return value
 

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 
 from connector.records.ordering import Rank
 from connector.spark.apply.flatten import REGISTER_PARTS, is_of
-from connector.spark.sql import constant, spark_type, typed, use_nested
+from connector.spark.sql import constant, spark_type, typed
 from connector.spark.storage.layout import Layout, is_older, nothing, order
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
 from connector.tables.definition import Versions
@@ -448,7 +448,6 @@ def _rows_of_versions(normal: DataFrame, layout: Layout) -> DataFrame:
         f"coalesce(x.family = {next_cell}.family AND x.qualifier = {next_cell}.qualifier, false)"
     )
     columns, keeps = list(enumerate(layout.columns)), layout.definition.keep_unmapped
-    use_nested(normal.sparkSession, (column.type for column in layout.columns))
     mapped = (
         " OR ".join(f"(_typed{n} IS NOT NULL AND {is_of(column, 'x')})" for n, column in columns)
         or "false"

@@ -24,6 +24,7 @@ from connector.errors.tables import (
     table_rebuilt,
 )
 from connector.spark.failures import explained
+from connector.spark.sql import use_nested
 from connector.spark.storage.deletion_vectors import ENABLED, check_version, replace_rows
 from connector.spark.storage.delta_log import (
     DeltaLog,
@@ -114,6 +115,7 @@ class Table:
         self.has_vectors, self.table_id = definition.deletion_vectors, ""
         self._is("")
         self.layout = self._open(properties)
+        use_nested(spark, [column.type for column in self.layout.columns])
 
     @classmethod
     def existing(cls, spark: SparkSession, path: str) -> Table:

@@ -5,8 +5,10 @@ in tests/golden.
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,11 +19,16 @@ from connector.cli.read import _report_missing, _view
 from connector.errors import TableError
 from connector.lake.jobs import History
 from connector.lake.plain_table import open_table
+from connector.records.views import EPOCH
 from connector.reports.stream_status import NONE_OPEN
 from connector.services.events import Event
 from connector.services.read import _add_jobs, _completeness
 from connector.state.jobs import Job, JobKind
+from connector.tables.nested import ArrayType, RangeType, RecordType
+from connector.tables.row import is_same_row
 from connector.tables.values import DataType, Encoding, write_value
+from tests.examples import examples
+from tests.property.test_nested_laws import NESTED
 
 
 def test_the_error_of_a_missing_table_has_the_command_that_helps(tmp_path: Path) -> None:
@@ -88,3 +95,31 @@ def test_a_cut_without_the_changes_of_dead_letters_is_not_called_the_state_of_th
         "the changes in 1 dead letter are not in these rows; to see them: connector dead-letters"
         " list\n"
     )
+
+
+@examples(150)
+@given(NESTED)
+def test_a_value_with_parts_is_shown_as_in_a_cell(typed: tuple[Any, Any]) -> None:
+    """EVO-6, REC-22: from the values that a table has, whose times are those of Python."""
+    type_, value = typed
+    assert _view("struct") is _view("array")
+    shown, canonical = _view("struct")(_as_read(type_, value)), type_.view(value)
+    assert is_same_row({"value": shown}, {"value": canonical})
+
+
+def _as_read(type_: Any, value: Any) -> Any:
+    match type_:
+        case _ if value is None:
+            return None
+        case ArrayType():
+            return [_as_read(type_.element, item) for item in value]
+        case RecordType():
+            return {name: _as_read(part, value[name]) for name, part in type_.fields}
+        case RangeType():
+            return _as_read(type_.record, value)
+        case DataType.TIMESTAMP:
+            return EPOCH + timedelta(microseconds=value)
+        case DataType.DATETIME:
+            return EPOCH.replace(tzinfo=None) + timedelta(microseconds=value)
+        case _:
+            return value

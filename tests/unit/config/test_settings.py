@@ -530,7 +530,7 @@ def test_how_long_tables_wait_for_a_transaction(text: str, wait_s: int | None) -
     ],
 )
 def test_a_column_has_a_default_and_may_be_required(type_: str, given: str, default: str) -> None:
-    """EVO-3: the default is text, or a value of TOML that has this text."""
+    """EVO-4: the default is text, or a value of TOML that has this text."""
     column = f"name = 'a'\nfamily = 'f'\ntype = '{type_}'\nrequired = true\ndefault = {given}\n"
     text = f"{SMALLEST}[streams.s]\n[tables.t]\nstream = 's'\n[[tables.t.columns]]\n{column}"
     (made,) = config(text).tables["t"].columns
