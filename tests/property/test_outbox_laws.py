@@ -111,4 +111,5 @@ def test_the_kinds_of_rows_have_fixed_numbers() -> None:
         ("HEARTBEAT", 2),
         ("CHILD_PARTITIONS", 3),
         ("AUTOMATIC_HEARTBEAT", 4),
+        ("TRUNCATION", 5),
     ]

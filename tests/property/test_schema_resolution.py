@@ -101,6 +101,11 @@ def writers(draw: st.DrawFn) -> Writer:
         record["fields"] = (
             fields if dropped is None else [field for field in fields if field is not dropped]
         )
+        if dropped is not None and dropped["name"] == "transaction":
+            # A truncation names the type, which must be defined somewhere.
+            (truncate,) = (one for one in ours if one["name"] == "Truncate")
+            (named,) = (one for one in truncate["fields"] if one["name"] == "transaction")
+            named["type"] = dropped["type"]
         for field in record["fields"]:
             if field["name"] in swapped:
                 field["type"] = SWAPPED[field["type"]]
