@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 from connector.lake.small_files import ARROW_TYPES, Numbers, plain
 from connector.records.ordering import OrderPosition
 from connector.tables.definition import Column, TableDefinition
-from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids
-from connector.tables.stored_state import families_of
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, families_of
 from connector.tables.values import DataType, Unreadable, read_value, write_value
 
 Flags = NDArray[np.bool_]

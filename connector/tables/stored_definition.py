@@ -46,6 +46,11 @@ class ColumnIds:
 NO_IDS: Final = ColumnIds({}, 0)
 
 
+def families_of(definition: TableDefinition) -> list[str]:
+    """Return the families with a register in the states of rows."""
+    return list(dict.fromkeys(column.family for column in definition.columns))
+
+
 def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0) -> ColumnIds:
     """Assign ids to all columns: existing columns keep theirs, and new columns get ids from
     `next_id` on.
@@ -62,8 +67,8 @@ def assign_ids(existing: ColumnIds, definition: TableDefinition, batch: int = 0)
     since = {**existing.since, **dict.fromkeys(new, batch)}
     since_existing = {name: since[name] for name in names if since.get(name)}
     families = dict(existing.families)
-    for column in definition.columns:
-        families.setdefault(column.family, len(families))
+    for family in families_of(definition):
+        families.setdefault(family, len(families))
     is_changed = bool(existing.next_id) and names != list(existing.by_name)
     return ColumnIds(
         {name: given[name] for name in names},

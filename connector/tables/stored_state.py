@@ -15,17 +15,13 @@ from typing import Any, Final
 from connector.records.ordering import ChangeOrder, OrderBy, OrderPosition
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.merge import Cell, CellName, RowState, Tombstone
-from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids
+from connector.tables.stored_definition import NO_IDS, ColumnIds, assign_ids, families_of
 from connector.tables.values import Unreadable, read_value, write_value
 
 _RANK: Final = ("commit_timestamp", "tie_breaker", "record_sequence")
 _SECTION_BYTES: Final = 8
 _rank_of = itemgetter(*_RANK)
 _position_of = itemgetter(*OrderPosition._fields)
-
-
-def families_of(definition: TableDefinition) -> list[str]:
-    return list(dict.fromkeys(column.family for column in definition.columns))
 
 
 class StateForm:

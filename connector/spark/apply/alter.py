@@ -184,9 +184,10 @@ class _Change:
     def rows(self, rows: DataFrame, *, has_values: bool = True) -> DataFrame:
         """Touched rows of the old layout in the new one, as `rows_of` makes them."""
         old, new = self.old, self.new
+        columns = old.columns if old.registered else ()
         values = [
             f"{f'`{column.name}`' if has_values else nothing(SPARK_TYPE[column.type])} AS _value{n}"
-            for n, column in enumerate(old.registered)
+            for n, column in enumerate(columns)
         ]
         frame = rows.selectExpr(
             BUCKET, *old.keys, *values, f"{STATE} AS _stored", "true AS _changed"
@@ -194,7 +195,8 @@ class _Change:
         if self.is_of_versions:
             state = RowRegisters(frame, [], [], "_stored.residual")
             return rows_of(state, new, has_residual=True)
-        registers, deletions = stored_registers([f"_value{n}" for n in old.registers], old)
+        stored = [f"_value{n}" for n, _ in enumerate(columns)]
+        registers, deletions = stored_registers(stored, old)
         of_column = dict(zip((c.name for c in old.registered), registers, strict=True))
         of_family = dict(zip(old.families, deletions, strict=True))
         state = RowRegisters(
@@ -260,7 +262,7 @@ class _Change:
         return f"CASE WHEN {register} IS NOT NULL THEN named_struct({named}) END"
 
     def _slot(self, column: Column) -> int:
-        return dict(zip(self.old.registered, self.old.column_slots, strict=True))[column]
+        return dict(zip(self.old.columns, self.old.column_slots, strict=True))[column]
 
     def _family_slot(self, family: str) -> int:
         return dict(zip(self.old.families, self.old.family_slots, strict=True))[family]

@@ -40,8 +40,9 @@ class Layout:
 
     @property
     def column_slots(self) -> list[int]:
-        """The position of each of `registered` in the arrays of a stored state."""
-        return [self._all_ids.by_name[column.name] for column in self.registered]
+        """The position of each column with a register in the arrays of a stored state."""
+        columns = self.columns if self.registered else ()
+        return [self._all_ids.by_name[column.name] for column in columns]
 
     @property
     def family_slots(self) -> list[int]:
