@@ -112,5 +112,4 @@ def test_the_kinds_of_rows_have_fixed_numbers() -> None:
         ("CHILD_PARTITIONS", 3),
         ("AUTOMATIC_HEARTBEAT", 4),
         ("TRUNCATION", 5),
-        ("TRUNCATION", 5),
     ]
