@@ -80,8 +80,9 @@ class InvalidChangeError(ConnectorError, ValueError):
 
     - `rule` is the name of the broken rule: a `connector.records.model.Rule`, or `UNKNOWN_ENTRY`,
       `INVALID_SEQUENCE_NUMBER`, `UNENCODABLE`, `TOO_LARGE`, `UNREADABLE_VALUE` or
-      `COMMIT_TIMESTAMP_TOO_OLD`.
-    - `field` is the Avro field.
+      `COMMIT_TIMESTAMP_TOO_OLD`; of a row of a `TableWriter` also `UNKNOWN_FIELD` or
+      `REQUIRED_FIELD`.
+    - `field` is the Avro field, or that of a row.
     - `limit` is the allowed value, in words.
     - `value` is the given value, shortened for display.
     - `index` is the index of the change in its batch, counted from 0. It is `None` if there was no
@@ -147,7 +148,7 @@ class WriteStreamError(ConnectorError):
 
 
 class RowErrors(WriteStreamError):  # noqa: N818, it is the name of the interface
-    """Rows of an append are not valid. Nothing was sent.
+    """Rows of an append, or of a `TableWriter`, are not valid. Nothing was sent.
 
     `errors` has the `InvalidChangeError` of each invalid row by its index: `rule`, `field`,
     `limit`.

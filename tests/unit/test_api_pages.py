@@ -31,7 +31,10 @@ def public() -> dict[str, griffe.Object]:
 
 
 def test_the_page_names_each_public_module() -> None:
-    packages = ("connector", "connector.kafka", "connector.spark", "connector.services")
+    packages = (
+        *("connector", "connector.values", "connector.kafka", "connector.spark"),
+        "connector.services",
+    )
     assert (*packages, "connector.errors") == tuple(MODULES)
 
 
