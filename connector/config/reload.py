@@ -12,7 +12,9 @@ from connector.errors.definitions import column_lost
 from connector.errors.settings import reload_refused
 from connector.tables.definition import TableDefinition, compatible
 
-_TAKEN: Final = frozenset({"columns", "max_staleness_s", "apply_every_s"})
+_TAKEN: Final = frozenset(
+    {"columns", "max_staleness_s", "apply_every_s", "on_unreadable", "start_from"}
+)
 """The settings of a table that may change."""
 _BELOW: Final = frozenset({"streams", "tables"})
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar, cast, overload
+from dataclasses import replace
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 from connector.clock import now_us
-from connector.errors import InvalidChangeError, argument_invalid
+from connector.errors import ConnectorError, InvalidChangeError, argument_invalid
 from connector.errors.write_streams import rows_refused
+from connector.kafka import client
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.write_streams.queue import Append
 from connector.kafka.write_streams.stream import WriteStream
 from connector.records.model import SERVER_TIME, DataChange, Entry
-from connector.tables.definition import TableDefinition
+from connector.tables.definition import TableDefinition, compatible, with_fixed
 from connector.tables.row_entries import Missing, RowEntries, Unknown
 from connector.text import counted
 from connector.write_streams.model import StreamKind
+
+LOOK_EVERY_S: Final = 1.0
 
 _Answer = TypeVar("_Answer")
 _Keyed = tuple[bytes, tuple[Entry, ...]]
@@ -30,6 +36,10 @@ class TableWriter(Generic[_Answer]):
 
     With a producer, a method returns the commit timestamp (µs), for `ChangeProducer.reached`. With
     a write stream, it returns its `Append`.
+
+    For a row with a field that is no column, the published definitions are read, at most once a
+    second (EVO-1). New columns of the table are used from then on, also for this row, and
+    `updated_schema` is the version of their definition. None: the table is as it was given.
     """
 
     @overload
@@ -82,7 +92,8 @@ class TableWriter(Generic[_Answer]):
             raise argument_invalid("stream_partition", stream_partition, allowed)
         self._target, self._stream_partition = target, stream_partition
         self._rows = RowEntries(table, Missing(missing), Unknown(unknown))
-        self._last = 0
+        self._last, self._look_at = 0, -math.inf
+        self.updated_schema: int | None = None
 
     @property
     def table(self) -> TableDefinition:
@@ -111,7 +122,7 @@ class TableWriter(Generic[_Answer]):
             RowErrors: The row is refused, under the index 0. Nothing is sent.
             ConnectorError: As `ChangeProducer.send` or `WriteStream.append`.
         """
-        return self._write([row], self._rows.upsert, commit_timestamp, None, fields)
+        return self._write([row], RowEntries.upsert, commit_timestamp, None, fields)
 
     def delete(self, key: object, *, commit_timestamp: int | None = None, **fields: Any) -> _Answer:
         """Delete one row.
@@ -129,7 +140,7 @@ class TableWriter(Generic[_Answer]):
             ConnectorError: As `ChangeProducer.send` or `WriteStream.append`.
         """
         return self._write(
-            [key], lambda key, _: self._rows.delete(key), commit_timestamp, None, fields
+            [key], lambda rows, key, _: rows.delete(key), commit_timestamp, None, fields
         )
 
     def append(
@@ -159,12 +170,12 @@ class TableWriter(Generic[_Answer]):
         """
         if offset is not None and isinstance(self._target, ChangeProducer):
             raise argument_invalid("offset", offset, "None: a producer has no offsets")
-        return self._write(rows, self._rows.upsert, commit_timestamp, offset, fields)
+        return self._write(rows, RowEntries.upsert, commit_timestamp, offset, fields)
 
     def _write(
         self,
         rows: Iterable[Any],
-        make: Callable[[Any, int], _Keyed],
+        make: Callable[[RowEntries, Any, int], _Keyed],
         commit_timestamp: int | None,
         offset: int | None,
         fields: Mapping[str, Any],
@@ -177,9 +188,13 @@ class TableWriter(Generic[_Answer]):
         cell_timestamp = SERVER_TIME if commit_timestamp is None else commit_timestamp
         changes: list[DataChange] = []
         errors: dict[int, InvalidChangeError] = {}
-        for index, row in enumerate(rows):
+        given = list(rows)
+        self._take_published(given)
+        for index, row in enumerate(given):
             try:
-                changes.append(self._change(*make(row, cell_timestamp), commit_timestamp, fields))
+                changes.append(
+                    self._change(*make(self._rows, row, cell_timestamp), commit_timestamp, fields)
+                )
             except InvalidChangeError as error:
                 error.in_batch(index)
                 errors[index] = error
@@ -197,6 +212,28 @@ class TableWriter(Generic[_Answer]):
         else:
             self._target.send_many(changes)
         return cast("_Answer", commit_timestamp)
+
+    def _take_published(self, rows: Iterable[Any]) -> None:
+        """Take new columns of the published definition, if a row has fields that are no columns."""
+        unknown = self._rows.unknown(row for row in rows if isinstance(row, Mapping))
+        now = time.monotonic()
+        if not unknown or now < self._look_at:
+            return
+        self._look_at = now + LOOK_EVERY_S
+        try:
+            published = self._target.published_tables().get(self.table.name)
+        except ConnectorError as error:
+            client.log.info("the published definitions were not read: %s", error)
+            return
+        if published is None or compatible(published.definition, self.table):
+            return
+        new = [column for column in published.definition.columns if column.name in unknown]
+        if new:
+            columns = (*self.table.columns, *new)
+            self._rows = self._rows.of(
+                replace(with_fixed(published.definition, self.table), columns=columns)
+            )
+            self.updated_schema = published.version
 
     def _change(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import StrEnum
@@ -87,7 +87,18 @@ class RowEntries:
         self._mark = presence_mark(definition.marks)
         self._cells = {column.cell: column.name for column in definition.columns}
         self._required = [column.name for column in definition.columns if column.required]
+        self._names = {*self._keys, *self._fields}
         self.unknown_fields: Counter[str] = Counter()
+
+    def of(self, definition: TableDefinition) -> RowEntries:
+        """Return the same for another definition, with these counts."""
+        other = RowEntries(definition, self._missing, self._unknown)
+        other.unknown_fields = self.unknown_fields
+        return other
+
+    def unknown(self, rows: Iterable[Mapping[str, object]]) -> set[str]:
+        """Return the fields of rows that are no columns."""
+        return set[str]().union(*(row.keys() - self._names for row in rows))
 
     def upsert(
         self, row: Mapping[str, object], cell_timestamp: int

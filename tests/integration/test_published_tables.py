@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
 
 from connector.config.settings import KafkaConfig
-from connector.errors import TopicError
-from connector.kafka import published_tables, topics
+from connector.errors import RowErrors, TopicError
+from connector.kafka import (
+    ChangeConsumer,
+    ChangeProducer,
+    TableWriter,
+    WriteSession,
+    published_tables,
+    topics,
+)
+from connector.kafka.table_writer import LOOK_EVERY_S
 from connector.kafka.tables import publish_tables
+from connector.records.model import DataChange, SetCell
+from connector.tables.definition import Column
+from connector.tables.keys import Key, KeyPart
 from connector.tables.published import PublishedTable
+from connector.tables.values import DataType
 from tests.broker import NewTopic
 from tests.integration.test_topics import make_plain
 from tests.spark.streams import definition
@@ -34,7 +48,9 @@ def test_the_newest_definition_of_each_table_is_read(
     topic = new_topic(kafka_partitions=2).topic
     assert topics.describe(kafka, f"{topic}.tables").cleanup_policy == "compact"
     assert published_tables(kafka, topic) == {}
-    accounts, other = definition(buckets=1), definition("other", buckets=1)
+    accounts, other = (
+        definition(name, buckets=1, presence_family="f") for name in ("accounts", "other")
+    )
     first = PublishedTable("id-1", 1, accounts)
     assert published(kafka, topic, first)
     assert published(kafka, topic, PublishedTable("id-2", 1, other))
@@ -63,3 +79,41 @@ def test_a_missing_topic_is_created(kafka: KafkaConfig, admin) -> None:  # type:
         published_tables(kafka, topic)
     assert published(kafka, topic, PublishedTable("id-1", 1, definition()))
     assert published_tables(kafka, topic)["accounts"].version == 1
+
+
+@pytest.mark.parametrize("through", ["producer", "write stream"])
+def test_a_writer_takes_a_column_that_was_published(
+    kafka: KafkaConfig, new_topic: NewTopic, through: str
+) -> None:
+    """EVO-5, worked example 2: version 4 has the column `colour`. Before it is published, the row
+    is refused and nothing is sent.
+    """
+    topic = new_topic(kafka_partitions=2).topic
+    table = replace(definition(buckets=1), key=Key((KeyPart("id", DataType.INT64),)))
+    colour = Column("colour", "f", b"colour", DataType.STRING)
+    newer = replace(table, columns=(*table.columns, colour))
+    row = {"id": 7, "colour": "red"}
+    with ExitStack() as stack:
+        if through == "producer":
+            producer = stack.enter_context(ChangeProducer(kafka, topic))
+            writer = TableWriter(producer, table, stream_partition="p")
+        else:
+            session = stack.enter_context(WriteSession(kafka, topic, "rows"))
+            writer = TableWriter(session.stream("committed", kind="committed"), table)  # type: ignore[assignment]
+        with pytest.raises(RowErrors) as caught:
+            writer.append([row])
+        assert {index: error.field for index, error in caught.value.errors.items()} == {0: "colour"}
+        publish_tables(kafka, topic, [PublishedTable("id-1", 4, newer)])
+        with pytest.raises(RowErrors):
+            writer.append([row])  # definitions are read once a second
+        time.sleep(LOOK_EVERY_S)
+        writer.append([row])
+        assert (writer.updated_schema, writer.table.columns[-1]) == (4, colour)
+        writer.upsert({"id": 8})
+    with ChangeConsumer(kafka, topic, bounded=True) as consumer:
+        changes = [item.record for item in consumer if isinstance(item.record, DataChange)]
+    cells = {(c.row_key, e.qualifier) for c in changes for e in c.entries if isinstance(e, SetCell)}
+    assert {key for key, qualifier in cells if qualifier == b"colour"} == {
+        table.key.write_key((7,)),
+    }
+    assert {key for key, _ in cells} == {table.key.write_key((number,)) for number in (7, 8)}

@@ -20,6 +20,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from connector.config.settings import KafkaConfig
 from connector.errors import BrokerError
+from connector.errors.kafka import topic_missing
 from connector.kafka import client, topics
 from connector.kafka.topics import TopicFacts
 
@@ -144,7 +145,13 @@ def answer_topic_requests(*facts: TopicFacts, patch: Callable[[Any, str, Any], o
     """
     described = {one.topic: one for one in facts}
     patch(client, "admin", lambda *_: None)
-    patch(topics, "describe", lambda kafka, topic, *_: described[topic])
+
+    def describe(kafka: KafkaConfig, topic: str, *_: object) -> TopicFacts:
+        if topic not in described:
+            raise topic_missing(topic, kafka.bootstrap_servers)
+        return described[topic]
+
+    patch(topics, "describe", describe)
     patch(topics, "beginning_offsets", lambda kafka, facts: offsets(kafka, facts)[0])
     patch(topics, "end_offsets", lambda kafka, facts: offsets(kafka, facts)[1])
     patch(topics, "high_watermarks", lambda kafka, facts: offsets(kafka, facts)[1])

@@ -30,6 +30,7 @@ from connector.kafka.produce.producer_transaction import Transactions
 from connector.kafka.produce.record_bytes import RecordBytes, TopicWatch, outside_session
 from connector.kafka.produce.results import MAX_FAILED, OnDelivery, Results
 from connector.kafka.sending import SendQueue
+from connector.kafka.tables import published_tables
 from connector.kafka.topics import TopicFacts
 from connector.kafka.transactions import HeaderList, Headers, headers_of
 from connector.kafka.unclosed import try_after, watch
@@ -47,6 +48,7 @@ from connector.watermarks.heartbeat_schedule import FORGOTTEN_S, HeartbeatSchedu
 if TYPE_CHECKING:
     from connector.config.settings import KafkaConfig, RegistryConfig
     from connector.kafka.produce.results import Queue
+    from connector.tables.published import PublishedTable
 
 
 class ChangeProducer:
@@ -426,6 +428,12 @@ class ChangeProducer:
         """
         assert not self._results.is_calling, "on_delivery may send, and nothing else"
         return self._closing.poll(timeout_s)
+
+    def published_tables(self) -> dict[str, PublishedTable]:
+        """Return the newest published definition of each table of the topic (EVO-1). Raises as
+        `connector.kafka.published_tables` does.
+        """
+        return published_tables(self._kafka, self.topic)
 
     def flush(self, timeout_s: float = 130.0) -> None:
         """Wait until all records are acknowledged, and all calls of `on_delivery` are made. Then

@@ -26,6 +26,7 @@ from connector.errors import (
 )
 from connector.errors.write_streams import append_failed
 from connector.kafka import client
+from connector.kafka.tables import published_tables
 from connector.kafka.transactions import Failure, TransactionMessage
 from connector.kafka.write_streams.catalog import TakenOverError
 from connector.write_streams.model import Catalog, SessionEntry, StreamEntry
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from connector.kafka.write_streams.catalog import SessionCatalog
     from connector.kafka.write_streams.messages import Encoding, SessionPartitions
     from connector.kafka.write_streams.queue import Job, JobQueue
+    from connector.tables.published import PublishedTable
 
 _PAUSES_S: Final = (0.0, 0.1, 0.5, 1.0, 2.0)
 _PERMANENT: Final = ("KAFKA_ACCESS_DENIED", "RECORD_UNREADABLE", "TOPIC_REPLACED")
@@ -88,6 +90,9 @@ class Sender:
         self.is_closed = self._ends_partitions = False
         name = f"connector-write-session-{catalog.session}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def published_tables(self) -> dict[str, PublishedTable]:
+        return published_tables(self._catalog.kafka, self._catalog.facts.topic)
 
     def check_open(self) -> None:
         """Raise the error of a session that has ended."""

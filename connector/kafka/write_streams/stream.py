@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from connector.kafka.produce.producer import ChangeProducer
     from connector.kafka.transactions import TransactionMessage
     from connector.kafka.write_streams.sender import Sender
+    from connector.tables.published import PublishedTable
 
 
 class WriteStream:
@@ -64,6 +65,12 @@ class WriteStream:
     def state(self) -> StreamState:
         """The state, as this session knows it. A commit or a discard is made by others."""
         return self.entry.state
+
+    def published_tables(self) -> dict[str, PublishedTable]:
+        """Return the newest published definition of each table of the topic (EVO-1). Raises as
+        `connector.kafka.published_tables` does.
+        """
+        return self._sender.published_tables()
 
     def row(
         self,

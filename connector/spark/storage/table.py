@@ -460,12 +460,11 @@ class Table:
         properties = properties or self.log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
         self.table_id = properties.get(ID_PROPERTY, "")
-        self._own_newest()
+        _, before = self._own_newest()
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
         if existing.keep_unmapped != self._definition.keep_unmapped:
             raise columns_changed(self._definition.name)
-        before = self.table_state()
         # Changed columns are altered between two applies (EVO-3).
         declared = replace(with_fixed(existing, self._definition), columns=existing.columns)
         ids = made_strict(ids, existing, declared, before.to_batch)
