@@ -121,7 +121,7 @@ EMPTY: dict[type, dict[str, object]] = {
     SourceChecks: {},
     StagedStream: {},
     StreamEntry: {"state": StreamState.OPEN},
-    TableState: {},
+    TableState: {"definition_version": 1},
     Transaction: {
         "number_of_records_in_transaction": 1,
         "number_of_partitions_in_transaction": 1,
