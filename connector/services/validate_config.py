@@ -182,13 +182,13 @@ def _table(config: ConnectorConfig, definition: TableDefinition) -> Iterator[Fin
     check_compatible(existing, definition)
     if existing.keep_unmapped != definition.keep_unmapped:
         raise columns_changed(definition.name)
-    overrides = Overrides(warehouse).columns().get(definition.name, ())
-    dropped = [override.name for override in overrides if override.column is None]
-    change = alteration(existing, ids, with_overrides(definition, overrides), dropped)
     try:
+        overrides = Overrides(warehouse).columns().get(definition.name, ())
         logged = logged_progress_of(warehouse, definition.stream)
     except TableError:  # a finding of its own
         return
+    dropped = [override.name for override in overrides if override.column is None]
+    change = alteration(existing, ids, with_overrides(definition, overrides), dropped)
     logged.of_table(definition.name, state)
     if change is None:
         yield _ok(f"tables.{definition.name}: as in the warehouse")
