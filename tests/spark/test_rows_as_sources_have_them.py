@@ -65,6 +65,7 @@ def test_worked_example_4_a_table_of_key_columns_only(
     assert shown(stream.table(labels)).keys() == {"a", "c"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "versions", [Versions.LATEST, pytest.param(Versions.ALL, marks=pytest.mark.long)]
 )
@@ -72,7 +73,8 @@ def test_a_row_of_nulls_stays_until_its_family_is_deleted(
     spark: SparkSession, tmp_path: Path, versions: Versions
 ) -> None:
     """EVO-12, newest_wins, deletes_stay_deleted: in a fresh read, and after the apply. A row that
-    never had the mark exists as long as it has a value (MRG-7).
+    never had the mark exists as long as it has a value (MRG-7). By default,
+    `test_merge_agrees.py` shows it.
     """
     wanted = definition(versions=versions)
     stream = Stream(spark, tmp_path)

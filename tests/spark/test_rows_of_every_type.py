@@ -146,7 +146,11 @@ def check(
 
 @pytest.mark.parametrize(
     ("way", "versions"),
-    [("without Spark", Versions.LATEST), ("Spark", Versions.LATEST), ("Spark", Versions.ALL)],
+    [
+        ("without Spark", Versions.LATEST),
+        ("Spark", Versions.LATEST),
+        pytest.param("Spark", Versions.ALL, marks=pytest.mark.long),
+    ],
 )
 def test_every_reader_finds_what_was_written(
     spark: SparkSession, tmp_path: Path, way: str, versions: Versions

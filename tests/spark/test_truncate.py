@@ -73,11 +73,13 @@ def explained(stream: Stream, key: bytes) -> object:
     return explain(config, "accounts", key, ask_kafka=False)
 
 
+@pytest.mark.long
 def test_a_late_change_brings_no_row_of_a_truncated_table_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """EVO-13, `deletes_stay_deleted`, worked example 5 of page 09: TRUNCATE at T; a late insert of
-    T - 1 s arrives, then an insert of T + 1 s: one row. A rebuild gives the same.
+    T - 1 s arrives, then an insert of T + 1 s: one row. A rebuild gives the same. By default,
+    the next tests show it.
     """
     stream = Stream(spark, tmp_path, without_spark=repeat(True))
     table = stream.table()
@@ -364,10 +366,13 @@ def encoded(record: Truncate) -> bytes:
     return framed(record, 2)
 
 
+@pytest.mark.long
 def test_an_apply_without_a_truncation_costs_what_it_did(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """EVO-13: the same Spark jobs and commits, also after the table was truncated."""
+    """EVO-13: the same Spark jobs and commits, also after the table was truncated. By
+    default, `test_apply_steps.py` shows the first.
+    """
     costs = []
     for truncates in (False, True):
         stream = Stream(spark, tmp_path / str(truncates), without_spark=repeat(False))
