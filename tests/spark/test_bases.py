@@ -192,8 +192,8 @@ def test_a_copy_counts_from_its_commit_on(stream: Stream) -> None:
 
 @pytest.mark.long
 def test_a_rebuild_from_a_base_is_not_older_than_the_table(stream: Stream) -> None:
-    """EVO-9, watermark_is_honest: a base that lacks changes of the table is refused. By default, the
-    law of bases shows it.
+    """EVO-9, watermark_is_honest: a base that lacks changes of the table is refused. By default,
+    the law of bases shows it.
     """
     table = started(stream, NEW, "accounts")
     stream.topic.send(account("8", 70, name="Eight"))
