@@ -230,7 +230,7 @@ class TableWriter(Generic[_Answer]):
         new = [column for column in published.definition.columns if column.name in unknown]
         if new:
             columns = (*self.table.columns, *new)
-            self._rows = self._rows.of(
+            self._rows = self._rows.with_definition(
                 replace(with_fixed(published.definition, self.table), columns=columns)
             )
             self.updated_schema = published.version

@@ -90,7 +90,7 @@ class RowEntries:
         self._names = {*self._keys, *self._fields}
         self.unknown_fields: Counter[str] = Counter()
 
-    def of(self, definition: TableDefinition) -> RowEntries:
+    def with_definition(self, definition: TableDefinition) -> RowEntries:
         """Return the same for another definition, with these counts."""
         other = RowEntries(definition, self._missing, self._unknown)
         other.unknown_fields = self.unknown_fields
