@@ -88,7 +88,7 @@ def spelt(rows: Mapping[object, Mapping[str, object]]) -> dict[object, dict[str,
     [
         (Versions.LATEST, True, 2),
         pytest.param(Versions.LATEST, False, 3, marks=pytest.mark.systems),
-        pytest.param(Versions.ALL, True, 3, marks=pytest.mark.systems),
+        pytest.param(Versions.ALL, True, 3, marks=pytest.mark.long),
     ],
 )
 def test_columns_come_and_go_as_if_they_had_always_been_there(
