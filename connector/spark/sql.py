@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -215,23 +215,35 @@ def _is_misfit(type_: ValueType, part: str, depth: int) -> str:
 
 def _of_texts(type_: ValueType, part: str, depth: int) -> str:
     """The typed value of a part, from its texts."""
+    return _with_each(type_, part, depth, _typed_part)
+
+
+def _typed_part(type_: DataType, text: str) -> str:
+    if type_ is DataType.BYTES:
+        fits = rf"length({text}) % 4 = 0 AND {text} RLIKE r'\A(?:{BASE64_PATTERN})\z'"
+        return f"CASE WHEN {fits} THEN unbase64({text}) END"
+    return _typed_text(type_, text)
+
+
+def _with_each(
+    type_: ValueType, part: str, depth: int, convert: Callable[[DataType, str], str]
+) -> str:
+    """A part with each part without parts in it converted."""
     match type_:
         case ArrayType():
             item = f"p{depth}"
-            return f"transform({part}, {item} -> {_of_texts(type_.element, item, depth + 1)})"
+            converted = _with_each(type_.element, item, depth + 1, convert)
+            return f"transform({part}, {item} -> {converted})"
         case RecordType():
             fields = (
-                f"'{name}', {_of_texts(kind, f'{part}.`{name}`', depth)}"
+                f"'{name}', {_with_each(kind, f'{part}.`{name}`', depth, convert)}"
                 for name, kind in type_.fields
             )
             return f"CASE WHEN {part} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
         case RangeType():
-            return _of_texts(type_.record, part, depth)
-        case DataType.BYTES:
-            fits = rf"length({part}) % 4 = 0 AND {part} RLIKE r'\A(?:{BASE64_PATTERN})\z'"
-            return f"CASE WHEN {fits} THEN unbase64({part}) END"
+            return _with_each(type_.record, part, depth, convert)
         case _:
-            return _typed_text(type_, part)
+            return convert(type_, part)
 
 
 _SIDES: Final = ("start", "end")
@@ -286,7 +298,8 @@ def written(type_: ValueType, encoding: Encoding, value: str) -> str:
     reads. It is null for a null.
     """
     if not isinstance(type_, DataType):
-        text = f"to_json({_texts(type_, value, 1)}, map('ignoreNullFields', 'false'))"
+        texts = _with_each(type_, value, 1, _written_part)
+        text = f"to_json({texts}, map('ignoreNullFields', 'false'))"
         return f"cast({text} AS binary)"
     if type_ in (DataType.BYTES, DataType.STRING, DataType.JSON):
         return f"cast({value} AS binary)"
@@ -295,24 +308,9 @@ def written(type_: ValueType, encoding: Encoding, value: str) -> str:
     return f"cast({_written_text(type_, value)} AS binary)"
 
 
-def _texts(type_: ValueType, part: str, depth: int) -> str:
-    """The value of a part, with text in place of each part without parts: `_type_of_texts`."""
-    match type_:
-        case ArrayType():
-            item = f"p{depth}"
-            return f"transform({part}, {item} -> {_texts(type_.element, item, depth + 1)})"
-        case RecordType():
-            fields = (
-                f"'{name}', {_texts(kind, f'{part}.`{name}`', depth)}"
-                for name, kind in type_.fields
-            )
-            return f"CASE WHEN {part} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
-        case RangeType():
-            return _texts(type_.record, part, depth)
-        case DataType.BYTES:
-            return f"base64({part})"
-        case _:
-            return _written_text(type_, part)
+def _written_part(type_: DataType, value: str) -> str:
+    """The text of a part without parts: the inverse of `_typed_part`."""
+    return f"base64({value})" if type_ is DataType.BYTES else _written_text(type_, value)
 
 
 def _written_text(type_: DataType, value: str) -> str:

@@ -17,9 +17,18 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from connector.spark.apply.flatten import is_of
-from connector.spark.apply.lww_merge import RowRegisters, rows_of, stored_registers
-from connector.spark.sql import spark_type, typed, use_nested, written
+from connector.spark.apply.lww_merge import (
+    RowRegisters,
+    element_with,
+    fits,
+    is_deletion_of,
+    is_held_by,
+    is_write_of,
+    register_of_element,
+    rows_of,
+    stored_registers,
+)
+from connector.spark.sql import spark_type, use_nested, written
 from connector.spark.storage.deletion_vectors import FILE, ROW, ROW_LOCATION, marked_files
 from connector.spark.storage.files import Files, all_files, newest_snapshot, scala_list
 from connector.spark.storage.layout import Layout, nothing
@@ -177,9 +186,9 @@ class _Change:
     def _touches(self) -> Iterator[str]:
         of_residual = [*self.added, *(self.dropped if self.is_of_versions else ())]
         for column in of_residual:
-            yield f"coalesce(exists({STATE}.residual, x -> {_is_cell(column)}), false)"
+            yield f"coalesce(exists({STATE}.residual, x -> {is_write_of(column)}), false)"
         for family in self._new_families:
-            deleted = _is_deletion(family)
+            deleted = is_deletion_of(family)
             yield f"coalesce(exists({STATE}.residual, x -> {deleted}), false)"
         if not self.is_of_versions:
             for column in self.dropped:
@@ -206,9 +215,13 @@ class _Change:
         of_family = dict(zip(old.families, deletions, strict=True))
         state = RowRegisters(
             frame,
-            [of_cell.get(column.cell) or _from_residual(column) for column in new.registered],
             [
-                of_family.get(family) or f"get({_those(_is_deletion(family))}, 0).order"
+                of_cell.get(column.cell)
+                or register_of_element(element_with(is_write_of(column)), column)
+                for column in new.registered
+            ],
+            [
+                of_family.get(family) or f"{element_with(is_deletion_of(family))}.order"
                 for family in new.families
             ],
             self._rest(of_cell, of_family),
@@ -233,8 +246,8 @@ class _Change:
     def _rest(self, of_cell: Mapping[tuple[str, bytes], str], of_family: Mapping[str, str]) -> str:
         """The residual without what moved into columns, and with what moved out of them."""
         moved = [
-            *(f"({_is_cell(c)} AND (x.value IS NULL OR {_fits(c)}))" for c in self.added),
-            *(f"({_is_deletion(family)})" for family in self._new_families),
+            *(f"({is_held_by(column)})" for column in self.added),
+            *(f"({is_deletion_of(family)})" for family in self._new_families),
         ]
         stays = " AND ".join(f"NOT coalesce({text}, false)" for text in moved) or "true"
         returned = [
@@ -273,38 +286,11 @@ class _Change:
         return dict(zip(self.old.families, self.old.family_slots, strict=True))[family]
 
 
-def _is_cell(column: Column) -> str:
-    """Whether element x of a residual is the cell of the column, or a deletion of all of it."""
-    return f"x.range_start IS NULL AND {is_of(column, 'x')}"
-
-
-def _is_deletion(family: str) -> str:
-    return f"x.qualifier IS NULL AND x.family = '{family}'"
-
-
-def _fits(column: Column) -> str:
-    return f"{typed(column.type, column.encoding, 'x.value')} IS NOT NULL"
-
-
 def _has(column: Column) -> str:
-    is_set = f"x -> x.value IS NOT NULL AND {_is_cell(column)}"
+    is_set = f"x -> x.value IS NOT NULL AND {is_write_of(column)}"
     return f"coalesce(exists({STATE}.residual, {is_set}), false)"
 
 
 def _has_misfit(column: Column) -> str:
-    misfits = f"x -> x.value IS NOT NULL AND {_is_cell(column)} AND NOT ({_fits(column)})"
+    misfits = f"x -> x.value IS NOT NULL AND {is_write_of(column)} AND NOT ({fits(column)})"
     return f"coalesce(exists({STATE}.residual, {misfits}), false)"
-
-
-def _those(condition: str) -> str:
-    return f"filter(_stored.residual, x -> {condition})"
-
-
-def _from_residual(column: Column) -> str:
-    """The register of an added column."""
-    cell = f"get({_those(_is_cell(column))}, 0)"
-    value = typed(column.type, column.encoding, f"{cell}.value")
-    return (
-        f"CASE WHEN {cell} IS NOT NULL THEN named_struct('order', {cell}.order, 'cell_timestamp',"
-        f" {cell}.cell_timestamp, 'value', {value}) END"
-    )

@@ -20,13 +20,18 @@ from connector.spark.apply.flatten import is_of
 from connector.spark.apply.lww_merge import (
     RowRegisters,
     combine,
+    element_with,
+    is_deletion_of,
+    is_held_by,
+    is_write_of,
     merged_registers,
+    register_of_element,
     rows_of,
     stored_registers,
 )
 from connector.spark.apply.rebuild import Rebuilt, Successor, misfits_of, open_successor
 from connector.spark.failures import applying
-from connector.spark.sql import spark_type, typed, use_nested
+from connector.spark.sql import spark_type
 from connector.spark.storage.bases import faults_of
 from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog
@@ -135,7 +140,6 @@ def _registers_of_base(
     another layout has them (EVO-9): what a new column shows moves out of the residual. `base`
     qualifies, see `tables.definition.base_faults`.
     """
-    use_nested(rows.sparkSession, (column.type for column in layout.columns))
     columns = list(enumerate(base.columns if base.registered else ()))
     shown = {
         n: nothing(spark_type(column.type)) if are_tombstones else f"`{column.name}`"
@@ -146,7 +150,6 @@ def _registers_of_base(
     by_family = dict(zip(base.families, deletions, strict=True))
     moved = {n: column for n, column in enumerate(layout.registered) if column.cell not in by_cell}
     named = {f for f in layout.families if f not in by_family}
-    first = "get(filter(_stored.residual, x -> x.range_start IS NULL AND {is_it}), 0) AS {name}"
     frame = rows.selectExpr(
         f"int(pmod({BUCKET}, {layout.buckets})) AS {BUCKET}",
         *layout.keys,
@@ -154,21 +157,17 @@ def _registers_of_base(
         f"{STATE} AS _stored",
     ).selectExpr(
         "*",
-        *(first.format(is_it=is_of(column, "x"), name=f"_cell{n}") for n, column in moved.items()),
+        *(f"{element_with(is_write_of(column))} AS _cell{n}" for n, column in moved.items()),
         *(
-            first.format(is_it=_is_deletion_of(family), name=f"_family{n}")
+            f"{element_with(is_deletion_of(family))} AS _family{n}"
             for n, family in enumerate(layout.families)
             if family in named
         ),
     )
-    fits = {n: typed(c.type, c.encoding, f"_cell{n}.value") for n, c in moved.items()}
     return RowRegisters(
         frame,
         [
-            f"CASE WHEN _cell{n} IS NOT NULL THEN named_struct('order', _cell{n}.order,"
-            f" 'cell_timestamp', _cell{n}.cell_timestamp, 'value', {fits[n]}) END"
-            if n in moved
-            else by_cell[column.cell]
+            register_of_element(f"_cell{n}", column) if n in moved else by_cell[column.cell]
             for n, column in enumerate(layout.registered)
         ],
         [
@@ -179,25 +178,17 @@ def _registers_of_base(
     )
 
 
-def _is_deletion_of(family: str) -> str:
-    return f"x.qualifier IS NULL AND x.family = '{family}'"
-
-
 def _rest_of_base(layout: Layout, moved: Mapping[int, Column], named: Collection[str]) -> str:
     """The residual of a base without what has a register, and without what is not kept."""
-    left = [
-        f"x.range_start IS NULL AND {is_of(column, 'x')} AND (x.value IS NULL OR"
-        f" {typed(column.type, column.encoding, 'x.value')} IS NOT NULL)"
-        for column in moved.values()
-    ]
-    left += [_is_deletion_of(family) for family in named]
+    left = [is_held_by(column) for column in moved.values()]
+    left += [is_deletion_of(family) for family in named]
     if not layout.definition.keep_unmapped:
         cells = (*layout.columns, layout.definition.presence)
         kept = [f"({is_of(cell, 'x')})" for cell in cells]
         if layout.registered:
             kept = [f"x.range_start IS NOT NULL AND ({' OR '.join(kept)})"]
         else:
-            kept += [f"({_is_deletion_of(family)})" for family in families_of(layout.definition)]
+            kept += [f"({is_deletion_of(family)})" for family in families_of(layout.definition)]
         left.append(f"NOT coalesce({' OR '.join(kept)}, false)")
     if not left:
         return "_stored.residual"

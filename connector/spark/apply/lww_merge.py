@@ -27,7 +27,7 @@ from connector.spark.apply.flatten import REGISTER_PARTS, is_of
 from connector.spark.sql import constant, spark_type, typed
 from connector.spark.storage.layout import Layout, is_older, nothing, order
 from connector.tables.column_names import BUCKET, STATE, UNMAPPED
-from connector.tables.definition import Versions
+from connector.tables.definition import Column, Versions
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +261,42 @@ def stored_registers(values: list[str], layout: Layout) -> tuple[list[str], list
     ]
 
 
+def is_write_of(column: Column) -> str:
+    """Whether element x of a residual is the cell of the column, or a deletion of all of it."""
+    return f"x.range_start IS NULL AND {is_of(column, 'x')}"
+
+
+def is_deletion_of(family: str) -> str:
+    """Whether element x of a residual is a deletion of the family."""
+    return f"x.qualifier IS NULL AND x.family = '{family}'"
+
+
+def fits(column: Column, value: str = "x.value") -> str:
+    """Whether the column can hold the bytes of an element."""
+    return f"{typed(column.type, column.encoding, value)} IS NOT NULL"
+
+
+def is_held_by(column: Column) -> str:
+    """Whether a register of the column has all of element x of a residual. If not, its bytes stay
+    there.
+    """
+    return f"{is_write_of(column)} AND (x.value IS NULL OR {fits(column)})"
+
+
+def element_with(condition: str) -> str:
+    """The element of a stored residual for which a condition of x is true. Null: there is none."""
+    return f"get(filter(_stored.residual, x -> {condition}), 0)"
+
+
+def register_of_element(element: str, column: Column) -> str:
+    """The register of a column from its element of a residual."""
+    value = typed(column.type, column.encoding, f"{element}.value")
+    return (
+        f"CASE WHEN {element} IS NOT NULL THEN named_struct('order', {element}.order,"
+        f" 'cell_timestamp', {element}.cell_timestamp, 'value', {value}) END"
+    )
+
+
 def _register(index: str, change: str, timestamp: str, value: str) -> str:
     """A register. It is null if `index` is null: the change does not mention the column."""
     return (
@@ -361,8 +397,7 @@ def _residual_of(layout: Layout) -> str:
     # Bytes that a register could not hold belong to its newest write. After a newer write they are
     # removed.
     rewritten = " OR ".join(
-        f"coalesce(x.range_start IS NULL AND {is_of(column, 'x')}"
-        f" AND _register{n}.order > x.order, false)"
+        f"coalesce({is_write_of(column)} AND _register{n}.order > x.order, false)"
         for n, column, _ in layout.tolerant
         if layout.registered
     )

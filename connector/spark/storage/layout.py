@@ -44,12 +44,14 @@ class Layout:
     @property
     def column_slots(self) -> list[int]:
         """The position of each column with a register in the arrays of a stored state."""
-        return [self._all_ids.by_name[column.name] for column in self.registered[:-1]]
+        ids = self._all_ids
+        return [ids.by_name[column.name] for column in self.registered[:-1]]
 
     @property
     def family_slots(self) -> list[int]:
         """The same of each of `families`."""
-        return [self._all_ids.families[family] for family in self.families]
+        ids = self._all_ids
+        return [ids.families[family] for family in self.families]
 
     @property
     def _all_ids(self) -> ColumnIds:
