@@ -19,10 +19,6 @@ from connector.tables.column_names import BOOKKEEPING
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-REBUILD: Final = "lowmark.rebuild"
-"""The property of a table that names the rebuild which made it."""
-TABLE_ID: Final = "lowmark.tableId"
-"""The property of a table with its id, which a rebuild keeps (EVO-1)."""
 _CASTS: Final = {"timestamp": "Int64", "timestamp_ntz": "Int64", "date": "Int32"}
 """Delta's primitive types that are read as numbers, and Arrow's type of the number."""
 

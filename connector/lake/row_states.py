@@ -23,7 +23,7 @@ from connector.lake.changelog_changes import (
     truncations_of,
     visible_changes,
 )
-from connector.lake.plain_table import REBUILD, PlainTable, newest_stored, open_table
+from connector.lake.plain_table import PlainTable, newest_stored, open_table
 from connector.lake.small_tables import quoted
 from connector.records.ordering import Rank, rank_of
 from connector.records.rejection import Rejection
@@ -36,7 +36,7 @@ from connector.tables.definition import TableDefinition, Versions
 from connector.tables.merge import EMPTY, RowState, greatest, join, truncate
 from connector.tables.nested import ArrayType, RangeType, RecordType, ValueType
 from connector.tables.row import RowReader, read_change, state_of
-from connector.tables.stored_definition import ColumnIds, from_properties
+from connector.tables.stored_definition import REBUILD_PROPERTY, ColumnIds, from_properties
 from connector.tables.stored_state import StateForm
 from connector.tables.values import DataType, Unreadable
 
@@ -167,7 +167,7 @@ def _newest_batch(path: str, changelog: PlainTable | None) -> tuple[int, str | N
 
 
 def _tombstones(folder: str, table: PlainTable) -> PlainTable:
-    path = paths.tombstones(folder, table.properties.get(REBUILD, ""))
+    path = paths.tombstones(folder, table.properties.get(REBUILD_PROPERTY, ""))
     try:
         return open_table(path)
     except TableError as error:

@@ -170,15 +170,15 @@ def publish_table(config: ConnectorConfig, table: str, *, take_over: bool = Fals
         DeliveryError, BrokerError: It was not published.
     """
     from connector.kafka.tables import publish_tables
-    from connector.lake.plain_table import TABLE_ID, open_table
+    from connector.lake.plain_table import open_table
     from connector.tables.published import PublishedTable
-    from connector.tables.stored_definition import from_properties
+    from connector.tables.stored_definition import TABLE_ID_PROPERTY, from_properties
 
     stream = config.streams[find_table(config, table).stream]
     path = paths.table(warehouse_of(config), table)
     properties = open_table(path, table=table).properties
     definition, ids = from_properties(properties)
-    published = PublishedTable(properties.get(TABLE_ID, ""), ids.version, definition)
+    published = PublishedTable(properties.get(TABLE_ID_PROPERTY, ""), ids.version, definition)
     refused = publish_tables(config.kafka, stream.topic, [published], take_over=take_over)
     if table in refused:
         raise refused[table]

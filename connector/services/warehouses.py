@@ -80,14 +80,15 @@ def naming_damage(
 
 def _paths(warehouse: str, streams: Iterable[str], tables: Iterable[str]) -> Iterator[str]:
     """The Delta tables of streams and tables, and the small tables that both need."""
-    from connector.lake.plain_table import REBUILD, open_table
+    from connector.lake.plain_table import open_table
+    from connector.tables.stored_definition import REBUILD_PROPERTY
 
     for stream in streams:
         yield paths.changelog(warehouse, stream)
     for table in tables:
         yield paths.table(warehouse, table)
         with suppress(TableError):  # there is no table yet
-            rebuild = open_table(paths.table(warehouse, table)).properties.get(REBUILD, "")
+            rebuild = open_table(paths.table(warehouse, table)).properties.get(REBUILD_PROPERTY, "")
             yield paths.tombstones(paths.table_folder(warehouse, table), rebuild)
     for small in (paths.overrides, paths.closed_partitions, paths.released_transactions):
         yield small(warehouse)

@@ -27,6 +27,10 @@ from connector.tables.values import DataType, Encoding
 
 DEFINITION_PROPERTY: Final = "lowmark.definition"
 COLUMN_IDS_PROPERTY: Final = "lowmark.columnIds"
+REBUILD_PROPERTY: Final = "lowmark.rebuild"
+"""The id of the rebuild that made the table."""
+TABLE_ID_PROPERTY: Final = "lowmark.tableId"
+"""The id of the table, which a rebuild keeps (EVO-1)."""
 _OF_COLUMN: Final = tuple(field.name for field in fields(Column))
 
 

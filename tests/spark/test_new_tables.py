@@ -28,14 +28,14 @@ from connector.spark.storage.delta_log import (
     session_with,
 )
 from connector.spark.storage.maintenance import retention_properties
-from connector.spark.storage.table import ID_PROPERTY, Table, layout_of, new_properties
+from connector.spark.storage.table import Table, layout_of, new_properties
 from connector.spark.storage.transaction import Transaction
 from connector.state.commits import user_metadata
 from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
-from connector.tables.stored_definition import NO_IDS, assign_ids
+from connector.tables.stored_definition import NO_IDS, TABLE_ID_PROPERTY, assign_ids
 from connector.tables.values import DataType
 from tests.changes import change
 from tests.spark.streams import Stream, account, copied, definition, job_count, shown
@@ -126,7 +126,7 @@ def test_a_new_table_is_that_of_the_builder(
     for name, type_ in layout_of(wanted, ids).column_types:
         builder = builder.addColumn(name, type_)
     properties = new_properties(wanted, ids), retention_properties(RETENTION.table_file_s)
-    own_id = {ID_PROPERTY: table.table_id}
+    own_id = {TABLE_ID_PROPERTY: table.table_id}
     for name, text in {**properties[0], **properties[1], **own_id}.items():
         builder = builder.property(name, text)
     builder.execute()

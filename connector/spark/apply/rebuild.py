@@ -29,9 +29,7 @@ from connector.spark.storage.changelog import Changelog
 from connector.spark.storage.delta_log import DeltaLog, metadata_session, quoted, rows_in
 from connector.spark.storage.layout import Layout
 from connector.spark.storage.table import (
-    ID_PROPERTY,
     KEPT_PROPERTIES,
-    REBUILD_PROPERTY,
     Table,
     layout_of,
     new_attempt,
@@ -44,6 +42,8 @@ from connector.state.table_state import TableState
 from connector.tables.column_names import BUCKET, UNMAPPED, unmapped_name
 from connector.tables.definition import TableDefinition, check_compatible, with_fixed
 from connector.tables.stored_definition import (
+    REBUILD_PROPERTY,
+    TABLE_ID_PROPERTY,
     ColumnIds,
     assign_ids,
     from_properties,
@@ -237,7 +237,7 @@ class Successor(Table):
             **new_properties(self._definition, self._ids),
             **self._kept,
             REBUILD_PROPERTY: self._rebuild,
-            ID_PROPERTY: self.table_id,
+            TABLE_ID_PROPERTY: self.table_id,
         }.items():
             writer = writer.tableProperty(name, text)
         writer = writer.option("txnAppId", self._app_id).option(
@@ -272,7 +272,7 @@ class Successor(Table):
             name: (properties or {})[name] for name in KEPT_PROPERTIES if name in (properties or {})
         }
         self._is(new_attempt())
-        self.table_id = (properties or {}).get(ID_PROPERTY) or new_attempt()
+        self.table_id = (properties or {}).get(TABLE_ID_PROPERTY) or new_attempt()
         self._version = self._ids.version
         self.has_vectors = False  # all rows are new
         return layout_of(self._definition, self._ids)

@@ -63,6 +63,8 @@ from connector.tables.definition import (
 )
 from connector.tables.stored_definition import (
     NO_IDS,
+    REBUILD_PROPERTY,
+    TABLE_ID_PROPERTY,
     ColumnIds,
     assign_ids,
     from_properties,
@@ -74,9 +76,6 @@ from connector.tables.values import DataType
 _DECLARED: Final = ("max_staleness_s", "block_rows", "on_unreadable")
 """The parts of a definition that may change without a rebuild, and that are stored for readers."""
 BUCKETS_PROPERTY: Final = "lowmark.buckets"
-REBUILD_PROPERTY: Final = "lowmark.rebuild"
-ID_PROPERTY: Final = "lowmark.tableId"
-"""The id of the table, which a rebuild keeps (EVO-1)."""
 TOMBSTONES: Final = "tombstones"
 REPLACED_KEPT_US: Final = 7 * DAY_US
 """How long the tombstone table of a replaced table is kept."""
@@ -459,7 +458,7 @@ class Table:
                 return layout
         properties = properties or self.log.properties()
         self._is(properties.get(REBUILD_PROPERTY, ""))
-        self.table_id = properties.get(ID_PROPERTY, "")
+        self.table_id = properties.get(TABLE_ID_PROPERTY, "")
         _, before = self._own_newest()
         existing, ids = from_properties(properties)
         check_compatible(existing, self._definition)
@@ -506,7 +505,7 @@ class Table:
                 {
                     **new_properties(self._definition, ids),
                     **self._kept,
-                    ID_PROPERTY: self.table_id,
+                    TABLE_ID_PROPERTY: self.table_id,
                 },
                 TableState().to_json(self._definition.name),
                 partition_by=[BUCKET],
