@@ -16,7 +16,8 @@ from connector.services import tables
 from connector.services.alter import AlterReport, alter_table, publish_table
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
 from connector.tables.definition import Column
-from connector.tables.values import DataType, Encoding
+from connector.tables.nested import type_of
+from connector.tables.values import Encoding
 from connector.text import counted, duration, nearest
 
 JOBS_FOR_PEOPLE = 40
@@ -163,7 +164,7 @@ def alter(name: str) -> None:
 
 @alter.command("add-column")
 @click.argument("column", metavar="COLUMN")
-@click.argument("type_", metavar="TYPE", type=click.Choice([*DataType], case_sensitive=False))
+@click.argument("type_", metavar="TYPE")
 @click.option("--family", help="The family of its cell. Default: that of the first column.")
 @click.option("--qualifier", help="The qualifier of its cell. Default: the name of the column.")
 @click.option("--encoding", type=click.Choice([*Encoding]), default=Encoding.TEXT)
@@ -193,7 +194,7 @@ def add_column(
         column,
         family or columns[0].family,
         (column if qualifier is None else qualifier).encode(),
-        DataType(type_),
+        type_of(type_),
         Encoding(encoding),
         default=default,
     )

@@ -62,7 +62,7 @@ def new_reader_features(table: Table, alteration: Alteration) -> tuple[str, ...]
     """The features of Delta that readers must know after the alteration, and need not know now."""
     snapshot = newest_snapshot(table.spark, table.path)
     protocol = json.loads(str(snapshot.protocol().json()))["protocol"]
-    types = {spark_type(column.type) for column in alteration.added}
+    types = " ".join(spark_type(column.type) for column in alteration.added)
     needed = {feature for type_, feature in _FEATURE_OF.items() if type_ in types}
     return tuple(sorted(needed.difference(protocol.get("readerFeatures") or ())))
 

@@ -176,6 +176,11 @@ def test_columns_are_added_changed_and_dropped(
     assert cli.invoke(add) == 0
     assert cli.invoke(["table", "alter", "one", "drop-column", "NUMBER"]) == 0
     assert columns_of(folder) == {"note": "STRING", "number": None}
+    add[4:] = ["tags", "array<string>", "--family", "f"]
+    assert cli.invoke(add) == 0
+    assert columns_of(folder)["tags"] == "ARRAY<STRING>"
+    assert cli.invoke(["table", "alter", "one", "drop-column", "tags"]) == 0
+    capsys.readouterr()
     assert bounds(capsys) == (600, 300)
     assert cli.invoke(["status"]) == 0
     shown = capsys.readouterr().out
@@ -195,6 +200,7 @@ def test_columns_are_added_changed_and_dropped(
             "Only one column can show",
         ),
         (["add-column", "c", "INT64", "--family", "f"], "STRING"),
+        (["add-column", "x", "TEXT", "--family", "f"], "'TEXT' is not a type of a column"),
         (["add-column", "_x", "STRING", "--family", "f"], "begin with _"),
         (["add-column", "x", "INT64", "--family", "f", "--default", "y"], "default of column x"),
         (["drop-column", "d"], "no column d"),
