@@ -284,7 +284,7 @@ def is_held_by(column: Column) -> str:
 
 
 def element_with(condition: str) -> str:
-    """The element of a stored residual for which a condition of x is true. Null: there is none."""
+    """The element of a stored residual for which a condition of x is true, or null."""
     return f"get(filter(_stored.residual, x -> {condition}), 0)"
 
 
