@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from typing import Self
 
 import pytest
 from pyspark.sql import SparkSession
 
 from connector import KafkaConfig
+from connector.clock import now_us
 from connector.errors import ConnectorError, TableError
-from connector.kafka import published_tables
+from connector.kafka import ChangeProducer, published_tables
 from connector.lake.overrides import Overrides
 from connector.lake.plain_table import open_table
 from connector.services import ConfigFile, alter_table, load_config, run, status
@@ -33,6 +35,7 @@ pytestmark = pytest.mark.systems
 
 NOTE = Column("note", "f", b"note", DataType.STRING)
 AMOUNT = Column("amount", "f", b"amount", DataType.INT64)
+ROUND = Column("round", "f", b"round", DataType.INT64)
 WAIT_S = 240
 CONFIG = """
 warehouse = "warehouse"
@@ -200,6 +203,84 @@ def test_columns_change_while_a_reader_reads(
     ]
     assert published["copies"].version == 1
     assert "RELOADED" in {event.code for event in events}
+
+
+class Load:
+    """Sends 1,000 changes a second of random rows. `newest` is the newest round of each row."""
+
+    def __init__(self, kafka: KafkaConfig, topic: str, random: Random) -> None:
+        self._kafka, self._topic, self._random = kafka, topic, random
+        self.newest: dict[int, int] = {}
+        self.sent, self.seconds = 0, 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        begun, timestamp = time.monotonic(), 0
+        with ChangeProducer(self._kafka, self._topic) as producer:
+            while not self._stop.is_set():
+                for _ in range(100):
+                    n, timestamp = self._random.randrange(5_000), max(now_us(), timestamp + 1)
+                    cells = {"note": f"n{n}", "amount": str(n), "round": str(self.sent)}
+                    producer.send(account(f"r{n}", timestamp, **cells))
+                    self.newest[n] = self.sent
+                    self.sent += 1
+                producer.reached("p", timestamp)
+                self._stop.wait(self.sent / 1_000 - (time.monotonic() - begun))
+        self.seconds = time.monotonic() - begun
+
+
+@pytest.mark.long
+def test_columns_change_at_a_thousand_changes_a_second(
+    live: Live, tmp_path: Path, seed: int
+) -> None:
+    """EVO-1, EVO-2, EVO-3, EVO-8, nothing_lost, newest_wins: a column is added, one is dropped and
+    added again, and the configuration gets a table. No read lacks a value, and at the end the
+    tables are equal to what was sent.
+    """
+    file, events = tmp_path / "connector.toml", list[Event]()
+    head = CONFIG.format(servers=live.kafka.bootstrap_servers, topic=live.topic, trigger="1s")
+    file.write_text(head + table_in_file("accounts", AMOUNT, ROUND))
+    config = load_config(file, {})
+
+    def columns(name: str) -> set[str]:
+        return set(open_table(table_path(config.warehouse, name)).types)
+
+    def rounds(name: str) -> dict[int, int]:
+        table = open_table(table_path(config.warehouse, name))
+        names = list(table.types)
+        rows = [dict(zip(names, row, strict=True)) for row in table.rows()]
+        return {int(str(row["id"])[1:]): row["round"] for row in rows}  # type: ignore[misc]
+
+    with (
+        Load(live.kafka, live.topic, Random(seed)) as load,
+        Reader(table_path(config.warehouse, "accounts")) as reader,
+        running(file, live, events),
+    ):
+        wait_until(lambda: len(rounds("accounts")) > 4_000, "applied")
+        alter_table(config, "accounts", add=NOTE)
+        wait_until(lambda: "note" in columns("accounts"), "added")
+        alter_table(config, "accounts", drop="amount")
+        wait_until(lambda: "amount" not in columns("accounts"), "dropped")
+        alter_table(config, "accounts", add=AMOUNT)
+        wait_until(lambda: "amount" in columns("accounts"), "added again")
+        both = table_in_file("accounts", AMOUNT, ROUND, NOTE) + table_in_file("copies", ROUND)
+        file.write_text(head + both)
+        wait_until(lambda: len(rounds("copies")) == 5_000, "a new table")
+        load.__exit__()
+        print(f"{load.sent} changes, {load.sent / load.seconds:.0f}/s")
+        for name in ("accounts", "copies"):
+            wait_until(lambda name=name: rounds(name) == load.newest, name)
+    assert reader.faults == []
+    assert load.sent > 800 * load.seconds
 
 
 def test_a_lost_column_stops_its_table_only(live: Live, tmp_path: Path) -> None:
