@@ -239,6 +239,7 @@ class Load:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 def test_columns_change_at_a_thousand_changes_a_second(
     live: Live, tmp_path: Path, seed: int
 ) -> None:
