@@ -211,7 +211,8 @@ class Applies:
                 for stream, names in self._names.items()
             }
             self._publish(threads)
-            for name in self._definitions.changed(self._tables):
+            under_way = {name for _, name in self._under_way.values()}
+            for name in set(self._definitions.changed(self._tables)) - under_way:
                 stream = self._config.tables[name].stream
                 self._begin(threads, _Round(stream, self._cut(stream), None, {name}))
         for stream, turns in self._turns.items():

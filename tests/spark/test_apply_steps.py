@@ -23,11 +23,13 @@ from connector.records.model import DataChange, DeleteFamily, Heartbeat
 from connector.records.ordering import OrderBy
 from connector.records.rejection import Reason
 from connector.spark.apply import merge
+from connector.spark.apply.apply import apply
 from connector.spark.apply.statistics import BatchStatistics
 from connector.spark.reader import read_table
 from connector.spark.storage.files import Files
 from connector.spark.storage.table import Table
 from connector.state import apply_level, maintenance_schedule
+from connector.state.stream_progress import Cut
 from connector.tables.definition import Column, TableDefinition, Versions
 from connector.tables.keys import Key, KeyForm, KeyPart
 from connector.tables.values import DataType
@@ -455,6 +457,25 @@ def test_a_small_apply_is_few_jobs_and_leaves_nothing_in_memory(
 def _stored(context: Any) -> set[str]:
     """The names of what is kept in memory."""
     return set(context.getPersistentRDDs().keys().toList().mkString(",").split(","))
+
+
+def test_watermark_is_honest_a_table_does_not_go_back_to_an_older_cut(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """TBL-10, TBL-19: a round that waited changes nothing, and counts no letter again."""
+    stream, cuts = Stream(spark, tmp_path), list[Cut]()
+    for at, amount in ((10, "1"), (11, "much")):
+        stream.topic.send(account("a", at, amount=amount))
+        stream.topic.send_everywhere(Heartbeat("p", at))
+        stream.ingest()
+        cuts.append(stream.changelog().progress().cut(stream.clock, 300, None))
+        stream.apply(stream.table())
+    table, published = stream.table(), len(stream.letters)
+    before = table.newest()
+    changelog, source = stream.changelog(), table.layout.definition.source
+    assert apply(table, changelog, source, cuts[0], publish=stream.publish) is None
+    assert (table.newest(), len(stream.letters)) == (before, published)
+    assert before[1].letters == published == 1
 
 
 @pytest.mark.long

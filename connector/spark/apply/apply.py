@@ -80,8 +80,8 @@ def apply(
     discarded: Callable[[], frozenset[str]] = frozenset,
     merge_few: MergeFew | None = None,
 ) -> Applied | None:
-    """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is already
-    there.
+    """Bring the table to `cut`, which was chosen from the changelog's progress. None: it is there,
+    or at a later one.
 
     `publish` delivers dead letters, or raises. `discarded` returns the ids of discarded ones, if
     rows are blocked (DLQ-3). `merge_few` merges few changes without Spark. Raises `TableError`,
@@ -90,8 +90,10 @@ def apply(
     on_step("apply begun")
     (version, before), newest = table.newest(), changelog.newest()
     check_changelog(table, before, newest)
-    is_there = newest is not None and _is_at(before, cut)
-    if newest is None or (is_there and not before.blocked_rows):
+    if newest is None or cut.batch < before.to_batch:
+        return None
+    is_there = _is_at(before, cut)
+    if is_there and not before.blocked_rows:
         return None
     blocked = None
     if table.layout.definition.block_rows:
