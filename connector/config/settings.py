@@ -72,8 +72,8 @@ class UnknownTables(StrEnum):
 
 
 class SourceTables(StrEnum):
-    """Which tables of a source are followed: all that its topics have, or those that are declared
-    (SRC-5).
+    """The tables of a source that are followed: all that its topics have, or those that are
+    declared (SRC-5).
     """
 
     FROM_SOURCE = "from-source"
@@ -136,8 +136,8 @@ class SourceConfig:
     """The foreign topics that a bridge publishes as the changes of a stream (SRC-1).
 
     - `topics`: their names, with `*` for any characters and `?` for one.
-    - `transactions`: Debezium's topic with the ends of transactions. Empty: there is none, so there
-      is no consistent cut.
+    - `transactions`: Debezium's topic with the ends of transactions. Empty: it has none, so no
+      cut is consistent.
     - `heartbeats`: the table at the source that a heartbeat query writes. Its rows are not sent.
     - `sections`: the sections of the tables of the stream as the user wrote them.
     """
