@@ -67,10 +67,10 @@ def _columns(of_source: Any, own: Any) -> list[Any]:
     left = list(own)
     columns = []
     for column in of_source:
-        place = next((given for given in left if _is_same_cell(column, given)), None)
-        if place is not None:
-            left.remove(place)
-        columns.append({**column, **(place or {})})
+        override = next((given for given in left if _is_same_cell(column, given)), None)
+        if override is not None:
+            left.remove(override)
+        columns.append({**column, **(override or {})})
     return columns + left
 
 

@@ -102,6 +102,18 @@ def topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
     )
 
 
+def source_topic_replaced(topic: str, stored_id: str, topic_id: str) -> TopicError:
+    return TopicError(
+        "TOPIC_REPLACED",
+        f"The source topic {topic} is not the topic that the bridge has read",
+        f"It was deleted and created again: its id was {stored_id} and is {topic_id}. Records that"
+        " the bridge had not read are gone",
+        "Let the source send all rows again, for example by a snapshot of Debezium. Then name a new"
+        " change topic for the stream, so that the bridge begins again, and rebuild its tables",
+        topic=topic,
+    )
+
+
 def catalog_of_another_topic(topic: str, catalog: str, stored_id: str, topic_id: str) -> TopicError:
     return TopicError(
         "TOPIC_REPLACED",
