@@ -7,31 +7,64 @@ the same cells.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from connector.config.parse import parse_tables
 from connector.config.settings import ConnectorConfig, SourceConfig
 from connector.errors.settings import setting_invalid
 
-Sections = Mapping[str, Mapping[str, Any]]
-"""Sections of tables by name, as the document has them below `tables`."""
-
 _COLUMNS: Final = "columns"
 
 
-def with_source_tables(config: ConnectorConfig, tables: Mapping[str, Sections]) -> ConnectorConfig:
+@dataclass(frozen=True, slots=True)
+class FollowedTable:
+    """A table of a source, as its bridge publishes it.
+
+    - `name` is the name of the table that follows it. The bridge chooses it once.
+    - `section` is the section `[tables.NAME]` without `stream`.
+    - `with_default` are the fields that were added with a default at the source. Older rows get no
+      event.
+    """
+
+    name: str
+    section: Mapping[str, Any]
+    with_default: tuple[str, ...] = ()
+
+    def to_value(self) -> bytes:
+        """Return the value of the record. `from_value` is the inverse."""
+        stored = {"name": self.name, "section": self.section, "with_default": self.with_default}
+        return json.dumps(stored, separators=(",", ":")).encode()
+
+    @staticmethod
+    def from_value(value: bytes | str) -> FollowedTable:
+        """Return the table of a value. Raises `ValueError` if it is not such a value."""
+        try:
+            stored = json.loads(value)
+            section = dict(stored["section"])
+            fields = tuple(str(field) for field in stored["with_default"])
+            if not isinstance(section.get("source"), str):
+                raise ValueError("its section has no source")
+            return FollowedTable(str(stored["name"]), section, fields)
+        except (KeyError, TypeError, RecursionError) as error:
+            raise ValueError(str(error)) from None
+
+
+def with_source_tables(
+    config: ConnectorConfig, tables: Mapping[str, Iterable[FollowedTable]]
+) -> ConnectorConfig:
     """Return a configuration with the tables of its sources.
 
-    `tables` has the sections by stream. Those of a stream that does not follow its source are left
-    out. Raises `ConfigError` if a merged section is not valid.
+    `tables` has them by stream. Those of a stream that does not follow its source are left out.
+    Raises `ConfigError` if a merged section is not valid.
     """
     merged: dict[str, Mapping[str, object]] = {}
     for stream in config.streams.values():
         if stream.source is None or not stream.source.follows_tables:
             continue
-        for name, section in _merged(stream.name, stream.source, tables.get(stream.name, {})):
+        for name, section in _merged(stream.name, stream.source, tables.get(stream.name, ())):
             other = config.tables.get(name)
             if name in merged or (other is not None and other.stream != stream.name):
                 raise setting_invalid(
@@ -46,9 +79,10 @@ def with_source_tables(config: ConnectorConfig, tables: Mapping[str, Sections]) 
 
 
 def _merged(
-    stream: str, source: SourceConfig, tables: Sections
+    stream: str, source: SourceConfig, tables: Iterable[FollowedTable]
 ) -> Iterator[tuple[str, Mapping[str, object]]]:
-    for name, section in tables.items():
+    for table in tables:
+        name, section = table.name, table.section
         given = {
             other: own
             for other, own in source.sections.items()

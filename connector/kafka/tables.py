@@ -8,10 +8,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
 from connector.errors import TopicError
 from connector.errors.kafka import definition_of_another_table, record_unreadable
 from connector.errors.producers import records_undelivered
-from connector.kafka import topics
+from connector.kafka import client, topics
 from connector.kafka.client import records_between
 from connector.kafka.sending import SendError, SendQueue, text_of
 from connector.tables.published import SOURCE_PREFIX, PublishedTable, tables_topic
@@ -94,6 +96,36 @@ def source_tables(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
         for key, record in newest.items()
         if key.startswith(prefix)
     }
+
+
+class SourceTablesWatch:
+    """Notices tables of a source that are published while it is open. Not thread-safe.
+
+    It raises `TopicError` and `BrokerError` when it is made.
+    """
+
+    def __init__(self, kafka: KafkaConfig, topic: str) -> None:
+        facts = topics.create_tables_topic(kafka, topic)
+        topics.check_compacted(facts)
+        self._values = source_tables(kafka, topic)
+        self._client = client.consumer(kafka, client.LastError(), {"group.id": client.READER})
+        # What comes between the two reads is read again by the second one.
+        self._client.assign([TopicPartition(facts.topic, 0, OFFSET_BEGINNING)])
+
+    def newest(self) -> dict[str, bytes]:
+        """Return the values by table that were not returned before. It does not wait."""
+        for message in self._client.consume(1_000, 0):
+            key, value = message.key(), message.value()
+            if message.error() is None and key is not None and value is not None:
+                name = bytes(key).decode(errors="replace")
+                if name.startswith(SOURCE_PREFIX):
+                    self._values[name.removeprefix(SOURCE_PREFIX)] = bytes(value)
+        values, self._values = self._values, {}
+        return values
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client.close()
 
 
 def publish_source_tables(kafka: KafkaConfig, topic: str, tables: Mapping[str, bytes]) -> None:

@@ -125,7 +125,10 @@ def test_topics_and_kafka_partitions_that_appear_later_are_read(
     second = source.create("public.b")
     source.send(second, "2")
     source.add_partitions(first, 2)
-    until(lambda: not reader.poll(0.2) and len(reader.partitions) == 3 or bool(reader.refresh()))
+    assert values(read(reader, 1), second) == ["2"]
+    until(lambda: not reader.poll(0.2) and len(reader.partitions) == 3)
+    source.send(first, "3", kafka_partition=1)
+    assert values(read(reader, 1), first, 1) == ["3"]
     reader.close()
 
 

@@ -68,7 +68,8 @@ class SourceReader:
         self._kafka, self._source = kafka, source
         self.topic_ids: dict[str, str] = dict(topic_ids)
         self.positions: dict[TopicPartition, int] = {}
-        self._starts, self._paused = dict(starts), set[TopicPartition]()
+        self._starts, self._paused = dict(starts), frozenset[TopicPartition]()
+        self._held: dict[TopicPartition, list[ForeignRecord]] = {}
         self._errors = client.LastError()
         self._admin: AdminClient = client.admin(kafka)
         self._client = client.consumer(kafka, self._errors, {"group.id": client.READER})
@@ -94,19 +95,30 @@ class SourceReader:
         if time.monotonic() - self._refreshed_at > REFRESH_S:
             with suppress(BrokerError):  # _check_reachable decides how long this may last
                 self.refresh()
-        messages = self._client.consume(_BATCH, timeout_s)
+        records = self._resumed()
+        messages = self._client.consume(_BATCH, 0 if records else timeout_s)
         if not messages:
             self._check_reachable()
-            return ()
+            return records
         self._answered_at = time.monotonic()
         self._errors.clear()
-        return [record for message in messages if (record := self._record(message)) is not None]
+        for message in messages:
+            if (record := self._record(message)) is None:
+                continue
+            if record.partition in self._paused:
+                self._held.setdefault(record.partition, []).append(record)
+            else:
+                records.append(record)
+        return records
+
+    def _resumed(self) -> list[ForeignRecord]:
+        """The records that came after their Kafka partition was paused, if it is read again."""
+        ready = self._held.keys() - self._paused
+        return [record for partition in ready for record in self._held.pop(partition)]
 
     def pause(self, full: Collection[TopicPartition]) -> None:
-        """Read no more records of these Kafka partitions, and go on with the others. Records that
-        the client has already may still come.
-        """
-        wanted = set(full) & self.positions.keys()
+        """Return no more records of these Kafka partitions, and go on with the others."""
+        wanted = frozenset(full) & self.positions.keys()
         if stop := wanted - self._paused:
             self._client.pause([Assignment(*partition) for partition in stop])
         if resume := self._paused - wanted:
@@ -151,7 +163,7 @@ class SourceReader:
             self._client.incremental_unassign([Assignment(*partition) for partition in partitions])
         for partition in partitions:
             self._starts[partition] = self.positions.pop(partition)
-            self._paused.discard(partition)
+        self._paused -= set(partitions)
 
     def close(self) -> None:
         """Close the client. Positions are not stored."""

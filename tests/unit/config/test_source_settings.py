@@ -8,7 +8,7 @@ import pytest
 
 from connector.config.parse import parse
 from connector.config.settings import ConnectorConfig, SourceTables
-from connector.config.source_tables import with_source_tables
+from connector.config.source_tables import FollowedTable, with_source_tables
 from connector.errors import ConfigError
 from connector.sources.model import OnMissingValue, OnTruncate, SourceFormat
 from connector.tables.values import DataType
@@ -35,7 +35,7 @@ def document(*, tables: dict[str, Any] | None = None, **source: object) -> dict[
 
 def followed(tables: dict[str, Any]) -> ConnectorConfig:
     config = parse(document(tables=tables), {})
-    return with_source_tables(config, {"shop": {"customers": CUSTOMERS}})
+    return with_source_tables(config, {"shop": [FollowedTable("customers", CUSTOMERS)]})
 
 
 def columns(config: ConnectorConfig, table: str) -> list[tuple[str, bytes, str]]:
@@ -136,7 +136,12 @@ def test_declared_tables_do_not_follow_the_source() -> None:
     declared = {"shop": {"source": {**SOURCE, "tables": "declared"}}}
     config = parse({**document(tables={"customers": table}), "streams": declared}, {})
     more = {**CUSTOMERS, "columns": []}
-    assert with_source_tables(config, {"shop": {"customers": more, "other": more}}) == config
+    assert (
+        with_source_tables(
+            config, {"shop": [FollowedTable("customers", more), FollowedTable("other", more)]}
+        )
+        == config
+    )
 
 
 def test_a_wrong_section_is_named_when_its_source_is_known() -> None:
@@ -156,5 +161,20 @@ def test_two_tables_of_one_name_are_an_error_with_a_remedy() -> None:
         {},
     )
     with pytest.raises(ConfigError) as raised:
-        with_source_tables(config, {"shop": {"customers": CUSTOMERS}})
+        with_source_tables(config, {"shop": [FollowedTable("customers", CUSTOMERS)]})
     assert 'source = "public.customers"' in raised.value.remedy
+
+
+def test_a_followed_table_is_its_record_again() -> None:
+    """SRC-5."""
+    table = FollowedTable("customers", CUSTOMERS, ("note",))
+    assert FollowedTable.from_value(table.to_value()) == table
+    for wrong in (
+        b"",
+        b"[]",
+        b"{}",
+        b'{"name": 1, "section": {}, "with_default": []}',
+        b"[" * 9999,
+    ):
+        with pytest.raises(ValueError):
+            FollowedTable.from_value(wrong)
