@@ -49,7 +49,7 @@ class SourceReader:
     """Reads all topics of a source. Not thread-safe.
 
     - `topic_ids` has the id of each topic that was ever read. Topics that appear later are added.
-    - `positions` has the next offset of each Kafka partition.
+    - `positions` has the offset behind the last returned record of each Kafka partition.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class SourceReader:
         self.positions: dict[TopicPartition, int] = {}
         self._starts, self._paused = dict(starts), frozenset[TopicPartition]()
         self._held: dict[TopicPartition, list[ForeignRecord]] = {}
+        self._at_end = set[TopicPartition]()
         self._errors = client.LastError()
         self._admin: AdminClient = client.admin(kafka)
         self._client = client.consumer(kafka, self._errors, {"group.id": client.READER})
@@ -109,12 +110,15 @@ class SourceReader:
                 self._held.setdefault(record.partition, []).append(record)
             else:
                 records.append(record)
+                self.positions[record.partition] = record.offset + 1
         return records
 
     def _resumed(self) -> list[ForeignRecord]:
         """The records that came after their Kafka partition was paused, if it is read again."""
         ready = self._held.keys() - self._paused
-        return [record for partition in ready for record in self._held.pop(partition)]
+        records = [record for partition in ready for record in self._held.pop(partition)]
+        self.positions.update((record.partition, record.offset + 1) for record in records)
+        return records
 
     def pause(self, full: Collection[TopicPartition]) -> None:
         """Return no more records of these Kafka partitions, and go on with the others."""
@@ -124,6 +128,18 @@ class SourceReader:
         if resume := self._paused - wanted:
             self._client.resume([Assignment(*partition) for partition in resume])
         self._paused = wanted
+
+    def read_on(self) -> Collection[TopicPartition]:
+        """Return the partitions that were read to their ends since the last call. There, a position
+        can be behind records of Kafka itself.
+        """
+        at_end, self._at_end = self._at_end, set()
+        return at_end
+
+    def filled_to(self) -> dict[TopicPartition, int]:
+        """Return the end offsets of the Kafka partitions that have records. Raises `BrokerError`."""
+        ends, first = self.end_offsets(), self._offsets(_EARLIEST, self.positions)
+        return {partition: end for partition, end in ends.items() if end > first[partition]}
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """Ask Kafka for the offset after the last committed record of each Kafka partition. Raises
@@ -177,7 +193,6 @@ class SourceReader:
         assert topic is not None
         assert kafka_partition is not None
         assert offset is not None
-        self.positions[topic, kafka_partition] = offset + 1
         key: Any = message.key()
         value: Any = message.value()
         timestamp = max(0, message.timestamp()[1]) * 1000
@@ -187,8 +202,9 @@ class SourceReader:
         """Handle an error. The end of a Kafka partition is not an error."""
         code, topic = error.code(), at[0]
         if code == KafkaError._PARTITION_EOF:
-            if offset is not None and at in self.positions:
+            if offset is not None and at in self.positions and at not in self._held:
                 self.positions[at] = max(self.positions[at], offset)
+                self._at_end.add(at)
         elif code in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             self.refresh()  # a topic that was made again has another remedy
             raise self._gone(at)
