@@ -36,9 +36,8 @@ def command(ctx: click.Context, *, stream: str, once: bool, skip: str) -> None:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    counts = run_bridge(
-        config_of(ctx), stream, once=once, skip=skip, stop=stop, on_event=show_event
-    )
+    config = config_of(ctx, source_tables=False)
+    counts = run_bridge(config, stream, once=once, skip=skip, stop=stop, on_event=show_event)
     left_out = f", {counted(sum(counts.left_out.values()), 'record')} left out"
     letters = counted(counts.letters, "dead letter")
     err(f"{counted(counts.changes, 'change')} and {letters} published{left_out}")

@@ -95,6 +95,7 @@ def parse(document: Mapping[str, object], environment: Mapping[str, str]) -> Con
     }
     faults += _shared_topics(streams.values())
     faults += _own_topics_of_sources(streams.values())
+    faults += _without_registry(streams.values() if registry is None else ())
     tables, streams = _tables(root, streams)
     spark, storage = _spark(root.section("spark")), _storage(root.section("storage"))
     root.finish()
@@ -263,6 +264,15 @@ def _own_topics_of_sources(streams: Collection[StreamConfig]) -> Iterator[Config
                 "topics that other programs write",
                 "Name them more exactly, or give the stream another topic",
             )
+
+
+def _without_registry(streams: Collection[StreamConfig]) -> Iterator[ConfigError]:
+    for stream in streams:
+        if stream.source is not None and stream.source.format.is_avro:
+            name = f"streams.{stream.name}.source.format"
+            allowed = "an Avro format with a section [registry]"
+            remedy = "Add [registry] with the url of the registry that has the schemas"
+            yield setting_invalid(name, f'"{stream.source.format}"', allowed, remedy)
 
 
 def _tables(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from connector.config.settings import find_stream
@@ -13,7 +14,7 @@ from connector.errors.settings import setting_missing
 from connector.services.events import OnEvent, info, log_event, warning
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.config.settings import ConnectorConfig
     from connector.kafka.bridge.session import BridgeCounts
 
 _FIRST_PAUSE_S: Final = 1.0
@@ -58,7 +59,7 @@ def run_bridge(
         BrokerError, DeliveryError: Kafka or the registry does not answer at the start, or with
             `once`.
     """
-    from connector.kafka.bridge.session import BridgeCounts
+    from connector.kafka.bridge.session import BridgeCounts, BridgeSession
 
     of_stream = find_stream(config, stream)
     if of_stream.source is None:
@@ -68,29 +69,65 @@ def run_bridge(
             "the topics that the bridge reads",
             f"Add [{section}] with format and topics",
         )
-    counts, bridge_stop = BridgeCounts(), stop or threading.Event()
-    pause_s, has_started = _FIRST_PAUSE_S, False
+    counts, stop = BridgeCounts(), stop or threading.Event()
+    where, pause_s, has_started = f"the bridge of stream {of_stream.name}", _FIRST_PAUSE_S, False
 
-    def on_start() -> None:
-        nonlocal has_started
-        has_started = True
-        if not once:
-            text = f"the bridge of stream {of_stream.name} runs; stop with Ctrl-C or SIGTERM"
-            on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
+    def warn(code: str, text: str) -> None:
+        on_event(warning(code, f"{where}: {text}", stream=of_stream.name))
 
-    while not bridge_stop.is_set():
+    while not stop.is_set():
         began_at = time.monotonic()
         try:
-            _session(config, of_stream, counts, on_event, bridge_stop, on_start, once, skip)
+            with BridgeSession(config, of_stream, counts, warn) as session:
+                if not (once or has_started):
+                    text = f"{where} runs; stop with Ctrl-C or SIGTERM"
+                    on_event(info("BRIDGE_RUNNING", text, stream=of_stream.name))
+                has_started = True
+                session.run(stop.is_set, once=once, skip=skip)
+            break
         except (BrokerError, DeliveryError) as error:
             if once or not has_started:
                 raise
             if time.monotonic() - began_at > _LONG_ENOUGH_S:
                 pause_s = _FIRST_PAUSE_S
-            text = f"the bridge of stream {of_stream.name} begins again in {pause_s:g} s: {error}"
-            on_event(warning("BRIDGE_RETRIES", text, stream=of_stream.name))
-            bridge_stop.wait(pause_s)
+            warn("BRIDGE_RETRIES", f"it begins again in {pause_s:g} s: {error}")
+            stop.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        else:
-            break
     return counts
+
+
+@contextmanager
+def bridges(
+    config: ConnectorConfig, *, once: bool, stop: threading.Event, on_event: OnEvent
+) -> Iterator[None]:
+    """Run the bridges of all streams that have a source, beside the block. With `once`, they run
+    before the block.
+
+    At the end of the block, or if a bridge fails, `stop` is set. Raises as `run_bridge` does.
+    """
+    names = [name for name, stream in config.streams.items() if stream.source is not None]
+    if once:
+        for name in names:
+            run_bridge(config, name, once=True, stop=stop, on_event=on_event)
+        yield
+        return
+    failures: list[BaseException] = []
+
+    def work(name: str) -> None:
+        try:
+            run_bridge(config, name, stop=stop, on_event=on_event)
+        except BaseException as error:  # noqa: BLE001, it is raised in the other thread
+            failures.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=work, args=(name,), name=f"bridge {name}") for name in names]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    if failures:
+        raise failures[0]

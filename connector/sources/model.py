@@ -26,6 +26,10 @@ class SourceFormat(StrEnum):
     def is_debezium(self) -> bool:
         return self in (SourceFormat.DEBEZIUM_JSON, SourceFormat.DEBEZIUM_AVRO)
 
+    @property
+    def is_avro(self) -> bool:
+        return self in (SourceFormat.DEBEZIUM_AVRO, SourceFormat.UPSERT_AVRO)
+
 
 class OnTruncate(StrEnum):
     """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""

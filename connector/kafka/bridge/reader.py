@@ -137,7 +137,9 @@ class SourceReader:
         return at_end
 
     def filled_to(self) -> dict[TopicPartition, int]:
-        """Return the end offsets of the Kafka partitions that have records. Raises `BrokerError`."""
+        """Return the end offsets of the Kafka partitions that have records. Raises
+        `BrokerError`.
+        """
         ends, first = self.end_offsets(), self._offsets(_EARLIEST, self.positions)
         return {partition: end for partition, end in ends.items() if end > first[partition]}
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Self
 
 from connector.clock import now_us
+from connector.dead_letters.envelope import DeadLetter
 from connector.errors import ConnectorError, InvalidChangeError, TopicError
 from connector.errors.kafka import record_unreadable
 from connector.kafka import topics
@@ -25,7 +26,8 @@ from connector.kafka.dead_letters.topic import DeadLetterPublisher
 from connector.kafka.produce.producer import ChangeProducer
 from connector.kafka.schema_registry import RegistryClient
 from connector.records.model import Heartbeat, Rule
-from connector.reports.source_status import text_of_waiting
+from connector.records.rejection import Position, Reason
+from connector.reports.bridge_status import text_of_waiting
 from connector.sources.by_partition import ByPartition
 from connector.sources.by_transaction import ByTransaction
 from connector.sources.changes import STREAM_PARTITION, Changes, headers
@@ -38,7 +40,6 @@ from connector.stored import to_stored
 
 if TYPE_CHECKING:
     from connector.config.settings import ConnectorConfig, StreamConfig
-    from connector.dead_letters.envelope import DeadLetter
     from connector.sources.model import (
         Decoder,
         ForeignRecord,
@@ -95,9 +96,7 @@ class BridgeSession:
 
     def _open(self, stack: ExitStack) -> None:
         kafka, topic, limits = self._kafka, self._stream.topic, self._stream.limits
-        self._producer = ChangeProducer(
-            kafka, topic, limits=limits, registry=self._config.registry
-        )
+        self._producer = ChangeProducer(kafka, topic, limits=limits, registry=self._config.registry)
         stack.callback(self._close_producer)
         self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
         position = self._position()
@@ -143,7 +142,8 @@ class BridgeSession:
             now = time.monotonic()
             if self._sequencer.has_claim or now >= self._checkpoint_at:
                 self._checkpoint(now)
-            if skip and self._sequencer.skip(skip):
+            if skip and isinstance(self._sequencer, ByTransaction) and self._sequencer.skip(skip):
+                skip = ""
                 self._warn("TRANSACTION_SKIPPED", f"transaction {skip} is published as it is")
             if is_busy:
                 busy_at = now
@@ -180,6 +180,21 @@ class BridgeSession:
                 self._tables.has_read_again(released.event.table)
         return is_any
 
+    def _letter(self, released: Released, poison: Poison) -> DeadLetter:
+        record = released.record
+        topic_id = self._reader.topic_ids[record.topic]
+        return DeadLetter(
+            position=Position(record.topic, topic_id, record.kafka_partition, record.offset),
+            key=record.key,
+            value=record.value,
+            headers=(),
+            reason=Reason.UNDECODABLE,
+            rule=poison.rule,
+            detail=poison.detail,
+            first_failed_at=now_us(),
+            record_timestamp=record.timestamp,
+        )
+
     def _checkpoint(self, now: float) -> None:
         """Wait until Kafka has everything that was sent, and report the position."""
         self._checkpoint_at = now + CHECKPOINT_S
@@ -210,7 +225,7 @@ class BridgeSession:
         elif now > said_at + WAITING_S:
             self._waiting = waiting.transaction, now
             text = json.dumps(to_stored(waiting), separators=(",", ":"))
-            self._producer.send(heartbeat, {WAITING_HEADER: text})
+            self._producer.send(heartbeat, [(WAITING_HEADER, text)])
             self._warn("BRIDGE_WAITS", text_of_waiting(waiting, now_us()))
 
     def _position(self) -> SourcePosition | None:

@@ -70,7 +70,9 @@ class BridgeTables:
             self._publish({source: replace(table, with_default=())})
 
     def _publish(self, tables: dict[str, FollowedTable]) -> None:
-        tables = {name: table for name, table in tables.items() if table != self._published.get(name)}
+        tables = {
+            name: table for name, table in tables.items() if table != self._published.get(name)
+        }
         if tables:
             values = {name: table.to_value() for name, table in tables.items()}
             publish_source_tables(self._config.kafka, self._stream.topic, values)
@@ -87,9 +89,7 @@ class BridgeTables:
     def _taken(self, source: str) -> set[str]:
         """The names that a new table of the source cannot have, in lower case."""
         taken = {table.name for table in self._published.values()}
-        taken |= {
-            name for name, t in self._config.tables.items() if t.stream != self._stream.name
-        }
+        taken |= {name for name, t in self._config.tables.items() if t.stream != self._stream.name}
         sections = self._source.sections.items()
         taken |= {name for name, own in sections if own.get("source", source) != source}
         return {name.lower() for name in taken}

@@ -59,6 +59,7 @@ def test_a_source_has_its_settings_and_defaults() -> None:
     ("source", "problem"),
     [
         ({"format": "csv"}, "streams.shop.source.format"),
+        ({"format": "debezium-avro"}, "streams.shop.source.format"),
         ({"topics": []}, "streams.shop.source.topics"),
         ({"topics": ["a b"]}, "streams.shop.source.topics"),
         ({"topics": ["sho*"]}, "streams.shop.source.topics"),
