@@ -18,38 +18,42 @@ class BridgeStatus(Viewed):
     """How far a bridge has published its source.
 
     - `format` is that of the source.
-    - `lag` is the number of offsets in its topics that are not published. None: Kafka did not
-      answer, or no bridge has begun.
+    - `is_known`: Kafka has answered. Otherwise nothing else is known.
+    - `lag` is the number of offsets in its topics that are not published.
     - `records_per_s` is the rate at which it published, by its last heartbeats.
     - `position_time` is the commit timestamp up to which everything is published, and
       `heartbeat_at` the time of its newest heartbeat (µs).
     - `waiting` says what it waits for, in words.
     - `missing_defaults` are fields by table that were added with a default: their older rows get no
       event.
+    - `lost_promises` says which promises do not hold for such a source, or is empty.
     """
 
     format: SourceFormat
-    lag: int | None = None
+    is_known: bool = False
+    lag: int = 0
     records_per_s: float | None = None
     position_time: TimeOrNull = 0
     heartbeat_at: TimeOrNull = 0
     waiting: str = ""
     missing_defaults: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    promises: str = ""
+    lost_promises: str = ""
 
     def facts(self, now: int) -> Iterator[tuple[str, str]]:
         """Yield what `status` shows, as a name and a text."""
-        if not self.heartbeat_at:
-            yield "bridge", "it has published nothing yet"
+        if not self.is_known:
+            yield "bridge", f"{self.format}: Kafka did not answer"
+        elif not self.heartbeat_at:
+            yield "bridge", f"{self.format}: it has published nothing yet"
         else:
-            lag = "unknown lag" if self.lag is None else f"{counted(self.lag, 'record')} behind"
+            lag = f"{counted(self.lag, 'record')} behind"
             rate = "" if self.records_per_s is None else f", {self.records_per_s:,.0f} records/s"
             ago = duration(max(0, now - self.heartbeat_at) / 1e6)
             yield "bridge", f"{self.format}: {lag}{rate}, last heartbeat {ago} ago"
         if self.waiting:
             yield "bridge waits", self.waiting
-        if self.promises:
-            yield "bridge", self.promises
+        if self.lost_promises:
+            yield "bridge", self.lost_promises
 
     def hints(self, now: int) -> Iterator[str]:
         """Yield the problems that an operator must solve, with their remedies."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import random
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from connector.config.settings import ConnectorConfig, KafkaConfig, StreamConfig
+from connector.config.settings import ConnectorConfig, KafkaConfig
 from connector.kafka import topics
 from connector.kafka.client import records_between
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetCell
-from connector.services import run_bridge
+from connector.services import load_config, run_bridge
 from tests.broker import NewTopic
+from tests.documents import ROOT
+from tests.integration.bridge_process import STEPS
 from tests.integration.foreign_topics import START_US, ForeignTopics, foreign_topics
 
 
@@ -30,9 +36,27 @@ def source(kafka: KafkaConfig, admin: AdminClient) -> Iterator[ForeignTopics]:
 
 @pytest.fixture
 def config(source: ForeignTopics, new_topic: NewTopic, tmp_path: Path) -> ConnectorConfig:
-    topic = new_topic(kafka_partitions=2).topic
-    stream = StreamConfig(name="shop", topic=topic, source=source.config)
-    return ConnectorConfig(str(tmp_path), source.kafka, streams={"shop": stream})
+    return config_of(source, new_topic(kafka_partitions=2).topic, tmp_path)
+
+
+def config_of(source: ForeignTopics, topic: str, folder: Path) -> ConnectorConfig:
+    """The configuration of a bridge, also as `connector.toml` of the folder."""
+    folder.mkdir(exist_ok=True)
+    (folder / "connector.toml").write_text(
+        f"""warehouse = "w"
+[kafka]
+bootstrap_servers = "{source.kafka.bootstrap_servers}"
+"fetch.wait.max.ms" = "10"
+[streams.shop]
+topic = "{topic}"
+[streams.shop.source]
+format = "debezium-json"
+topics = ["{source.prefix}.public.*"]
+transactions = "{source.prefix}.transaction"
+heartbeats = "public.beat"
+"""
+    )
+    return load_config(folder / "connector.toml", {})
 
 
 def sent(config: ConnectorConfig) -> list[ChangeRecord]:
@@ -90,3 +114,43 @@ def test_transactions_of_a_source_become_changes(
     assert run_bridge(config, "shop", once=True).changes == 0
     source.commit(("b", 8, {"m": 2}))
     assert run_bridge(config, "shop", once=True).changes == 1
+
+
+def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
+    source: ForeignTopics, config: ConnectorConfig, new_topic: NewTopic, tmp_path: Path, seed: int
+) -> None:
+    """resumable, nothing_lost, nothing_invented: killed after any kind of step, and run again,
+    it publishes what a bridge publishes that was never killed. SRC-1.
+    """
+    chosen = random.Random(seed)
+    source.snapshot("a", [{"id": number, "n": "s"} for number in range(5)])
+    for number in range(12):
+        rows = [
+            (chosen.choice("ab"), chosen.randrange(6), {"n": str(number)})
+            for _ in range(chosen.randint(1, 4))
+        ]
+        source.commit(*{(table, id_): (table, id_, row) for table, id_, row in rows}.values())
+        if number % 4 == 3:
+            source.commit(("beat", 1, {"at": str(number)}))
+    assert run(tmp_path, "never", 1) == 0
+    expected = {change_of(change): change for change in changes(config)}
+
+    for step in STEPS:
+        folder = tmp_path / step
+        other = config_of(source, new_topic(kafka_partitions=3).topic, folder)
+        assert run(folder, step, 1) == -signal.SIGKILL, step
+        run(folder, step, chosen.randint(2, 20))
+        assert run(folder, "never", 1) == 0
+        assert {change_of(change): change for change in changes(other)} == expected, step
+
+
+def run(folder: Path, step: str, count: int) -> int:
+    """The exit code of a bridge that is killed after so many such steps."""
+    command = [sys.executable, "-m", "tests.integration.bridge_process"]
+    arguments = [str(folder / "connector.toml"), step, str(count)]
+    ended = subprocess.run([*command, *arguments], cwd=ROOT, timeout=120, check=False)
+    return ended.returncode
+
+
+def change_of(change: DataChange) -> tuple[str, bytes, int, int]:
+    return change.table, change.row_key, change.commit_timestamp, change.tie_breaker

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,8 +41,8 @@ _GONE: Final = (
     KafkaError._UNKNOWN_PARTITION,
     KafkaError.UNKNOWN_TOPIC_ID,
 )
-_EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+EARLIEST: Final[OffsetSpec] = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
+LATEST: Final[OffsetSpec] = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 
 class SourceReader:
@@ -140,14 +140,15 @@ class SourceReader:
         """Return the end offsets of the Kafka partitions that have records. Raises
         `BrokerError`.
         """
-        ends, first = self.end_offsets(), self._offsets(_EARLIEST, self.positions)
+        ends = self.end_offsets()
+        first = offsets_of(self._admin, self._kafka, EARLIEST, self.positions)
         return {partition: end for partition, end in ends.items() if end > first[partition]}
 
     def end_offsets(self) -> dict[TopicPartition, int]:
         """Ask Kafka for the offset after the last committed record of each Kafka partition. Raises
         `BrokerError`.
         """
-        return self._offsets(_LATEST, self.positions)
+        return offsets_of(self._admin, self._kafka, LATEST, self.positions)
 
     def refresh(self) -> None:
         """Look for new topics and Kafka partitions, and for replaced topics. Raises as the
@@ -156,18 +157,13 @@ class SourceReader:
         self._refreshed_at = time.monotonic()
         names = topics_of(self._admin, self._kafka, self._source)
         self._leave([partition for partition in self.positions if partition[0] not in names])
-        if not names:
-            return
-        described = self._admin.describe_topics(
-            TopicCollection(names), request_timeout=_ASK_TIMEOUT_S
-        )
         added = list[TopicPartition]()
-        for name, answer in described.items():
-            description = client.wait_for(answer, self._kafka, f"describe topic {name}")
-            topic_id = id_of(description)
+        for name, (topic_id, kafka_partitions) in described(
+            self._admin, self._kafka, names
+        ).items():
             if (before := self.topic_ids.setdefault(name, topic_id)) != topic_id:
                 raise source_topic_replaced(name, before, topic_id)
-            all_of_topic = ((name, number) for number in range(len(description.partitions)))
+            all_of_topic = ((name, number) for number in range(kafka_partitions))
             added += [partition for partition in all_of_topic if partition not in self.positions]
         if added:
             self._client.incremental_assign(
@@ -218,24 +214,12 @@ class SourceReader:
     def _gone(self, at: TopicPartition) -> TopicError:
         """The error for a position that is not between the ends of its Kafka partition."""
         (topic, kafka_partition), wanted = at, self.positions.get(at, 0)
-        first, last = (self._offsets(spec, [at])[at] for spec in (_EARLIEST, _LATEST))
+        first, last = (
+            offsets_of(self._admin, self._kafka, spec, [at])[at] for spec in (EARLIEST, LATEST)
+        )
         if wanted > last:
             return topic_shortened(topic, str(kafka_partition), str(last), str(wanted))
         return records_deleted(topic, str(kafka_partition), str(wanted), str(first - 1))
-
-    def _offsets(
-        self, spec: OffsetSpec, partitions: Collection[TopicPartition]
-    ) -> dict[TopicPartition, int]:
-        specs = {Assignment(*partition): spec for partition in partitions}
-        answers = self._admin.list_offsets(
-            specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S
-        )
-        return {
-            (asked.topic, asked.partition): client.wait_for(
-                answer, self._kafka, f"list offsets of {asked.topic}"
-            ).offset
-            for asked, answer in answers.items()
-        }
 
     def _check_reachable(self) -> None:
         now = time.monotonic()
@@ -258,3 +242,36 @@ def topics_of(admin: AdminClient, kafka: KafkaConfig, source: SourceConfig) -> l
     except KafkaException as error:
         raise client.unreachable(kafka, error.args[0].str()) from error
     return sorted(name for name in known if not name.startswith("__") and source.has_topic(name))
+
+
+def described(
+    admin: AdminClient, kafka: KafkaConfig, names: Collection[str]
+) -> dict[str, tuple[str, int]]:
+    """Return the ids of topics and their numbers of Kafka partitions. Raises `BrokerError`."""
+    if not names:
+        return {}
+    asked = TopicCollection(list(names))
+    answers = admin.describe_topics(asked, request_timeout=_ASK_TIMEOUT_S)
+    topics = {
+        name: client.wait_for(answer, kafka, f"describe topic {name}")
+        for name, answer in answers.items()
+    }
+    return {name: (id_of(topic), len(topic.partitions)) for name, topic in topics.items()}
+
+
+def offsets_of(
+    admin: AdminClient, kafka: KafkaConfig, spec: OffsetSpec, partitions: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    """Return the first or the next offset of Kafka partitions. Raises `BrokerError`."""
+    asked = {Assignment(*partition): spec for partition in partitions}
+    if not asked:
+        return {}
+    answers = admin.list_offsets(
+        asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_ASK_TIMEOUT_S
+    )
+    return {
+        (at.topic, at.partition): client.wait_for(
+            answer, kafka, f"list offsets of {at.topic}"
+        ).offset
+        for at, answer in answers.items()
+    }
