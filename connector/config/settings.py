@@ -160,7 +160,12 @@ class SourceConfig:
 
     def has_topic(self, topic: str) -> bool:
         """Whether a topic is one of the source."""
-        return topic == self.transactions or any(fnmatchcase(topic, p) for p in self.topics)
+        return topic == self.transactions or any(self.matches(p, topic) for p in self.topics)
+
+    @staticmethod
+    def matches(pattern: str, topic: str) -> bool:
+        """Whether a topic is one of a name in `topics`."""
+        return fnmatchcase(topic, pattern)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -369,10 +369,20 @@ def topic_foreign(topic: str, cause: str) -> TopicError:
         "TOPIC_FOREIGN",
         f"The newest records of topic {topic} are not those of lowmark",
         cause,
-        "Name the topic to which your producers publish changes. For a topic of another program, or"
-        " records with the schema of a registry that [registry] does not name, each record would"
-        " become a dead letter",
+        "Name the topic to which your producers publish changes. Records with the schema of a"
+        " registry that [registry] does not name become dead letters, and those of another program,"
+        " too: name such a topic in [streams.NAME.source], and let connector bridge publish it",
         topic=topic,
+    )
+
+
+def source_foreign(stream: str, format_: str, cause: str) -> TopicError:
+    return TopicError(
+        "TOPIC_FOREIGN",
+        f"The newest records of the source of stream {stream} are not {format_}",
+        cause,
+        "Compare format and topics of the source with the converters of Kafka Connect and with the"
+        " registry. With these settings, each record would become a dead letter",
     )
 
 

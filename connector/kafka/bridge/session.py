@@ -39,7 +39,12 @@ from connector.sources.upsert import UpsertDecoder
 from connector.stored import to_stored
 
 if TYPE_CHECKING:
-    from connector.config.settings import ConnectorConfig, StreamConfig
+    from connector.config.settings import (
+        ConnectorConfig,
+        RegistryConfig,
+        SourceConfig,
+        StreamConfig,
+    )
     from connector.sources.model import (
         Decoder,
         ForeignRecord,
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
         Sequencer,
         TopicPartition,
     )
+    from connector.sources.tables import KnownTables
 
 WAITING_HEADER: Final = "connector.source.waiting"
 """A heartbeat has it while the bridge waits for events of its source (SRC-8)."""
@@ -101,7 +107,7 @@ class BridgeSession:
         self._publisher = stack.enter_context(DeadLetterPublisher(kafka, topic))
         position = self._position()
         self._tables = BridgeTables(self._config, self._stream, self._warn)
-        self._decoder = self._decoder_of(stack)
+        self._decoder = decoder_of(self._source, self._config.registry, self._tables.known, stack)
         self._changes = Changes(
             lambda table: self._tables.definitions.get(table),
             on_truncate=self._source.on_truncate,
@@ -246,21 +252,6 @@ class BridgeSession:
             what = f"the resume token of {STREAM_PARTITION}"
             raise record_unreadable(topic, what, str(error)) from None
 
-    def _decoder_of(self, stack: ExitStack) -> Decoder:
-        source, registry = self._source, self._config.registry
-        records: JsonFormat | AvroFormat = JsonFormat()
-        if source.format.is_avro:
-            assert registry is not None, "parse refuses it"
-            records = AvroFormat(stack.enter_context(RegistryClient(registry)).schema)
-        if not source.format.is_debezium:
-            return UpsertDecoder(records, self._tables.known)
-        return DebeziumDecoder(
-            records,
-            self._tables.known,
-            transactions=source.transactions,
-            heartbeats=source.heartbeats,
-        )
-
     def _sequencer_of(self, position: SourcePosition | None) -> Sequencer:
         skew_s = self._stream.limits.max_clock_skew_s
         if self._source.transactions:
@@ -290,3 +281,18 @@ class BridgeSession:
         if any(positions.get(partition, end) < end for partition, end in ends.items()):
             return False
         return is_idle or all(starts.get(p, positions[p]) >= e for p, e in ends.items())
+
+
+def decoder_of(
+    source: SourceConfig, registry: RegistryConfig | None, tables: KnownTables, stack: ExitStack
+) -> Decoder:
+    """Return the decoder of a source. Its client of the registry is closed with `stack`."""
+    records: JsonFormat | AvroFormat = JsonFormat()
+    if source.format.is_avro:
+        assert registry is not None, "the configuration needs a registry for Avro"
+        records = AvroFormat(stack.enter_context(RegistryClient(registry)).schema)
+    if not source.format.is_debezium:
+        return UpsertDecoder(records, tables)
+    return DebeziumDecoder(
+        records, tables, transactions=source.transactions, heartbeats=source.heartbeats
+    )
