@@ -18,6 +18,7 @@ from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig
 from connector.config.source_tables import FollowedTable
 from connector.kafka import read_letters, topics
 from connector.kafka.bridge import reader, session
+from connector.kafka.bridge.audit import audit_source
 from connector.kafka.client import records_between
 from connector.kafka.tables import source_tables
 from connector.records.codec import ChangeRecord, Schemas, decode
@@ -220,6 +221,45 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert second["public.b"] == first["public.b"]
     columns = FollowedTable.from_value(second["public.a"]).section["columns"]
     assert [column["name"] for column in columns] == ["n", "added"]
+
+
+def test_every_record_of_a_source_is_accounted_for(
+    source: ForeignTopics, config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRC-7, nothing_lost: a change, a mark, a letter, or left out by a rule; and a change that is
+    missing is noticed.
+    """
+    monkeypatch.setattr(by_transaction, "POISON_WAITS_US", 0)
+    a, b = (f"{source.prefix}.public.{table}" for table in "ab")
+    source.commit(("a", 1, {"n": "1"}), ("b", 1, {"m": 1}))
+    source.send(b, None, key='{"id": 1}')
+    source.repeat_last()
+    source.commit(("beat", 1, {"at": "x"}))
+    source.send(a, "{no json", kafka_partition=1)
+    run_bridge(config, once=True)
+    shop = config.streams["shop"]
+    topics_of = {
+        audit.topic.removeprefix(f"{source.prefix}."): audit for audit in audit_source(config, shop)
+    }
+    shown = {
+        name: (t.changes, t.marks, t.letters, dict(t.left_out)) for name, t in topics_of.items()
+    }
+    assert shown == {
+        "public.a": (1, 0, 1, {}),
+        "public.b": (1, 0, 0, {"TOMBSTONE": 1, "REPETITION": 1}),
+        "public.beat": (0, 0, 0, {"HEARTBEAT": 1}),
+        "transaction": (0, 3, 0, {}),
+    }
+    assert sum(t.records for t in topics_of.values()) == 9
+    assert not any(t.missing or t.unverified for t in topics_of.values())
+
+    # A bridge that loses a change: its header names another record.
+    monkeypatch.setattr(session, "headers", lambda _: [("connector.source", b"other/0/0")])
+    source.commit(("a", 5, {"n": "5"}))
+    run_bridge(config, once=True)
+    (of_a,) = [audit for audit in audit_source(config, shop) if audit.topic == a]
+    assert of_a.missing == 1
+    assert of_a.examples[0].startswith(f"{a}/")
 
 
 def test_validate_names_what_is_wrong_with_a_source(
