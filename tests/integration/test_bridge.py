@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
 from connector.config.source_tables import FollowedTable
-from connector.kafka import read_letters, topics
+from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
 from connector.kafka.client import records_between
@@ -28,7 +28,7 @@ from connector.services.events import Event
 from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.model import SourceFormat
-from tests.broker import NewTopic
+from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
 from tests.integration.bridge_process import STEPS
 from tests.integration.foreign_topics import START_US, ForeignTopics, foreign_topics, until
@@ -126,8 +126,19 @@ def test_transactions_of_a_source_become_changes(
     assert run_bridge(config, "shop", once=True).changes == 1
 
 
+FIRST_STEPS = ("publish tables", "send", "reached")
+
+
+@pytest.mark.parametrize(
+    "steps", [FIRST_STEPS, pytest.param(STEPS.keys() - set(FIRST_STEPS), marks=pytest.mark.long)]
+)
 def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
-    source: ForeignTopics, config: ConnectorConfig, new_topic: NewTopic, tmp_path: Path, seed: int
+    steps: Collection[str],
+    source: ForeignTopics,
+    config: ConnectorConfig,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    seed: int,
 ) -> None:
     """resumable, nothing_lost, nothing_invented: killed after any kind of step, and run again,
     it publishes what a bridge publishes that was never killed. SRC-1.
@@ -145,7 +156,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
     assert run(tmp_path, "never", 1) == 0
     expected = {change_of(change): change for change in changes(config)}
 
-    for step in STEPS:
+    for step in sorted(steps):
         folder = tmp_path / step
         other = config_of(source, new_topic(kafka_partitions=3).topic, folder)
         assert run(folder, step, 1) == -signal.SIGKILL, step
@@ -325,6 +336,37 @@ def test_a_running_bridge_takes_new_topics_and_stops(
         stop.set()
         run.join()
     assert counts == [11]
+
+
+@pytest.mark.systems
+def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
+    """SRC-8, nothing_lost: it begins again at its position when Kafka is back."""
+    with LocalBroker.start(tmp_path / "broker", jar_store()) as broker:
+        settings = {"message.timeout.ms": "3000", "fetch.wait.max.ms": "10"}
+        kafka = KafkaConfig(broker.bootstrap_servers, settings)
+        made = ForeignTopics(kafka, client.admin(kafka))
+        for name in ("public.a", "public.b", "transaction"):
+            made.create(name)
+        topics.create_topic(kafka, "shop", kafka_partitions=2)
+        config = replace(config_of(made, "shop", tmp_path), kafka=kafka)
+        made.commit(("a", 1, {"n": "1"}), ("b", 1, {"m": 1}))
+        stop, events = threading.Event(), list[Event]()
+        thread = threading.Thread(
+            target=lambda: run_bridge(config, stop=stop, on_event=events.append)
+        )
+        thread.start()
+        try:
+            until(lambda: len(changes(config)) == 2)
+            broker.kill()
+            until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
+            broker.restart()
+            made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
+            until(lambda: len(changes(config)) == 4, 120)
+        finally:
+            stop.set()
+            thread.join()
+        sent_changes = changes(config)
+        assert len({change_of(change) for change in sent_changes}) == 4
 
 
 def run(folder: Path, step: str, count: int) -> int:
