@@ -1,0 +1,493 @@
+"""The order of a source with a transaction topic (SRC-2).
+
+Theory. In each Kafka partition, the events are in commit order, and so are the ends of the
+transactions in their topic. So the next transaction is that of the next end. It is released when
+all its events were read: as many as its end says, each sequence once. Then everything before them
+in their partitions was released, too. Only a transaction that does not fit into the queues is
+released in parts. After a restart, its partitions are read again from its first event.
+
+A transaction has one commit timestamp, at least 2 after the one before. The slot between belongs to
+events without a transaction, such as rows of snapshots. They are released when they are at the
+head of their partition: behind each transaction that has an event before them there, and before
+each one that has an event behind them.
+
+Debezium sends events again after a restart, in the same order. An event is a repetition if its
+transaction is finished, or if its sequence was counted before.
+
+Three things need the end offsets of all partitions, as they are when it begins to wait:
+
+- The first transaction waits until all rows of the initial snapshot are released.
+- A Kafka partition that was added to a topic waits until the rows that were written before its own
+  are read. Otherwise an old row of a snapshot could be taken for a newer one.
+- A transaction lacks events. When all partitions are read, poison without a readable commit takes
+  their place. What Kafka had deleted before the first start is not waited for.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Final
+
+from connector.sources.model import (
+    Commit,
+    End,
+    Event,
+    ForeignRecord,
+    Poison,
+    Released,
+    Row,
+    Skipped,
+    TopicPartition,
+    Waiting,
+    least_time,
+)
+from connector.sources.position import JoinedTopic, SourcePosition, by_number, by_partition
+from connector.sources.queues import ALONE, UNKNOWN, Arrived, Entry, PartitionQueue
+
+MOST_RECORDS: Final = 10_000
+MOST_BYTES: Final = 4 * 1024 * 1024
+RECENT: Final = 100
+"""How many ids of finished transactions are kept, for events without positions."""
+MOST_UNFILLED: Final = 8
+MOST_UNFILLED_BYTES: Final = 16 * 1024
+POISON_WAITS_US: Final = 60_000_000
+"""After this time, poison that no transaction lacks is released without one."""
+
+
+class ByTransaction:
+    """A `Sequencer` that releases each transaction when it is whole and its predecessors are out.
+
+    `repetitions` is the number of events that were dropped because they had come before.
+    """
+
+    def __init__(
+        self,
+        transactions: str,
+        position: SourcePosition | None = None,
+        *,
+        max_clock_skew_s: int,
+        most_records: int = MOST_RECORDS,
+        most_bytes: int = MOST_BYTES,
+    ) -> None:
+        """Begin at a position, or at the beginning of the source.
+
+        Args:
+            transactions: The transaction topic. It has one Kafka partition.
+            position: The position of a resume token. None: there was no bridge before.
+            max_clock_skew_s: A commit time that is more than half of it ahead waits.
+            most_records: The length at which the queue of a partition is full.
+            most_bytes: The size of its values at which it is full.
+        """
+        at = position or SourcePosition(starts={})
+        self._end_partition = transactions, 0
+        self._limits, self._skew_us = (most_records, most_bytes), max_clock_skew_s * 500_000
+        starts = by_partition(at.starts)
+        self._end_next = starts.pop(self._end_partition, 0)
+        self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
+        self._topics = {topic for topic, _ in starts}
+        self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
+        self._ended = set[str]()
+        self._arrived = dict[str, Arrived]()
+        self._base, self._time, self._end = 0, at.time, at.end
+        self._recent = deque(at.recent, RECENT)
+        self._joined = dict(at.joined)
+        self._passed = {(topic, k) for topic, joined in at.joined.items() for k in joined.passed}
+        self._unfilled = {name: Arrived(seen) for name, seen in at.unfilled.items()}
+        self._is_first = not at.recent
+        self._is_truncated = self._is_first and any(starts.values())
+        self._lost_before, self._skipped = at.lost_before, ""
+        self._part_time = 0
+        self._offsets: Mapping[TopicPartition, int] = {}
+        self._asked_before = 0
+        self._wants_ends = self._has_claim = False
+        self._waiting: Waiting | None = None
+        self.repetitions = 0
+
+    def add(self, record: ForeignRecord, event: Event) -> None:
+        commit = event.commit
+        if not self._base:
+            self._base = least_time(record, commit)
+        if record.partition == self._end_partition:
+            self._add_end(record, event)
+            return
+        queue = self._queues.get(record.partition) or self._begin(record)
+        queue.next = record.offset + 1
+        if isinstance(event, End):
+            return
+        transaction = "" if isinstance(event, Row) and event.is_snapshot else commit.transaction
+        if not transaction:
+            if isinstance(event, Skipped):
+                return
+            transaction = UNKNOWN if isinstance(event, Poison) else ALONE
+        elif self._is_finished(commit):
+            if not self._is_late(record, commit):
+                self.repetitions += 1
+                return
+            transaction = ALONE
+        elif not self._count(transaction, event, record.partition):
+            self.repetitions += 1
+            return
+        if not isinstance(event, Skipped):
+            queue.append(Entry(record, event, transaction), *self._limits)
+
+    def _add_end(self, record: ForeignRecord, event: Event) -> None:
+        self._end_next = record.offset + 1
+        if isinstance(event, End):
+            commit = event.commit
+            if commit.transaction in self._ended or self._is_finished(commit, is_end=True):
+                self.repetitions += 1
+                return
+            self._ended.add(commit.transaction)
+        if isinstance(event, End | Poison):
+            self._end_records.append((record, event))
+
+    def _begin(self, record: ForeignRecord) -> PartitionQueue:
+        """Return the queue of a partition that is read for the first time."""
+        queue = self._queues[record.partition] = PartitionQueue(record.partition, record.offset)
+        if self._is_first:
+            self._is_truncated |= record.offset > 0
+        elif record.topic in self._topics:
+            queue.is_added = True
+        else:
+            self._joined[record.topic] = JoinedTopic(since=self._end)
+        self._topics.add(record.topic)
+        return queue
+
+    def _is_finished(self, commit: Commit, *, is_end: bool = False) -> bool:
+        if commit.transaction in self._ended:
+            return False
+        if not commit.after or not self._end:
+            return commit.transaction in self._recent
+        return commit.after <= self._end if is_end else commit.after < self._end
+
+    def _is_late(self, record: ForeignRecord, commit: Commit) -> bool:
+        """Return whether an event of a finished transaction was never released: the transaction
+        lacked it, or its topic came later.
+        """
+        unfilled = self._unfilled.get(commit.transaction)
+        if unfilled is not None:
+            return bool(commit.sequence) and unfilled.take(commit.sequence)
+        joined = self._joined.get(record.topic)
+        if joined is None or record.partition in self._passed:
+            return False
+        if commit.after < joined.since:
+            return True
+        self._passed.add(record.partition)
+        return False
+
+    def _count(self, transaction: str, event: Event, partition: TopicPartition) -> bool:
+        """Count an event of a transaction that is not finished. False: it is a repetition."""
+        assert not isinstance(event, End)
+        if self._joined and partition[0] in self._joined:
+            self._passed.add(partition)
+        arrived = self._arrived.get(transaction)
+        if arrived is None:
+            arrived = self._arrived[transaction] = Arrived()
+        if not arrived.take(event.commit.sequence):
+            return False
+        if isinstance(event, Skipped):
+            arrived.skipped += 1
+        else:
+            arrived.tables[event.table] += 1
+            arrived.queued[partition] += 1
+        return True
+
+    def read_to(self, partition: TopicPartition, offset: int) -> None:
+        queue = self._queues.get(partition)
+        if queue is not None:
+            queue.next = max(queue.next, offset)
+
+    # What is released
+
+    def released(self, now: int) -> Iterator[Released]:
+        self._waiting = None
+        if not self._time and self._base:
+            self._time, self._has_claim = min(self._base, now) - 2, True
+        if self._has_claim or not self._time:
+            return
+        yield from self._released_alone(now)
+        while self._end_records:
+            record, event = self._end_records[0]
+            if isinstance(event, Poison):
+                yield Released(record, event, self._time + 1, record.offset, 0)
+                self._end_records.popleft()
+                continue
+            arrived = self._arrived.get(event.commit.transaction) or Arrived()
+            time = max(self._time + 2, least_time(record, event.commit))
+            self._waiting = self._reason_to_wait(record, event, arrived, time - now)
+            is_whole = self._waiting is None
+            if self._waiting is not None and self._waiting.reason == "events":
+                if not any(self._queues[partition].is_full for partition in +arrived.queued):
+                    return
+                self._waiting = None
+            elif not is_whole:
+                return
+            count = max(event.count, arrived.count) - arrived.skipped if is_whole else 1
+            yield from self._rows(event.commit.transaction, arrived, time, count)
+            if not is_whole:
+                return
+            self._finish(event, arrived, time)
+
+    def _released_alone(self, now: int) -> Iterator[Released]:
+        """Release the events at the head of each partition that wait for no transaction."""
+        for queue in self._queues.values():
+            while queue.entries and self._is_alone(queue, now):
+                yield self._pop(queue)
+
+    def _is_alone(self, queue: PartitionQueue, now: int) -> bool:
+        entry = queue.entries[0]
+        if entry.transaction == ALONE:
+            return not queue.is_added or queue.is_full or self._follows_others(queue)
+        if entry.transaction == UNKNOWN:
+            behind = next((e for e in queue.entries if e.transaction != UNKNOWN), None)
+            if behind is not None:
+                return behind.transaction == ALONE
+            return not self._end_records and entry.record.timestamp + POISON_WAITS_US < now
+        # Its end is missing in the transaction topic: that of a later transaction was read.
+        after, end = entry.event.commit.after, self._end
+        if self._is_first and self._end_records:
+            end = self._end_records[0][1].commit.after
+        return bool(after) and after < end and entry.transaction not in self._ended
+
+    def _rows(
+        self, transaction: str, arrived: Arrived, time: int, count: int
+    ) -> Iterator[Released]:
+        """Release the events of a transaction that are in queues, and what is in front of them.
+
+        What is in front has no transaction, or one whose end is missing.
+        """
+        self._part_time = time
+        for partition in list(+arrived.queued):
+            queue = self._queues[partition]
+            while arrived.queued[partition]:
+                entry = queue.entries[0]
+                if entry.transaction != transaction:
+                    yield self._pop(queue)
+                    continue
+                if queue.pinned is None:
+                    queue.pinned, queue.is_added = entry.record.offset, False
+                arrived.queued[partition] -= 1
+                queue.pop(*self._limits)
+                sequence = entry.event.commit.sequence or entry.record.offset
+                yield Released(entry.record, entry.event, time, sequence, count)
+
+    def _pop(self, queue: PartitionQueue) -> Released:
+        """Release the head of a partition without a transaction."""
+        time = self._time if queue.pinned is None else self._part_time
+        record, event, transaction = queue.pop(*self._limits)
+        arrived = self._arrived.get(transaction)
+        if arrived is not None:
+            arrived.queued[queue.partition] -= 1
+            if not +arrived.queued:
+                del self._arrived[transaction]
+        return Released(record, event, time + 1, record.offset, 0)
+
+    def _finish(self, event: End, arrived: Arrived, time: int) -> None:
+        transaction = event.commit.transaction
+        for partition in arrived.queued:
+            self._queues[partition].pinned = None
+        self._end_records.popleft()
+        self._ended.discard(transaction)
+        self._arrived.pop(transaction, None)
+        self._time, self._end = time, max(self._end, event.commit.after)
+        self._recent.append(transaction)
+        self._is_first = False
+
+    # What the next transaction waits for
+
+    def _reason_to_wait(
+        self, record: ForeignRecord, event: End, arrived: Arrived, ahead: int
+    ) -> Waiting | None:
+        transaction, since = event.commit.transaction, record.timestamp
+        if ahead > self._skew_us:
+            return Waiting("clock", transaction, since)
+        if self._is_first and not self._has_read_snapshot(record):
+            return Waiting("snapshot", transaction, since)
+        added = [queue for queue in self._queues.values() if queue.is_added]
+        if not all(self._is_behind_others(queue) for queue in added):
+            return Waiting("snapshot", transaction, since)
+        if arrived.count < event.count:
+            if self._fill(record, event, arrived):
+                return None
+            missing = event.count - arrived.count
+            tables = {table: count for table, count in arrived.tables.items() if table}
+            return Waiting("events", transaction, since, missing, event.counts, tables)
+        return None
+
+    def _has_read_snapshot(self, first_end: ForeignRecord) -> bool:
+        """Return whether all rows of the initial snapshot are released: each partition has an event
+        of a transaction at its head, or was read to its end.
+        """
+        if not self._has_asked(first_end):
+            return False
+        for partition, end in self._offsets.items():
+            queue = self._queues.get(partition)
+            if partition != self._end_partition and (
+                queue is None or (queue.next < end and queue.next_transaction() == ALONE)
+            ):
+                return False
+        if self._is_truncated:
+            self._lost_before = self._asked_before
+        return True
+
+    def _is_behind_others(self, added: PartitionQueue) -> bool:
+        """Return whether the rows of snapshots that were written before an added partition are
+        released.
+        """
+        return added.has_asked and all(
+            queue.next >= self._offsets.get(queue.partition, 0) or queue.next_transaction() != ALONE
+            for queue in self._others(added)
+        )
+
+    def _follows_others(self, added: PartitionQueue) -> bool:
+        """Return whether all events that were written before an added partition are released. Then
+        it is as any other.
+        """
+        added.is_added = not added.has_asked or any(
+            queue.next < self._offsets.get(queue.partition, 0) or queue.entries
+            for queue in self._others(added)
+        )
+        return not added.is_added
+
+    def _others(self, added: PartitionQueue) -> list[PartitionQueue]:
+        return [
+            queue
+            for queue in self._queues.values()
+            if queue.partition[0] == added.partition[0] and not queue.is_added
+        ]
+
+    def _fill(self, record: ForeignRecord, event: End, arrived: Arrived) -> bool:
+        """Return whether a transaction needs not wait for the events that it lacks."""
+        transaction = event.commit.transaction
+        self._arrived.setdefault(transaction, arrived)
+        is_lost, poison = record.offset < self._lost_before, self._unread_poison(transaction)
+        if (is_lost or poison) and self._has_asked(record) and self._has_read_all(transaction):
+            for queue, index in poison[: event.count - arrived.count]:
+                self._assign(queue, index, event.commit, arrived)
+            if is_lost:
+                self._skipped = transaction
+        if arrived.count < event.count and self._skipped != transaction:
+            return False
+        self._unfilled[transaction] = arrived
+        while len(self._unfilled) > MOST_UNFILLED:
+            del self._unfilled[next(iter(self._unfilled))]
+        return True
+
+    def _unread_poison(self, transaction: str) -> list[tuple[PartitionQueue, int]]:
+        """Return the poison that can be of the transaction: no event of a later one precedes it."""
+        found = []
+        for queue in self._queues.values():
+            for index, entry in enumerate(queue.entries):
+                if entry.transaction == UNKNOWN:
+                    found.append((queue, index))
+                elif entry.transaction not in (ALONE, transaction):
+                    break
+        return found
+
+    def _assign(self, queue: PartitionQueue, index: int, commit: Commit, arrived: Arrived) -> None:
+        entry = queue.entries[index]
+        event = replace(entry.event, commit=replace(commit, sequence=0, after=()))
+        queue.entries[index] = Entry(entry.record, event, commit.transaction)
+        arrived.count += 1
+        arrived.queued[queue.partition] += 1
+
+    def _has_read_all(self, transaction: str) -> bool:
+        """Return whether no partition can have a further event of the transaction."""
+        for partition, end in self._offsets.items():
+            queue = self._queues.get(partition)
+            if partition != self._end_partition and (
+                queue is None
+                or (queue.next < end and queue.last_transaction() in (ALONE, transaction))
+            ):
+                return False
+        return True
+
+    def _has_asked(self, end: ForeignRecord) -> bool:
+        """Return whether the end offsets are known as they were after an end was read."""
+        self._wants_ends |= (is_unknown := end.offset >= self._asked_before)
+        return not is_unknown
+
+    # What the caller asks for
+
+    @property
+    def starts(self) -> dict[TopicPartition, int]:
+        end_start = self._end_records[0][0].offset if self._end_records else self._end_next
+        starts = {p: queue.start for p, queue in self._queues.items() if not queue.is_added}
+        return starts | {self._end_partition: end_start}
+
+    @property
+    def reached(self) -> int:
+        return self._time
+
+    def token(self, topic_ids: Mapping[str, str]) -> bytes:
+        late = [
+            (queue.partition, entry.event.commit)
+            for queue in (self._queues.values() if self._joined or self._unfilled else ())
+            for entry in queue.entries
+            if entry.transaction == ALONE and entry.event.commit.transaction
+        ]
+        # What waits in a queue is read again after a restart.
+        passed = self._passed - {partition for partition, _ in late}
+        passed -= {partition for partition, queue in self._queues.items() if queue.is_added}
+        joined = {
+            topic: replace(at, passed=frozenset(k for name, k in passed if name == topic))
+            for topic, at in self._joined.items()
+        }
+        unfilled = {
+            name: arrived.seen({c.sequence for _, c in late if c.transaction == name})
+            for name, arrived in self._unfilled.items()
+            if name not in self._ended
+        }
+        return SourcePosition(
+            starts=by_number(self.starts),
+            topic_ids=topic_ids,
+            time=self._time,
+            end=self._end,
+            recent=tuple(self._recent),
+            joined=joined,
+            lost_before=self._lost_before,
+            unfilled={
+                name: seen
+                for name, seen in unfilled.items()
+                if sum(map(len, seen.values())) < MOST_UNFILLED_BYTES
+            },
+        ).token()
+
+    @property
+    def full(self) -> list[TopicPartition]:
+        full = [partition for partition, queue in self._queues.items() if queue.is_full]
+        return [*full, self._end_partition] if len(self._end_records) >= self._limits[0] else full
+
+    @property
+    def wants_ends(self) -> bool:
+        return self._wants_ends or any(
+            queue.is_added and not queue.has_asked for queue in self._queues.values()
+        )
+
+    def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._offsets, self._asked_before, self._wants_ends = offsets, self._end_next, False
+        for queue in self._queues.values():
+            queue.has_asked = queue.is_added
+
+    @property
+    def has_claim(self) -> bool:
+        return self._has_claim
+
+    def claim_acknowledged(self) -> None:
+        self._has_claim = False
+
+    @property
+    def waiting(self) -> Waiting | None:
+        return self._waiting
+
+    def skip(self, transaction: str) -> bool:
+        """Release a transaction without the events that it lacks, at the wish of an operator. False
+        if it is not the one that waits for events.
+        """
+        waiting = self._waiting
+        if waiting is None or (waiting.reason, waiting.transaction) != ("events", transaction):
+            return False
+        self._skipped = transaction
+        return True

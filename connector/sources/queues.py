@@ -1,0 +1,126 @@
+"""What a sequencer by transaction keeps of events whose turn has not come: a queue for each Kafka
+partition, and the counts of each transaction.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final, NamedTuple
+
+from connector.sources.model import ForeignRecord, Poison, Row, TopicPartition, TruncatedTable
+
+ALONE: Final = ""
+"""The transaction of an event that has none: a row of a snapshot, for example."""
+UNKNOWN: Final = "\0"
+"""The transaction of poison whose commit cannot be read."""
+_CHUNK_BYTES: Final = 1024
+
+
+class Entry(NamedTuple):
+    """An event that waits for its turn."""
+
+    record: ForeignRecord
+    event: Row | TruncatedTable | Poison
+    transaction: str
+
+
+class PartitionQueue:
+    """The events of a Kafka partition that were not released, in their order.
+
+    - `next` is the offset behind the last record that was added.
+    - `pinned` is the offset of the first event that was released for the transaction in progress.
+    - `is_added`: the topic had other partitions before, and this one has released no transaction.
+      `has_asked`: the end offsets are known as they were after its first record was read.
+    """
+
+    __slots__ = (
+        *("bytes", "entries", "has_asked", "is_added", "is_full"),
+        *("next", "partition", "pinned"),
+    )
+
+    def __init__(self, partition: TopicPartition, start: int) -> None:
+        self.partition, self.next = partition, start
+        self.entries: deque[Entry] = deque()
+        self.bytes = 0
+        self.pinned: int | None = None
+        self.is_full = self.is_added = self.has_asked = False
+
+    @property
+    def start(self) -> int:
+        """The offset from which the partition is read after a restart."""
+        if self.pinned is not None:
+            return self.pinned
+        return self.entries[0].record.offset if self.entries else self.next
+
+    def append(self, entry: Entry, most_records: int, most_bytes: int) -> None:
+        self.entries.append(entry)
+        self.bytes += len(entry.record.value or b"")
+        self.is_full = len(self.entries) >= most_records or self.bytes >= most_bytes
+
+    def pop(self, most_records: int, most_bytes: int) -> Entry:
+        """Remove the head. A queue that was full is so until it is half empty."""
+        entry = self.entries.popleft()
+        self.bytes -= len(entry.record.value or b"")
+        if self.is_full:
+            self.is_full = (
+                2 * len(self.entries) >= most_records > 1 or 2 * self.bytes >= most_bytes
+            ) and bool(self.entries)
+        return entry
+
+    def next_transaction(self) -> str:
+        """Return the transaction of the first event that has one, or `ALONE`."""
+        return _first_transaction(iter(self.entries))
+
+    def last_transaction(self) -> str:
+        """Return the transaction of the last event that has one, or `ALONE`."""
+        return _first_transaction(reversed(self.entries))
+
+
+def _first_transaction(entries: Iterator[Entry]) -> str:
+    return next(
+        (entry.transaction for entry in entries if entry.transaction not in (ALONE, UNKNOWN)), ALONE
+    )
+
+
+class Arrived:
+    """The events of a transaction that were read, each once.
+
+    - `count` is their number, and `skipped` the number of those that no change is sent for.
+    - `tables` has the number by table, as far as it is known.
+    - `queued` has the number of those in each queue.
+    """
+
+    __slots__ = ("_seen", "count", "queued", "skipped", "tables")
+
+    def __init__(self, seen: Mapping[int, bytes] = MappingProxyType({})) -> None:
+        """Begin without events, or with those of `seen`."""
+        self.count = self.skipped = 0
+        self.tables: Counter[str] = Counter()
+        self.queued: Counter[TopicPartition] = Counter()
+        self._seen = {
+            number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in seen.items()
+        }
+
+    def take(self, sequence: int) -> bool:
+        """Count an event. False: it was counted before. The number 0 is unknown, and never seen."""
+        if sequence:
+            number, index = divmod(sequence >> 3, _CHUNK_BYTES)
+            chunk = self._seen.get(number)
+            if chunk is None:
+                chunk = self._seen[number] = bytearray(_CHUNK_BYTES)
+            bit = 1 << (sequence & 7)
+            if chunk[index] & bit:
+                return False
+            chunk[index] |= bit
+        self.count += 1
+        return True
+
+    def seen(self, without: Collection[int]) -> dict[int, bytes]:
+        """Return one bit for each sequence that was counted, in numbered pieces."""
+        chunks = {number: bytearray(chunk) for number, chunk in self._seen.items()}
+        for sequence in without:
+            number, index = divmod(sequence >> 3, _CHUNK_BYTES)
+            chunks[number][index] &= ~(1 << (sequence & 7))
+        return {number: bytes(chunk).rstrip(b"\0") for number, chunk in chunks.items()}
