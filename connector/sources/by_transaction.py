@@ -17,8 +17,9 @@ transaction is finished, or if its sequence was counted before.
 Three things need the end offsets of all partitions, as they are when it begins to wait:
 
 - The first transaction waits until all rows of the initial snapshot are released.
-- A Kafka partition that was added to a topic waits until the rows that were written before its own
-  are read. Otherwise an old row of a snapshot could be taken for a newer one.
+- A transaction that truncates a table, or has the first event in a Kafka partition, which may have
+  been added, waits until the rows of snapshots that were written before it are released. They can
+  be in another partition than the event that is newer.
 - A transaction lacks events. When all partitions are read, poison without a readable commit takes
   their place. What Kafka had deleted before the first start is not waited for.
 """
@@ -26,7 +27,7 @@ Three things need the end offsets of all partitions, as they are when it begins 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -35,11 +36,13 @@ from connector.sources.model import (
     End,
     Event,
     ForeignRecord,
+    LogPosition,
     Poison,
     Released,
     Row,
     Skipped,
     TopicPartition,
+    TruncatedTable,
     Waiting,
     least_time,
 )
@@ -87,6 +90,7 @@ class ByTransaction:
         self._end_next = starts.pop(self._end_partition, 0)
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
         self._topics = {topic for topic, _ in starts}
+        self._untried = {(topic, k) for topic, numbers in at.untried.items() for k in numbers}
         self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
         self._ended = set[str]()
         self._arrived = dict[str, Arrived]()
@@ -98,7 +102,7 @@ class ByTransaction:
         self._is_first = not at.recent
         self._is_truncated = self._is_first and any(starts.values())
         self._lost_before, self._skipped = at.lost_before, ""
-        self._part_time = 0
+        self._part_time = self._now = 0
         self._offsets: Mapping[TopicPartition, int] = {}
         self._asked_before = 0
         self._wants_ends = self._has_claim = False
@@ -129,8 +133,7 @@ class ByTransaction:
         elif not self._count(transaction, event, record.partition):
             self.repetitions += 1
             return
-        if not isinstance(event, Skipped):
-            queue.append(Entry(record, event, transaction), *self._limits)
+        queue.append(Entry(record, event, transaction), self._limits)
 
     def _add_end(self, record: ForeignRecord, event: Event) -> None:
         self._end_next = record.offset + 1
@@ -148,11 +151,10 @@ class ByTransaction:
         queue = self._queues[record.partition] = PartitionQueue(record.partition, record.offset)
         if self._is_first:
             self._is_truncated |= record.offset > 0
-        elif record.topic in self._topics:
-            queue.is_added = True
-        else:
+        elif record.topic not in self._topics:
             self._joined[record.topic] = JoinedTopic(since=self._end)
         self._topics.add(record.topic)
+        self._untried.add(record.partition)
         return queue
 
     def _is_finished(self, commit: Commit, *, is_end: bool = False) -> bool:
@@ -187,11 +189,13 @@ class ByTransaction:
             arrived = self._arrived[transaction] = Arrived()
         if not arrived.take(event.commit.sequence):
             return False
+        arrived.queued[partition] += 1
         if isinstance(event, Skipped):
             arrived.skipped += 1
         else:
             arrived.tables[event.table] += 1
-            arrived.queued[partition] += 1
+            if isinstance(event, TruncatedTable):
+                arrived.truncated.add(partition[0])
         return True
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
@@ -202,12 +206,12 @@ class ByTransaction:
     # What is released
 
     def released(self, now: int) -> Iterator[Released]:
-        self._waiting = None
+        self._waiting, self._now = None, now
         if not self._time and self._base:
             self._time, self._has_claim = min(self._base, now) - 2, True
         if self._has_claim or not self._time:
             return
-        yield from self._released_alone(now)
+        yield from self._released_alone()
         while self._end_records:
             record, event = self._end_records[0]
             if isinstance(event, Poison):
@@ -224,65 +228,86 @@ class ByTransaction:
                 self._waiting = None
             elif not is_whole:
                 return
-            count = max(event.count, arrived.count) - arrived.skipped if is_whole else 1
-            yield from self._rows(event.commit.transaction, arrived, time, count)
+            count = max(event.count, arrived.count) - arrived.skipped if is_whole else None
+            yield from self._rows(event.commit, arrived, time, count)
             if not is_whole:
                 return
             self._finish(event, arrived, time)
 
-    def _released_alone(self, now: int) -> Iterator[Released]:
-        """Release the events at the head of each partition that wait for no transaction."""
-        for queue in self._queues.values():
-            while queue.entries and self._is_alone(queue, now):
-                yield self._pop(queue)
+    def _released_alone(self) -> Iterator[Released]:
+        """Release the events at the head of each partition that wait for no transaction.
 
-    def _is_alone(self, queue: PartitionQueue, now: int) -> bool:
+        A row of an incremental snapshot waits for the transactions that were sent before it.
+        """
+        for queue in self._queues.values():
+            while queue.entries and self._is_alone(queue):
+                yield from self._take_alone(queue)
+
+    def _is_alone(self, queue: PartitionQueue) -> bool:
         entry = queue.entries[0]
         if entry.transaction == ALONE:
-            return not queue.is_added or queue.is_full or self._follows_others(queue)
+            if not isinstance(entry.event, Row) or not entry.event.is_incremental:
+                return True
+            after = entry.event.commit.after
+            return after <= self._end or after < self._next_end()
         if entry.transaction == UNKNOWN:
             behind = next((e for e in queue.entries if e.transaction != UNKNOWN), None)
             if behind is not None:
                 return behind.transaction == ALONE
-            return not self._end_records and entry.record.timestamp + POISON_WAITS_US < now
-        # Its end is missing in the transaction topic: that of a later transaction was read.
-        after, end = entry.event.commit.after, self._end
-        if self._is_first and self._end_records:
-            end = self._end_records[0][1].commit.after
-        return bool(after) and after < end and entry.transaction not in self._ended
+            return not self._end_records and entry.record.timestamp + POISON_WAITS_US < self._now
+        return self._is_without_end(entry, self._next_end() if self._is_first else self._end)
+
+    def _next_end(self) -> LogPosition:
+        """The end of the next transaction, if it is known."""
+        return self._end_records[0][1].commit.after if self._end_records else ()
 
     def _rows(
-        self, transaction: str, arrived: Arrived, time: int, count: int
+        self, end: Commit, arrived: Arrived, time: int, count: int | None
     ) -> Iterator[Released]:
         """Release the events of a transaction that are in queues, and what is in front of them.
 
-        What is in front has no transaction, or one whose end is missing.
+        In front are events without a transaction, or of one whose end is missing. Events of later
+        transactions are in front of an event that was sent again, and stay there. If `count` is
+        not known, one event stays, so that it can declare the count.
         """
-        self._part_time = time
+        self._part_time, left = time, arrived.queued.total()
         for partition in list(+arrived.queued):
-            queue = self._queues[partition]
-            while arrived.queued[partition]:
-                entry = queue.entries[0]
-                if entry.transaction != transaction:
-                    yield self._pop(queue)
-                    continue
-                if queue.pinned is None:
-                    queue.pinned, queue.is_added = entry.record.offset, False
-                arrived.queued[partition] -= 1
-                queue.pop(*self._limits)
-                sequence = entry.event.commit.sequence or entry.record.offset
-                yield Released(entry.record, entry.event, time, sequence, count)
+            queue, index = self._queues[partition], 0
+            while arrived.queued[partition] and (count is not None or left > 1):
+                entry = queue.entries[index]
+                if entry.transaction == end.transaction:
+                    if queue.pinned is None:
+                        queue.pinned = entry.record.offset
+                    arrived.queued[partition] -= 1
+                    left -= 1
+                    queue.take(index, self._limits)
+                    if not isinstance(entry.event, Skipped):
+                        order = entry.event.commit.sequence or entry.record.offset
+                        yield Released(entry.record, entry.event, time, order, count or 1)
+                elif index or (
+                    entry.transaction not in (ALONE, UNKNOWN)
+                    and not self._is_without_end(entry, end.after)
+                ):
+                    index += 1
+                else:
+                    yield from self._take_alone(queue)
 
-    def _pop(self, queue: PartitionQueue) -> Released:
+    def _take_alone(self, queue: PartitionQueue) -> Iterator[Released]:
         """Release the head of a partition without a transaction."""
         time = self._time if queue.pinned is None else self._part_time
-        record, event, transaction = queue.pop(*self._limits)
+        record, event, transaction = queue.take(0, self._limits)
         arrived = self._arrived.get(transaction)
         if arrived is not None:
             arrived.queued[queue.partition] -= 1
             if not +arrived.queued:
                 del self._arrived[transaction]
-        return Released(record, event, time + 1, record.offset, 0)
+        if not isinstance(event, Skipped):
+            yield Released(record, event, time + 1, record.offset, 0)
+
+    def _is_without_end(self, entry: Entry, passed: LogPosition) -> bool:
+        """Return whether the end of a transaction is missing: all ends up to `passed` were read."""
+        after = entry.event.commit.after
+        return bool(after) and after < passed and entry.transaction not in self._ended
 
     def _finish(self, event: End, arrived: Arrived, time: int) -> None:
         transaction = event.commit.transaction
@@ -303,60 +328,42 @@ class ByTransaction:
         transaction, since = event.commit.transaction, record.timestamp
         if ahead > self._skew_us:
             return Waiting("clock", transaction, since)
-        if self._is_first and not self._has_read_snapshot(record):
-            return Waiting("snapshot", transaction, since)
-        added = [queue for queue in self._queues.values() if queue.is_added]
-        if not all(self._is_behind_others(queue) for queue in added):
-            return Waiting("snapshot", transaction, since)
-        if arrived.count < event.count:
-            if self._fill(record, event, arrived):
-                return None
+        if self._is_first:
+            if not self._has_read_snapshots(record):
+                return Waiting("snapshot", transaction, since)
+            if self._is_truncated:
+                self._lost_before, self._is_truncated = self._asked_before, False
+        if arrived.count < event.count and not self._fill(record, event, arrived):
             missing = event.count - arrived.count
             tables = {table: count for table, count in arrived.tables.items() if table}
             return Waiting("events", transaction, since, missing, event.counts, tables)
+        untried = self._untried.intersection(arrived.queued) if self._untried else ()
+        topics = arrived.truncated.union(topic for topic, _ in untried)
+        if topics and not self._has_read_snapshots(record, topics):
+            return Waiting("snapshot", transaction, since)
+        self._untried.difference_update(untried)
         return None
 
-    def _has_read_snapshot(self, first_end: ForeignRecord) -> bool:
-        """Return whether all rows of the initial snapshot are released: each partition has an event
-        of a transaction at its head, or was read to its end.
+    def _has_read_snapshots(self, end: ForeignRecord, topics: Collection[str] = ()) -> bool:
+        """Return whether all rows of snapshots that were written before an end are released, in
+        these topics. Without any: in all topics.
+
+        They are if an event at the head of a partition waits, or if the partition was read to its
+        end.
         """
-        if not self._has_asked(first_end):
+        if not self._has_asked(end):
             return False
-        for partition, end in self._offsets.items():
+        for partition, offset in self._offsets.items():
+            if partition == self._end_partition or (topics and partition[0] not in topics):
+                continue
             queue = self._queues.get(partition)
-            if partition != self._end_partition and (
-                queue is None or (queue.next < end and queue.next_transaction() == ALONE)
+            if queue is None or not (
+                queue.next >= offset
+                if all(entry.transaction == UNKNOWN for entry in queue.entries)
+                else not self._is_alone(queue)
             ):
                 return False
-        if self._is_truncated:
-            self._lost_before = self._asked_before
         return True
-
-    def _is_behind_others(self, added: PartitionQueue) -> bool:
-        """Return whether the rows of snapshots that were written before an added partition are
-        released.
-        """
-        return added.has_asked and all(
-            queue.next >= self._offsets.get(queue.partition, 0) or queue.next_transaction() != ALONE
-            for queue in self._others(added)
-        )
-
-    def _follows_others(self, added: PartitionQueue) -> bool:
-        """Return whether all events that were written before an added partition are released. Then
-        it is as any other.
-        """
-        added.is_added = not added.has_asked or any(
-            queue.next < self._offsets.get(queue.partition, 0) or queue.entries
-            for queue in self._others(added)
-        )
-        return not added.is_added
-
-    def _others(self, added: PartitionQueue) -> list[PartitionQueue]:
-        return [
-            queue
-            for queue in self._queues.values()
-            if queue.partition[0] == added.partition[0] and not queue.is_added
-        ]
 
     def _fill(self, record: ForeignRecord, event: End, arrived: Arrived) -> bool:
         """Return whether a transaction needs not wait for the events that it lacks."""
@@ -414,7 +421,7 @@ class ByTransaction:
     @property
     def starts(self) -> dict[TopicPartition, int]:
         end_start = self._end_records[0][0].offset if self._end_records else self._end_next
-        starts = {p: queue.start for p, queue in self._queues.items() if not queue.is_added}
+        starts = {partition: queue.start for partition, queue in self._queues.items()}
         return starts | {self._end_partition: end_start}
 
     @property
@@ -430,7 +437,6 @@ class ByTransaction:
         ]
         # What waits in a queue is read again after a restart.
         passed = self._passed - {partition for partition, _ in late}
-        passed -= {partition for partition, queue in self._queues.items() if queue.is_added}
         joined = {
             topic: replace(at, passed=frozenset(k for name, k in passed if name == topic))
             for topic, at in self._joined.items()
@@ -447,6 +453,10 @@ class ByTransaction:
             end=self._end,
             recent=tuple(self._recent),
             joined=joined,
+            untried={
+                topic: frozenset(k for name, k in self._untried if name == topic)
+                for topic, _ in self._untried
+            },
             lost_before=self._lost_before,
             unfilled={
                 name: seen
@@ -462,14 +472,10 @@ class ByTransaction:
 
     @property
     def wants_ends(self) -> bool:
-        return self._wants_ends or any(
-            queue.is_added and not queue.has_asked for queue in self._queues.values()
-        )
+        return self._wants_ends
 
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._offsets, self._asked_before, self._wants_ends = offsets, self._end_next, False
-        for queue in self._queues.values():
-            queue.has_asked = queue.is_added
 
     @property
     def has_claim(self) -> bool:

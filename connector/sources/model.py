@@ -89,6 +89,8 @@ class Row:
     - `whole`: columns that are not in `cells` are NULL. Otherwise they keep their values.
     - `missing` names the columns of a new row whose values are in no event.
     - `is_snapshot`: the row was read, not changed. It has no transaction.
+    - `is_incremental`: it is of an incremental snapshot. `commit.after` is the end of the newest
+      transaction that was sent before it.
     """
 
     table: str
@@ -99,6 +101,7 @@ class Row:
     whole: bool = True
     missing: tuple[str, ...] = ()
     is_snapshot: bool = False
+    is_incremental: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,18 @@ partition, and the counts of each transaction.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from connector.sources.model import ForeignRecord, Poison, Row, TopicPartition, TruncatedTable
+from connector.sources.model import (
+    ForeignRecord,
+    Poison,
+    Row,
+    Skipped,
+    TopicPartition,
+    TruncatedTable,
+)
 
 ALONE: Final = ""
 """The transaction of an event that has none: a row of a snapshot, for example."""
@@ -19,10 +26,10 @@ _CHUNK_BYTES: Final = 1024
 
 
 class Entry(NamedTuple):
-    """An event that waits for its turn."""
+    """An event that waits for its turn. One that was skipped counts in its transaction."""
 
     record: ForeignRecord
-    event: Row | TruncatedTable | Poison
+    event: Row | TruncatedTable | Skipped | Poison
     transaction: str
 
 
@@ -31,57 +38,46 @@ class PartitionQueue:
 
     - `next` is the offset behind the last record that was added.
     - `pinned` is the offset of the first event that was released for the transaction in progress.
-    - `is_added`: the topic had other partitions before, and this one has released no transaction.
-      `has_asked`: the end offsets are known as they were after its first record was read.
     """
 
-    __slots__ = (
-        *("bytes", "entries", "has_asked", "is_added", "is_full"),
-        *("next", "partition", "pinned"),
-    )
+    __slots__ = ("bytes", "entries", "is_full", "next", "partition", "pinned")
 
     def __init__(self, partition: TopicPartition, start: int) -> None:
         self.partition, self.next = partition, start
         self.entries: deque[Entry] = deque()
         self.bytes = 0
         self.pinned: int | None = None
-        self.is_full = self.is_added = self.has_asked = False
+        self.is_full = False
 
     @property
     def start(self) -> int:
         """The offset from which the partition is read after a restart."""
-        if self.pinned is not None:
-            return self.pinned
-        return self.entries[0].record.offset if self.entries else self.next
+        head = self.entries[0].record.offset if self.entries else self.next
+        return head if self.pinned is None else min(self.pinned, head)
 
-    def append(self, entry: Entry, most_records: int, most_bytes: int) -> None:
+    def append(self, entry: Entry, limits: tuple[int, int]) -> None:
+        """Add an event. A queue that has as many records or bytes as `limits` is full."""
         self.entries.append(entry)
         self.bytes += len(entry.record.value or b"")
-        self.is_full = len(self.entries) >= most_records or self.bytes >= most_bytes
+        is_full = len(self.entries) >= limits[0] or self.bytes >= limits[1]
+        self.is_full = is_full and len(self.entries) > 1
 
-    def pop(self, most_records: int, most_bytes: int) -> Entry:
-        """Remove the head. A queue that was full is so until it is half empty."""
-        entry = self.entries.popleft()
+    def take(self, index: int, limits: tuple[int, int]) -> Entry:
+        """Remove an event. A queue that was full is so until it is half empty."""
+        entry = self.entries[index]
+        del self.entries[index]
         self.bytes -= len(entry.record.value or b"")
         if self.is_full:
-            self.is_full = (
-                2 * len(self.entries) >= most_records > 1 or 2 * self.bytes >= most_bytes
-            ) and bool(self.entries)
+            is_full = 2 * len(self.entries) > limits[0] or 2 * self.bytes > limits[1]
+            self.is_full = is_full and len(self.entries) > 1
         return entry
-
-    def next_transaction(self) -> str:
-        """Return the transaction of the first event that has one, or `ALONE`."""
-        return _first_transaction(iter(self.entries))
 
     def last_transaction(self) -> str:
         """Return the transaction of the last event that has one, or `ALONE`."""
-        return _first_transaction(reversed(self.entries))
-
-
-def _first_transaction(entries: Iterator[Entry]) -> str:
-    return next(
-        (entry.transaction for entry in entries if entry.transaction not in (ALONE, UNKNOWN)), ALONE
-    )
+        for entry in reversed(self.entries):
+            if entry.transaction not in (ALONE, UNKNOWN):
+                return entry.transaction
+        return ALONE
 
 
 class Arrived:
@@ -90,15 +86,17 @@ class Arrived:
     - `count` is their number, and `skipped` the number of those that no change is sent for.
     - `tables` has the number by table, as far as it is known.
     - `queued` has the number of those in each queue.
+    - `truncated` are the topics of tables that it truncates.
     """
 
-    __slots__ = ("_seen", "count", "queued", "skipped", "tables")
+    __slots__ = ("_seen", "count", "queued", "skipped", "tables", "truncated")
 
     def __init__(self, seen: Mapping[int, bytes] = MappingProxyType({})) -> None:
         """Begin without events, or with those of `seen`."""
         self.count = self.skipped = 0
         self.tables: Counter[str] = Counter()
         self.queued: Counter[TopicPartition] = Counter()
+        self.truncated: set[str] = set()
         self._seen = {
             number: bytearray(bits.ljust(_CHUNK_BYTES, b"\0")) for number, bits in seen.items()
         }
