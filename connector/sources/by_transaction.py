@@ -17,9 +17,10 @@ transaction is finished, or if its sequence was counted before.
 Three things need the end offsets of all partitions, as they are when it begins to wait:
 
 - The first transaction waits until all rows of the initial snapshot are released.
-- A transaction that truncates a table, or has the first event in a Kafka partition, which may have
-  been added, waits until the rows of snapshots that were written before it are released. They can
-  be in another partition than the event that is newer.
+- A transaction that truncates a table waits until the rows of snapshots that were written before
+  it are released. So does each transaction of a topic that got another Kafka partition, until all
+  is read that was written before: the new number of partitions moves keys, so that the older event
+  may be in another partition.
 - A transaction lacks events. When all partitions are read, poison without a readable commit takes
   their place. What Kafka had deleted before the first start is not waited for.
 """
@@ -90,7 +91,8 @@ class ByTransaction:
         self._end_next = starts.pop(self._end_partition, 0)
         self._queues = {p: PartitionQueue(p, start) for p, start in starts.items()}
         self._topics = {topic for topic, _ in starts}
-        self._untried = {(topic, k) for topic, numbers in at.untried.items() for k in numbers}
+        self._grown = set[str]()
+        self._grown_to = {topic: by_partition({topic: ends}) for topic, ends in at.grown_to.items()}
         self._end_records = deque[tuple[ForeignRecord, End | Poison]]()
         self._ended = set[str]()
         self._arrived = dict[str, Arrived]()
@@ -116,7 +118,9 @@ class ByTransaction:
         if record.partition == self._end_partition:
             self._add_end(record, event)
             return
-        queue = self._queues.get(record.partition) or self._begin(record)
+        queue = self._queues.get(record.partition) or self._begin(record.partition, 0)
+        if self._is_first and not queue.next and record.offset:
+            self._is_truncated = True
         queue.next = record.offset + 1
         if isinstance(event, End):
             return
@@ -146,15 +150,13 @@ class ByTransaction:
         if isinstance(event, End | Poison):
             self._end_records.append((record, event))
 
-    def _begin(self, record: ForeignRecord) -> PartitionQueue:
-        """Return the queue of a partition that is read for the first time."""
-        queue = self._queues[record.partition] = PartitionQueue(record.partition, record.offset)
-        if self._is_first:
-            self._is_truncated |= record.offset > 0
-        elif record.topic not in self._topics:
-            self._joined[record.topic] = JoinedTopic(since=self._end)
-        self._topics.add(record.topic)
-        self._untried.add(record.partition)
+    def _begin(self, partition: TopicPartition, start: int) -> PartitionQueue:
+        """Return the queue of a partition that is new."""
+        queue = self._queues[partition] = PartitionQueue(partition, start)
+        if partition[0] not in self._topics and not self._is_first:
+            self._joined[partition[0]] = JoinedTopic(since=self._end)
+        self._topics.add(partition[0])
+        self._grown.add(partition[0])
         return queue
 
     def _is_finished(self, commit: Commit, *, is_end: bool = False) -> bool:
@@ -199,8 +201,8 @@ class ByTransaction:
         return True
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
-        queue = self._queues.get(partition)
-        if queue is not None:
+        if partition != self._end_partition:
+            queue = self._queues.get(partition) or self._begin(partition, offset)
             queue.next = max(queue.next, offset)
 
     # What is released
@@ -328,8 +330,11 @@ class ByTransaction:
         transaction, since = event.commit.transaction, record.timestamp
         if ahead > self._skew_us:
             return Waiting("clock", transaction, since)
+        if self._grown or not self._asked_before:
+            self._wants_ends = True
+            return Waiting("snapshot", transaction, since)
         if self._is_first:
-            if not self._has_read_snapshots(record):
+            if not (self._has_asked(record) and self._has_read_snapshots(self._offsets)):
                 return Waiting("snapshot", transaction, since)
             if self._is_truncated:
                 self._lost_before, self._is_truncated = self._asked_before, False
@@ -337,31 +342,43 @@ class ByTransaction:
             missing = event.count - arrived.count
             tables = {table: count for table, count in arrived.tables.items() if table}
             return Waiting("events", transaction, since, missing, event.counts, tables)
-        untried = self._untried.intersection(arrived.queued) if self._untried else ()
-        topics = arrived.truncated.union(topic for topic, _ in untried)
-        if topics and not self._has_read_snapshots(record, topics):
+        if arrived.truncated and not (
+            self._has_asked(record) and self._has_read_snapshots(self._offsets, arrived.truncated)
+        ):
             return Waiting("snapshot", transaction, since)
-        self._untried.difference_update(untried)
+        if self._grown_to and not self._has_read_grown({topic for topic, _ in arrived.queued}):
+            return Waiting("snapshot", transaction, since)
         return None
 
-    def _has_read_snapshots(self, end: ForeignRecord, topics: Collection[str] = ()) -> bool:
-        """Return whether all rows of snapshots that were written before an end are released, in
-        these topics. Without any: in all topics.
+    def _has_read_snapshots(
+        self, ends: Mapping[TopicPartition, int], topics: Collection[str] = ()
+    ) -> bool:
+        """Return whether all rows of snapshots before these offsets are released, in these topics.
+        Without any: in all topics.
 
-        They are if an event at the head of a partition waits, or if the partition was read to its
-        end.
+        They are if an event at the head of a partition waits, or if the partition was read so far.
         """
-        if not self._has_asked(end):
-            return False
-        for partition, offset in self._offsets.items():
+        for partition, end in ends.items():
             if partition == self._end_partition or (topics and partition[0] not in topics):
                 continue
-            queue = self._queues.get(partition)
-            if queue is None or not (
-                queue.next >= offset
+            queue = self._queues[partition]
+            if not (
+                queue.next >= end
                 if all(entry.transaction == UNKNOWN for entry in queue.entries)
                 else not self._is_alone(queue)
             ):
+                return False
+        return True
+
+    def _has_read_grown(self, topics: Collection[str]) -> bool:
+        """Return whether all rows of snapshots are released that were written before these topics
+        got their newest partition.
+        """
+        for topic in self._grown_to.keys() & topics:
+            ends = self._grown_to[topic]
+            if all(self._queues[partition].start >= end for partition, end in ends.items()):
+                del self._grown_to[topic]
+            elif not self._has_read_snapshots(ends):
                 return False
         return True
 
@@ -403,12 +420,10 @@ class ByTransaction:
     def _has_read_all(self, transaction: str) -> bool:
         """Return whether no partition can have a further event of the transaction."""
         for partition, end in self._offsets.items():
-            queue = self._queues.get(partition)
-            if partition != self._end_partition and (
-                queue is None
-                or (queue.next < end and queue.last_transaction() in (ALONE, transaction))
-            ):
-                return False
+            if partition != self._end_partition:
+                queue = self._queues[partition]
+                if queue.next < end and queue.last_transaction() in (ALONE, transaction):
+                    return False
         return True
 
     def _has_asked(self, end: ForeignRecord) -> bool:
@@ -453,10 +468,9 @@ class ByTransaction:
             end=self._end,
             recent=tuple(self._recent),
             joined=joined,
-            untried={
-                topic: frozenset(k for name, k in self._untried if name == topic)
-                for topic, _ in self._untried
-            },
+            grown_to=by_number(
+                {p: end for ends in self._grown_to.values() for p, end in ends.items()}
+            ),
             lost_before=self._lost_before,
             unfilled={
                 name: seen
@@ -476,6 +490,12 @@ class ByTransaction:
 
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._offsets, self._asked_before, self._wants_ends = offsets, self._end_next, False
+        for partition in offsets:
+            if partition not in self._queues and partition != self._end_partition:
+                self._begin(partition, 0)
+        for topic in self._grown:
+            self._grown_to[topic] = {p: end for p, end in offsets.items() if p[0] == topic}
+        self._grown.clear()
 
     @property
     def has_claim(self) -> bool:

@@ -203,7 +203,8 @@ class Sequencer(Protocol):
     repeats these steps:
 
     1. It adds records, but none of a partition that is `full`.
-    2. If `wants_ends`, it asks Kafka for the end offsets of all partitions, and calls `ends`.
+    2. If `wants_ends`, or if a topic has another partition, it asks Kafka for the end offsets of
+       all partitions, and calls `ends`.
     3. It sends all that `released` yields. Only then it takes `reached` and `token`.
     4. It reports `reached` with `token` to the producer. If `has_claim`, it waits until the
        heartbeat is acknowledged, and calls `claim_acknowledged`. Until then nothing is released.
@@ -240,13 +241,13 @@ class Sequencer(Protocol):
         """Whether the end offsets of all partitions are needed, as they are now."""
 
     def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Take the end offsets of all partitions that have records. No record was added while the
-        caller asked for them. It can be called without `wants_ends`, too.
+        """Take the end offsets of all partitions, also of those without records. No record was
+        added while the caller asked for them. It can be called without `wants_ends`, too.
         """
 
     def read_to(self, partition: TopicPartition, offset: int) -> None:
         """Take the offset up to which a partition was read. It can be greater than that of the last
-        record: Kafka's own records for transactions have offsets, too.
+        record: Kafka's own records for transactions have offsets, too, and deleted records had one.
         """
 
     @property

@@ -37,8 +37,8 @@ class SourcePosition:
     - `time` is the newest commit timestamp of a whole transaction (µs). `clocks` has one for each
       Kafka partition, if each has its own, and `afters` what the newest event there came after.
     - `end` is the end of the last finished transaction. `recent` are the ids of the last ones.
-    - `joined` are topics that came later. `untried` are the Kafka partitions that have released no
-      transaction.
+    - `joined` are topics that came later. `grown_to` has the end offsets of topics that have got
+      another Kafka partition, as they were then.
     - `lost_before` is an offset of the transaction topic: transactions that end before it may lack
       events that Kafka had deleted before the first start.
     - `unfilled` are finished transactions that lacked events, with one bit for each sequence that
@@ -53,7 +53,7 @@ class SourcePosition:
     end: LogPosition = ()
     recent: tuple[str, ...] = ()
     joined: Mapping[str, JoinedTopic] = field(default_factory=dict)
-    untried: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    grown_to: ByTopic[int] = field(default_factory=dict)
     lost_before: int = 0
     unfilled: Mapping[str, Mapping[int, bytes]] = field(default_factory=dict)
 

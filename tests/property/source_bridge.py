@@ -78,7 +78,10 @@ class Bridge:
         now = START + 10**9
         choice = random.random()
         if choice < 0.1:
+            before = len(topics.ends(self._shown))
             self._shown += random.randrange(1, 40)
+            if len(ends := topics.ends(self._shown)) > before:  # a topic has another partition
+                sequencer.ends(ends)
         elif choice < 0.6:
             ends = topics.ends(self._shown)
             partitions = [p for p in ends if read.get(p, 0) < ends[p] and p not in sequencer.full]

@@ -172,15 +172,16 @@ class Topics:
 
     records: dict[TopicPartition, list[Record]] = field(default_factory=dict)
     visible_after: dict[TopicPartition, list[int]] = field(default_factory=dict)
+    created_at: dict[TopicPartition, int] = field(default_factory=dict)
     written: int = 0
 
     def ends(self, now: int) -> dict[TopicPartition, int]:
         """The end offsets, as they are when so many records were written."""
-        ends = {
-            partition: sum(number <= now for number in numbers)
-            for partition, numbers in self.visible_after.items()
+        return {
+            partition: sum(number <= now for number in self.visible_after.get(partition, ()))
+            for partition, created_at in self.created_at.items()
+            if created_at <= now
         }
-        return {partition: end for partition, end in ends.items() if end}
 
 
 class Debezium:
@@ -190,6 +191,9 @@ class Debezium:
         self._random, self._delay = random, delay
         self._partitions = dict.fromkeys((*TABLES, BEAT, KEYLESS), partitions)
         self.topics = Topics()
+        for table, number in self._partitions.items():
+            self.topics.created_at |= {(f"t.{table}", k): 0 for k in range(number)}
+        self.topics.created_at[ENDS, 0] = 0
         self._time = START + 5_000
 
     def write(
@@ -223,7 +227,9 @@ class Debezium:
 
     def _partition_of(self, emit: Emit, grows: bool) -> TopicPartition:
         if grows:
-            self._partitions[self._random.choice(TABLES)] += 1
+            table = self._random.choice(TABLES)
+            self.topics.created_at[f"t.{table}", self._partitions[table]] = self.topics.written
+            self._partitions[table] += 1
         if emit.topic == ENDS:
             return ENDS, 0
         number = self._partitions[emit.topic.removeprefix("t.")]
