@@ -126,11 +126,13 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A record without an event. `rule` is a word for the reason, for example
-    `TOMBSTONE`. It counts in its transaction if `commit` names one.
+    `TOMBSTONE`. It counts in its transaction if `commit` names one. `table` is its table, if it has
+    one.
     """
 
     rule: str
     commit: Commit = Commit()
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
