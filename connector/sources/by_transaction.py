@@ -151,9 +151,6 @@ class ByTransaction:
                 self.repetitions += 1
                 return
             self._ended.add(commit.transaction)
-            if event.counts:
-                counts = {t: count for t, count in event.counts.items() if self._reads(t)}
-                event = End(commit, sum(counts.values()), counts)
         if isinstance(event, End | Poison):
             self._end_records.append((record, event))
 
@@ -230,6 +227,7 @@ class ByTransaction:
                 yield Released(record, event, self._time + 1, record.offset, 0)
                 self._end_records.popleft()
                 continue
+            event = self._expected(event)
             arrived = self._arrived.get(event.commit.transaction) or Arrived()
             time = self._next_time(record, event.commit)
             self._waiting = self._reason_to_wait(record, event, arrived, time - now)
@@ -245,6 +243,14 @@ class ByTransaction:
             if not is_whole:
                 return
             self._finish(event, arrived, time)
+
+    def _expected(self, end: End) -> End:
+        """Return an end without the events of tables whose topics are not read."""
+        if not end.counts:
+            return end
+        read = self._tables.values()
+        counts = {t: n for t, n in end.counts.items() if self._reads(t) or t in read}
+        return End(end.commit, sum(counts.values()), counts)
 
     def _next_time(self, record: ForeignRecord, commit: Commit) -> int:
         """Return the commit timestamp of the next transaction. A slot before it stays free."""

@@ -26,17 +26,21 @@ class SourceFormat(StrEnum):
     def is_debezium(self) -> bool:
         return self in (SourceFormat.DEBEZIUM_JSON, SourceFormat.DEBEZIUM_AVRO)
 
+    @property
+    def is_avro(self) -> bool:
+        return self in (SourceFormat.DEBEZIUM_AVRO, SourceFormat.UPSERT_AVRO)
+
 
 class OnTruncate(StrEnum):
-    """What becomes of a truncated table: its rows are deleted, or the bridge stops."""
+    """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""
 
     DELETE = "delete"
     STOP = "stop"
 
 
 class OnMissingValue(StrEnum):
-    """What becomes of a row that lacks a value which is in no event: the bridge stops, the row is a
-    dead letter, or the column is NULL.
+    """The effect of a value that is in no event: the bridge stops, the row is a dead letter, or the
+    column is NULL.
     """
 
     STOP = "stop"
