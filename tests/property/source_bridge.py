@@ -11,6 +11,7 @@ from random import Random
 
 from connector.records.model import (
     DataChange,
+    DeleteCells,
     DeleteFamily,
     Entry,
     SetCell,
@@ -88,7 +89,7 @@ class Bridge:
         self, sequencer: ByTransaction | ByPartition, read: dict[TopicPartition, int]
     ) -> bool:
         random, topics = self.random, self.topics
-        now = START + 10**9
+        now = START * 2
         choice = random.random()
         if choice < 0.1:
             before = len(topics.ends(self._shown))
@@ -160,12 +161,20 @@ def change_of(released: Released) -> tuple[str, DataChange | Truncate] | None:
     if event.whole or event.deleted:
         entries.append(DeleteFamily("f"))
     if not event.deleted:
-        entries += [SetCell("f", name.encode(), value) for name, value in event.cells.items()]
+        for name, value in event.cells.items():
+            if value is not None:
+                entries.append(SetCell("f", name.encode(), value))
+            elif not event.whole:
+                entries.append(DeleteCells("f", name.encode()))
         entries.append(SetCell("f", MARK, b""))
-    key = b"%d" % event.key["id"]
+    key = b"=" + key_text(event).encode()
     return event.table, DataChange(
         stream_partition="source", table=event.table, row_key=key, entries=tuple(entries), **order
     )
+
+
+def key_text(event: Row) -> str:
+    return "/".join(map(str, event.key.values()))
 
 
 def states_by_time(sent: list[Released]) -> dict[int, State]:
@@ -194,14 +203,16 @@ def states_by_time(sent: list[Released]) -> dict[int, State]:
 def _shown(
     rows: Mapping[tuple[str, bytes], RowState], truncated: Mapping[str, tuple[int, ...] | None]
 ) -> State:
-    state: dict[str, dict[int, dict[str, bytes]]] = {}
+    state: dict[str, dict[str, dict[str, bytes]]] = {}
     for (table, key), row in rows.items():
         cells = visible(truncate(row, truncated.get(table)))
         if cells:
             columns = {name.decode(): value for (_, name), value in cells.items() if name != MARK}
-            state.setdefault(table, {})[int(key)] = columns
+            state.setdefault(table, {})[key[1:].decode()] = columns
     return state
 
 
 def without_empty(state: State) -> State:
-    return {table: rows for table, rows in state.items() if rows}
+    return {
+        table: {str(key): row for key, row in rows.items()} for table, rows in state.items() if rows
+    }

@@ -9,7 +9,7 @@ decoder returns, so no format is involved.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -30,7 +30,7 @@ TABLES = ("a", "b", "c")
 BEAT, KEYLESS = "beat", "log"
 KEYS = range(4)
 START = 1_700_000_000_000_000
-State = Mapping[str, Mapping[int, Mapping[str, bytes]]]
+State = Mapping[str, Mapping[Hashable, Mapping[str, bytes]]]
 """The columns of each row, by table and key."""
 
 

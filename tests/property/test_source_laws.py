@@ -22,7 +22,7 @@ from connector.sources.model import (
 )
 from connector.sources.position import SourcePosition
 from tests.examples import tries
-from tests.property.source_bridge import Bridge, states_by_time, without_empty
+from tests.property.source_bridge import Bridge, key_text, states_by_time, without_empty
 from tests.property.source_world import ENDS, Database, Topics, make, poison
 
 MakeOne = Callable[..., ByTransaction]
@@ -247,11 +247,11 @@ def test_a_partition_is_an_order_without_a_transaction_topic(seed: int) -> None:
         for partition, records in topics.records.items():
             ordered = [times[record[:3]] for record, event in records if isinstance(event, Row)]
             assert ordered == sorted(set(ordered)), (number, partition)
-        newest = dict[tuple[str, int], Row]()
+        newest = dict[tuple[str, str], Row]()
         for partition in sorted(topics.records):
             for _, event in topics.records[partition]:
                 if isinstance(event, Row):
-                    newest[event.table, event.key["id"]] = event
+                    newest[event.table, key_text(event)] = event
         states = states_by_time(bridge.sent)
         shown = states[max(states)] if states else {}
         for (table, key), event in newest.items():
