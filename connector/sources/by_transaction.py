@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 from connector.records.model import MAX_LONG
@@ -553,3 +554,15 @@ class ByTransaction:
             return False
         self._skipped = transaction
         return True
+
+
+def reads_table(transactions: str, topics: Collection[str]) -> Callable[[str], bool]:
+    """Return whether the topic of a table is one of `topics`, which may have `*` and `?`.
+
+    Debezium's topic of `public.customers` is `dbz.public.customers` if the transaction topic is
+    `dbz.transaction`. If topics have other names, all tables count as read.
+    """
+    prefix = transactions.removesuffix("transaction")
+    if not all(topic.startswith(prefix) for topic in topics):
+        return lambda table: True
+    return lambda table: any(fnmatchcase(f"{prefix}{table}", topic) for topic in topics)
