@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
 from connector.config.source_tables import FollowedTable
-from connector.kafka import read_letters, topics
+from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
+from connector.kafka.bridge.audit import audit_source
 from connector.kafka.client import records_between
 from connector.kafka.tables import source_tables
 from connector.records.codec import ChangeRecord, Schemas, decode
@@ -27,7 +28,7 @@ from connector.services.events import Event
 from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
 from connector.sources.model import SourceFormat
-from tests.broker import NewTopic
+from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
 from tests.integration.bridge_process import STEPS
 from tests.integration.foreign_topics import START_US, ForeignTopics, foreign_topics, until
@@ -125,8 +126,19 @@ def test_transactions_of_a_source_become_changes(
     assert run_bridge(config, "shop", once=True).changes == 1
 
 
+FIRST_STEPS = ("publish tables", "send", "reached")
+
+
+@pytest.mark.parametrize(
+    "steps", [FIRST_STEPS, pytest.param(STEPS.keys() - set(FIRST_STEPS), marks=pytest.mark.long)]
+)
 def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
-    source: ForeignTopics, config: ConnectorConfig, new_topic: NewTopic, tmp_path: Path, seed: int
+    steps: Collection[str],
+    source: ForeignTopics,
+    config: ConnectorConfig,
+    new_topic: NewTopic,
+    tmp_path: Path,
+    seed: int,
 ) -> None:
     """resumable, nothing_lost, nothing_invented: killed after any kind of step, and run again,
     it publishes what a bridge publishes that was never killed. SRC-1.
@@ -144,7 +156,7 @@ def test_a_bridge_that_is_killed_anywhere_publishes_the_same_changes(
     assert run(tmp_path, "never", 1) == 0
     expected = {change_of(change): change for change in changes(config)}
 
-    for step in STEPS:
+    for step in sorted(steps):
         folder = tmp_path / step
         other = config_of(source, new_topic(kafka_partitions=3).topic, folder)
         assert run(folder, step, 1) == -signal.SIGKILL, step
@@ -222,6 +234,45 @@ def test_the_tables_of_a_source_are_published_and_keep_their_names(
     assert [column["name"] for column in columns] == ["n", "added"]
 
 
+def test_every_record_of_a_source_is_accounted_for(
+    source: ForeignTopics, config: ConnectorConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SRC-7, nothing_lost: a change, a mark, a letter, or left out by a rule; and a change that is
+    missing is noticed.
+    """
+    monkeypatch.setattr(by_transaction, "POISON_WAITS_US", 0)
+    a, b = (f"{source.prefix}.public.{table}" for table in "ab")
+    source.commit(("a", 1, {"n": "1"}), ("b", 1, {"m": 1}))
+    source.send(b, None, key='{"id": 1}')
+    source.repeat_last()
+    source.commit(("beat", 1, {"at": "x"}))
+    source.send(a, "{no json", kafka_partition=1)
+    run_bridge(config, once=True)
+    shop = config.streams["shop"]
+    topics_of = {
+        audit.topic.removeprefix(f"{source.prefix}."): audit for audit in audit_source(config, shop)
+    }
+    shown = {
+        name: (t.changes, t.marks, t.letters, dict(t.left_out)) for name, t in topics_of.items()
+    }
+    assert shown == {
+        "public.a": (1, 0, 1, {}),
+        "public.b": (1, 0, 0, {"TOMBSTONE": 1, "REPETITION": 1}),
+        "public.beat": (0, 0, 0, {"HEARTBEAT": 1}),
+        "transaction": (0, 3, 0, {}),
+    }
+    assert sum(t.records for t in topics_of.values()) == 9
+    assert not any(t.missing or t.unverified for t in topics_of.values())
+
+    # A bridge that loses a change: its header names another record.
+    monkeypatch.setattr(session, "headers", lambda _: [("connector.source", b"other/0/0")])
+    source.commit(("a", 5, {"n": "5"}))
+    run_bridge(config, once=True)
+    (of_a,) = [audit for audit in audit_source(config, shop) if audit.topic == a]
+    assert of_a.missing == 1
+    assert of_a.examples[0].startswith(f"{a}/")
+
+
 def test_validate_names_what_is_wrong_with_a_source(
     source: ForeignTopics, config: ConnectorConfig, tmp_path: Path
 ) -> None:
@@ -285,6 +336,37 @@ def test_a_running_bridge_takes_new_topics_and_stops(
         stop.set()
         run.join()
     assert counts == [11]
+
+
+@pytest.mark.systems
+def test_a_bridge_survives_the_loss_of_the_broker(tmp_path: Path) -> None:
+    """SRC-8, nothing_lost: it begins again at its position when Kafka is back."""
+    with LocalBroker.start(tmp_path / "broker", jar_store()) as broker:
+        settings = {"message.timeout.ms": "3000", "fetch.wait.max.ms": "10"}
+        kafka = KafkaConfig(broker.bootstrap_servers, settings)
+        made = ForeignTopics(kafka, client.admin(kafka))
+        for name in ("public.a", "public.b", "transaction"):
+            made.create(name)
+        topics.create_topic(kafka, "shop", kafka_partitions=2)
+        config = replace(config_of(made, "shop", tmp_path), kafka=kafka)
+        made.commit(("a", 1, {"n": "1"}), ("b", 1, {"m": 1}))
+        stop, events = threading.Event(), list[Event]()
+        thread = threading.Thread(
+            target=lambda: run_bridge(config, stop=stop, on_event=events.append)
+        )
+        thread.start()
+        try:
+            until(lambda: len(changes(config)) == 2)
+            broker.kill()
+            until(lambda: "BRIDGE_RETRIES" in {event.code for event in events}, 120)
+            broker.restart()
+            made.commit(("a", 2, {"n": "2"}), ("b", 1, None))
+            until(lambda: len(changes(config)) == 4, 120)
+        finally:
+            stop.set()
+            thread.join()
+        sent_changes = changes(config)
+        assert len({change_of(change) for change in sent_changes}) == 4
 
 
 def run(folder: Path, step: str, count: int) -> int:

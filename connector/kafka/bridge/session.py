@@ -286,7 +286,7 @@ class BridgeSession:
         positions, starts = self._reader.positions, self._sequencer.starts
         if any(positions.get(partition, end) < end for partition, end in ends.items()):
             return False
-        return is_idle or all(starts.get(p, positions[p]) >= e for p, e in ends.items())
+        return is_idle or all(starts.get(p, positions.get(p, e)) >= e for p, e in ends.items())
 
 
 def decoder_of(
