@@ -16,6 +16,10 @@ from confluent_kafka.admin import AdminClient
 
 from connector.config.settings import ConnectorConfig, KafkaConfig, SourceConfig, StreamConfig
 from connector.config.source_tables import FollowedTable
+from connector.dead_letters.filter import LetterFilter
+from connector.dead_letters.ledger import LetterState
+from connector.dead_letters.repair import Step
+from connector.dead_letters.replay import Verdict
 from connector.kafka import LocalBroker, client, read_letters, topics
 from connector.kafka.bridge import reader, session
 from connector.kafka.bridge.audit import audit_source
@@ -23,10 +27,12 @@ from connector.kafka.client import records_between
 from connector.kafka.tables import source_tables
 from connector.records.codec import ChangeRecord, Schemas, decode
 from connector.records.model import MAX_INT, DataChange, Heartbeat, Record, SetCell
-from connector.services import load_config, run_bridge, status
+from connector.records.rejection import Reason
+from connector.services import DeadLetters, load_config, run_bridge, status
 from connector.services.events import Event
 from connector.services.validate_source import source_findings
 from connector.sources import by_transaction
+from connector.sources.debezium import PLACEHOLDER
 from connector.sources.model import SourceFormat
 from tests.broker import NewTopic, jar_store
 from tests.documents import ROOT
@@ -211,6 +217,34 @@ def test_a_record_that_cannot_be_read_is_a_letter_with_its_bytes(
     ((letter, _),) = read_letters(config.kafka, config.streams["shop"].topic)
     assert (letter.value, letter.key) == (b"{no json", b'{"id": 9}')
     assert (letter.position.topic, letter.position.offset) == (topic, 0)
+
+
+def test_a_letter_of_a_bridge_is_repaired_and_replayed_at_its_place(
+    source: ForeignTopics, config: ConnectorConfig
+) -> None:
+    """SRC-6, replay_is_safe: the change has the time of its transaction, and its count. A bridge
+    that reads the record again writes no second letter.
+    """
+    source.commit(("a", 1, {"n": "1"}), ("a", 2, {"n": "2"}))
+    run_bridge(config, once=True)
+    letters = DeadLetters(config, "shop", on_event=lambda event: None)
+    assert not list(letters.list(None))
+    source.commit(("a", 3, {"n": PLACEHOLDER}), ("a", 4, {"n": "4"}))
+    counts = run_bridge(config, once=True)
+    assert (counts.changes, counts.letters) == (1, 1)
+    ((letter, status),) = letters.list(None)
+    assert (letter.reason, status.state) == (Reason.UNREADABLE_SOURCE, LetterState.OPEN)
+    other = changes(config)[-1]
+    assert letters.replay(LetterFilter(), why="again").verdicts == {Verdict.REFUSE: 1}
+    steps = [Step.parse('set record.after.n="3"')]
+    assert letters.replay(LetterFilter(), why="mended", steps=steps).verdicts == {Verdict.REPLAY: 1}
+    replayed = next(change for change in changes(config) if cells(change).get("n") == "3")
+    assert replayed.commit_timestamp == other.commit_timestamp
+    assert replayed.transaction is not None
+    assert other.transaction is not None
+    assert replayed.transaction.server_transaction_id == other.transaction.server_transaction_id
+    assert replayed.transaction.number_of_records_in_transaction == 2
+    assert letters.replay(LetterFilter(), why="again", steps=steps).verdicts == {}
 
 
 def test_the_tables_of_a_source_are_published_and_keep_their_names(
