@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, Protocol
 
 TopicPartition = tuple[str, int]
@@ -11,6 +12,36 @@ TopicPartition = tuple[str, int]
 
 LogPosition = tuple[int, ...]
 """A position in the log of the source. Positions of one source can be compared."""
+
+
+class SourceFormat(StrEnum):
+    """The format of the records of foreign topics."""
+
+    DEBEZIUM_JSON = "debezium-json"
+    DEBEZIUM_AVRO = "debezium-avro"
+    UPSERT_JSON = "upsert-json"
+    UPSERT_AVRO = "upsert-avro"
+
+    @property
+    def is_debezium(self) -> bool:
+        return self in (SourceFormat.DEBEZIUM_JSON, SourceFormat.DEBEZIUM_AVRO)
+
+
+class OnTruncate(StrEnum):
+    """What becomes of a truncated table: its rows are deleted, or the bridge stops."""
+
+    DELETE = "delete"
+    STOP = "stop"
+
+
+class OnMissingValue(StrEnum):
+    """What becomes of a row that lacks a value which is in no event: the bridge stops, the row is a
+    dead letter, or the column is NULL.
+    """
+
+    STOP = "stop"
+    LETTER = "letter"
+    NULL = "null"
 
 
 class ForeignRecord(NamedTuple):
