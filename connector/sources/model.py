@@ -28,15 +28,15 @@ class SourceFormat(StrEnum):
 
 
 class OnTruncate(StrEnum):
-    """What becomes of a truncated table: its rows are deleted, or the bridge stops."""
+    """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""
 
     DELETE = "delete"
     STOP = "stop"
 
 
 class OnMissingValue(StrEnum):
-    """What becomes of a row that lacks a value which is in no event: the bridge stops, the row is a
-    dead letter, or the column is NULL.
+    """The effect of a value that is in no event: the bridge stops, the row is a dead letter, or the
+    column is NULL.
     """
 
     STOP = "stop"
@@ -123,11 +123,13 @@ class End:
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A record without an event. `rule` is a word for the reason, for example
-    `TOMBSTONE`. It counts in its transaction if `commit` names one.
+    `TOMBSTONE`. It counts in its transaction if `commit` names one. `table` is its table, if it has
+    one.
     """
 
     rule: str
     commit: Commit = Commit()
+    table: str = ""
 
 
 @dataclass(frozen=True, slots=True)
