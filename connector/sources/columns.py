@@ -87,7 +87,8 @@ class SourceTable:
         for shown in section["columns"]:
             cell = shown.get("qualifier", shown["name"])
             version = _version(cell)
-            field = cells[version[1]] if version and version[1] in cells else cell
+            is_version = version and version[1] in cells and _version(shown["name"])
+            field = cells[version[1]] if version and is_version else cell
             cells[cell] = field
             is_guess = "on_unreadable" in shown
             columns.append(
@@ -172,7 +173,9 @@ def merged(
             warnings.append(f"{source}: field {field[:64]!r} has no column. It is in _unmapped")
             continue
         cell = _free(field, cells) if field in cells else field
-        name = column_name(cell, names)
+        # A field that has the name of another one's version has a column that does not look so.
+        is_alike = cell == field and (version := _version(field)) and version[1] in cells
+        name = column_name(field.replace("__", "_") if is_alike else cell, names)
         cells.add(cell)
         names.add(name.lower())
         columns.append(SourceColumn(field, name, cell, shown.type, shown.is_guess))

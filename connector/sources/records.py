@@ -72,7 +72,12 @@ class Format(Protocol):
     """How records are written. Its methods raise one of `UNREADABLE`."""
 
     def key(self, key: bytes) -> Fields | None:
-        """Return the fields of a key. One without fields is the field `key`. None: it is null."""
+        """Return the fields of a key. None: it is null."""
+
+    def any_key(self, key: bytes) -> Fields | None:
+        """Return the fields of a key that may be text, or a value without fields: the field `key`.
+        None: it is null.
+        """
 
     def row(self, value: bytes) -> Fields | None:
         """Return the fields of a row. A value without fields is the field `value`. None: it is
@@ -107,7 +112,9 @@ class JsonFormat:
         self._decoders: dict[type, msgspec.json.Decoder[Any]] = {}
 
     def key(self, key: bytes) -> Fields | None:
-        """A key may be text that is not JSON."""
+        return self._fields(key, "")
+
+    def any_key(self, key: bytes) -> Fields | None:
         try:
             return self._fields(key, KEY)
         except msgspec.DecodeError:
@@ -120,30 +127,39 @@ class JsonFormat:
         decoder = self._decoders.get(shape)
         if decoder is None:
             decoder = self._decoders[shape] = msgspec.json.Decoder(shape)
-        if not _has_schema(value):
-            return decoder.decode(value), None
-        framed = _framed.decode(value)
-        if framed.schema is UNSET or framed.payload is UNSET:
-            return decoder.decode(value), None
-        return decoder.decode(framed.payload), self._schema(bytes(framed.schema))
+        payload, schema = self._unframed(value)
+        return decoder.decode(payload), schema
 
     def _fields(self, text: bytes, name: str) -> Fields | None:
-        schema = None
-        if _has_schema(text):
-            framed = _framed.decode(text)
-            if framed.schema is not UNSET and framed.payload is not UNSET:
-                schema, text = self._schema(bytes(framed.schema)), bytes(framed.payload)
+        payload, schema = self._unframed(text)
+        text = bytes(payload)
         if text.lstrip()[:1] == b"{":
             return Fields(_objects.decode(text), schema)
         value = bytes(_any.decode(text))
-        return None if value == b"null" else Fields({name: value}, None)
+        if value == b"null":
+            return None
+        if not name:
+            raise ValueError("the key has no fields")
+        return Fields({name: value}, None)
 
-    def _schema(self, text: bytes) -> Schema | None:
+    def _unframed(self, text: bytes) -> tuple[bytes | Raw, Schema | None]:
+        """The record without its schema, and the schema. A row may have such columns, too: a schema
+        is an object, or null.
+        """
+        if not _may_have_schema(text):
+            return text, None
+        framed = _framed.decode(text)
+        if framed.schema is UNSET or framed.payload is UNSET:
+            return text, None
+        schema = bytes(framed.schema)
+        if schema[:1] == b"{":
+            return framed.payload, self._schema(schema)
+        return (framed.payload if schema == b"null" else text), None
+
+    def _schema(self, text: bytes) -> Schema:
         schema = self._schemas.get(text)
         if schema is None:
             declared = msgspec.json.decode(text)
-            if declared is None:
-                return None
             if len(self._schemas) >= MAX_SCHEMAS:
                 self._schemas.clear()
             schema = self._schemas[text] = Schema(connect_field(declared))
@@ -200,7 +216,9 @@ class AvroFormat:
         self._readers: dict[tuple[int, type | None], Any] = {}
 
     def key(self, key: bytes) -> Fields | None:
-        """A key may be text, as many producers write it beside a value in Avro."""
+        return self._fields(key, "")
+
+    def any_key(self, key: bytes) -> Fields | None:
         return self._fields(key, KEY) if key[:1] == CONFLUENT else Fields({KEY: key}, None)
 
     def row(self, value: bytes) -> Fields | None:
@@ -225,6 +243,8 @@ class AvroFormat:
         datum = _read(read, value)
         if isinstance(datum, dict):
             return Fields(datum, schema)
+        if datum is not None and not name:
+            raise ValueError("the key has no fields")
         return None if datum is None else Fields({name: datum}, None)
 
     def _schema(self, value: bytes) -> tuple[int, Schema]:
@@ -284,7 +304,7 @@ _any: Final = msgspec.json.Decoder(Raw)
 _is_whole = re.compile(rb"-?[0-9]+").fullmatch
 
 
-def _has_schema(text: bytes) -> bool:
+def _may_have_schema(text: bytes) -> bool:
     """Whether a record may have a schema. The converter writes it first."""
     return text[:10] == b'{"schema":' or b'"schema"' in text[:20] or text[:10] == b'{"payload"'
 

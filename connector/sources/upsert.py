@@ -44,7 +44,7 @@ class UpsertDecoder:
             return Poison(rule, detail_of(error), commit, table)
 
     def _row(self, record: ForeignRecord, raw_key: bytes, commit: Commit, table: str) -> Event:
-        key = self._rows.format.key(raw_key)
+        key = self._rows.format.any_key(raw_key)
         if key is None:
             return Skipped("NO_KEY", commit, table)
         row = None if record.value is None else self._rows.format.row(record.value)
