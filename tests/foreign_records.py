@@ -118,16 +118,15 @@ _SOURCE_SCHEMA = {
             "snapshot": [
                 {
                     "type": "string",
-                    "connect.default": "false",
                     "connect.name": "io.debezium.data.Enum",
                 },
                 "null",
             ],
             "db": "string",
             "sequence": ["null", "string"],
-            **dict.fromkeys(("ts_us", "ts_ns"), ["null", "long"]),
+            **{name: ["null", "long"] for name in ("ts_us", "ts_ns")},
             **dict.fromkeys(("schema", "table"), "string"),
-            **dict.fromkeys(("txId", "lsn", "xmin"), ["null", "long"]),
+            **{name: ["null", "long"] for name in ("txId", "lsn", "xmin")},
         }.items()
     ],
 }

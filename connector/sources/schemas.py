@@ -72,7 +72,7 @@ def connect_field(schema: object, name: str = "", depth: int = 0) -> Field:
     logical = schema.get("name")
     return Field(
         name,
-        _BASES.get(schema["type"], schema["type"]),
+        str(_BASES.get(schema["type"], schema["type"])),
         logical if isinstance(logical, str) else "",
         _texts(schema.get("parameters")),
         parts,

@@ -160,13 +160,21 @@ MAX_SCALE: Final = 20_000
 
 def _canonical_decimal(text: bytes) -> bytes:
     if not _is_plain_number(text):
-        raise ValueError(text)
+        return _DECIMALS_OF_JAVA.get(text, text)
     sign, digits = (b"-", text[1:]) if text[:1] == b"-" else (b"", text)
     whole, _, decimals = digits.partition(b".")
     whole, decimals = whole.lstrip(b"0") or b"0", decimals.rstrip(b"0")
     if not decimals:
         return whole if whole == b"0" else sign + whole
     return sign + whole + b"." + decimals
+
+
+_DECIMALS_OF_JAVA: Final = {
+    b"NAN": b"NaN",
+    b"POSITIVE_INFINITY": b"Infinity",
+    b"NEGATIVE_INFINITY": b"-Infinity",
+}
+"""The texts that Debezium has for decimals that are no numbers."""
 
 
 def _of_variable_scale(value: Mapping[str, Any]) -> bytes:
@@ -278,6 +286,9 @@ def _float_of_text(text: bytes) -> bytes:
 _NOT_FINITE: Final = frozenset({b"NaN", b"Infinity", b"-Infinity"})
 
 
+_SUBNORMAL: Final = 2.0**-126
+
+
 def _float_text(number: float) -> bytes:
     text = repr(number).encode()
     return _FLOATS.get(text, text)
@@ -291,7 +302,8 @@ def _float32(number: float) -> bytes:
     if not math.isfinite(number):
         return _float_text(number)
     exact = struct.pack("<f", number)
-    texts = (float(f"{number:.{digits}g}") for digits in range(6, 10))
+    least = 6 if abs(number) > _SUBNORMAL else 1
+    texts = (float(f"{number:.{digits}g}") for digits in range(least, 10))
     return _float_text(next((text for text in texts if struct.pack("<f", text) == exact), number))
 
 

@@ -62,9 +62,10 @@ def test_a_field_that_changes_its_type_writes_a_new_cell_with_a_warning():
         ("n", "n__3", "n__3", "DATE"),
     ]
     assert [len(each.warnings) for each in made] == [0, 1, 0, 1]
-    assert made[1].warnings == (
+    (warning,) = made[1].warnings
+    assert warning == (
         "public.items: field n was INT64, is STRING. Its values are in column n__2 from here on,"
-        " and column n is NULL",
+        " and column n is NULL"
     )
 
 
