@@ -172,10 +172,13 @@ def merged(
         if not _is_cell(field) or len(columns) >= MAX_COLUMNS - MAX_KEY_COLUMNS:
             warnings.append(f"{source}: field {field[:64]!r} has no column. It is in _unmapped")
             continue
-        cell = _free(field, cells) if field in cells else field
-        # A field that has the name of another one's version has a column that does not look so.
-        is_alike = cell == field and (version := _version(field)) and version[1] in cells
-        name = column_name(field.replace("__", "_") if is_alike else cell, names)
+        cell, suffix = field, ""
+        if field in cells:
+            cell = _free(field, cells)
+            suffix = cell.removeprefix(field)
+        elif (version := _version(field)) and version[1] in cells:
+            suffix = _NO_VERSION
+        name = column_name(field, names, suffix)
         cells.add(cell)
         names.add(name.lower())
         columns.append(SourceColumn(field, name, cell, shown.type, shown.is_guess))
@@ -235,23 +238,25 @@ def _free(field: str, cells: set[str]) -> str:
     return f"{field}__{number}"
 
 
-def column_name(field: str, taken: Iterable[str] = ()) -> str:
+def column_name(field: str, taken: Iterable[str] = (), suffix: str = "") -> str:
     """Return the name of a column for a field: other characters become `_`, and a number is added
     to a name that is taken. For example, `e-mail` becomes `e_mail`, and `_id` becomes `c_id`.
 
-    `taken` has names in lower case.
+    `taken` has names in lower case. The name ends with `suffix`.
     """
     name = field
-    if not is_column_name(field):
+    if not is_column_name(f"{field}{suffix}"):
         name = re.sub(r"[^A-Za-z0-9_]", "_", field)[:_MAX_NAME]
         if not name[:1].isalpha():
             name = f"c{name}" if name[:1] == "_" else f"c_{name}"
-    others, number, made = set(taken), 2, name
+    others, number, made = set(taken), 2, f"{name}{suffix}"
     while made.lower() in others:
-        made, number = f"{name}_{number}", number + 1
+        made, number = f"{name}_{number}{suffix}", number + 1
     return made
 
 
+_NO_VERSION: Final = "_c"
+"""Ends the name of the column of a field that has the name of another one's version."""
 _MAX_NAME: Final = 280
 
 
