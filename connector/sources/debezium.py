@@ -68,13 +68,11 @@ HEARTBEAT_TOPIC: Final = "__debezium-heartbeat."
 class _Source(Struct):
     """Where an event is from."""
 
-    connector: str = ""
     db: str | None = None
     schema: str | None = None
     table: str | None = None
     ts_ms: int | None = None
     ts_us: int | None = None
-    snapshot: Any = None
     sequence: str | None = None
     lsn: int | None = None
     gtid: str | None = None
