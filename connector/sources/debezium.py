@@ -73,6 +73,7 @@ class _Source(Struct):
     table: str | None = None
     ts_ms: int | None = None
     ts_us: int | None = None
+    snapshot: Any = None
     sequence: str | None = None
     lsn: int | None = None
     gtid: str | None = None
@@ -226,6 +227,8 @@ class DebeziumDecoder:
             whole=not is_partial,
             missing=() if is_partial else tuple(absent),
             is_snapshot=op == "r",
+            is_incremental=envelope.source is not None
+            and envelope.source.snapshot == "incremental",
         )
 
     def _take_placeholders(self, values: Mapping[str, Any], cells: Cells, plan: Plan) -> list[str]:
@@ -298,11 +301,11 @@ def lsn_text(lsn: int) -> str:
 
 def _commit(envelope: _Envelope, source: _Source) -> Commit:
     time = _micros(source.ts_us, source.ts_ms)
-    after: LogPosition = ()
+    # Rows of incremental snapshots have a sequence, and no position of their own.
+    first = None if source.sequence is None else _first_lsn(source.sequence)
+    after: LogPosition = () if first is None else (int(first[1]),)
     if source.lsn is not None:
         text = lsn_text(source.lsn)
-        if source.sequence is not None and (first := _first_lsn(source.sequence)):
-            after = (int(first[1]),)
     else:
         text = source.gtid or (f"{source.file}:{source.pos}" if source.file else "")
     transaction = envelope.transaction

@@ -26,6 +26,10 @@ class SourceFormat(StrEnum):
     def is_debezium(self) -> bool:
         return self in (SourceFormat.DEBEZIUM_JSON, SourceFormat.DEBEZIUM_AVRO)
 
+    @property
+    def is_avro(self) -> bool:
+        return self in (SourceFormat.DEBEZIUM_AVRO, SourceFormat.UPSERT_AVRO)
+
 
 class OnTruncate(StrEnum):
     """The effect of a truncation: the rows of the table are deleted, or the bridge stops."""
@@ -89,6 +93,8 @@ class Row:
     - `whole`: columns that are not in `cells` are NULL. Otherwise they keep their values.
     - `missing` names the columns of a new row whose values are in no event.
     - `is_snapshot`: the row was read, not changed. It has no transaction.
+    - `is_incremental`: it is of an incremental snapshot. `commit.after` is the end of the newest
+      transaction that was sent before it.
     """
 
     table: str
@@ -99,6 +105,7 @@ class Row:
     whole: bool = True
     missing: tuple[str, ...] = ()
     is_snapshot: bool = False
+    is_incremental: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +177,46 @@ class Released:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a sequencer waits for, for status and log.
+
+    - `reason` is one of `clock` (the next commit time is ahead of `now`), `snapshot` (the first
+      transaction waits until the initial snapshot was read) and `events` (a transaction lacks
+      events).
+    - `transaction` is the next transaction, and `since` is Kafka's time of its end (µs).
+    - `counts` and `arrived` are the numbers of its events by table, as it has them and as they were
+      read. `missing` is the number of events that were not read.
+    """
+
+    reason: str
+    transaction: str
+    since: int
+    missing: int = 0
+    counts: Mapping[str, int] = field(default_factory=dict)
+    arrived: Mapping[str, int] = field(default_factory=dict)
+
+
+def least_time(record: ForeignRecord, commit: Commit) -> int:
+    """Return the commit time of a record (µs), but not after Kafka's time of it."""
+    return min(commit.time, record.timestamp) if commit.time else record.timestamp
+
+
 class Sequencer(Protocol):
     """Brings the events of all partitions into one order (SRC-2).
 
-    The caller reads each partition in order, from `starts`, adds every record, and sends what is
-    released. It publishes `reached` with `token` when all that was released before is
-    acknowledged. A new sequencer that is made from a token releases what came after it again, with
-    the same commit timestamps.
+    The caller reads each partition in order, from `starts` and otherwise from its first record. It
+    repeats these steps:
+
+    1. It adds records, but none of a partition that is `full`.
+    2. If `wants_ends`, or if a topic has another partition, it asks Kafka for the end offsets of
+       all partitions, and calls `ends`.
+    3. It sends all that `released` yields. Only then it takes `reached` and `token`.
+    4. It reports `reached` with `token` to the producer. If `has_claim`, it waits until the
+       heartbeat is acknowledged, and calls `claim_acknowledged`. Until then nothing is released.
+
+    A new sequencer that is made from a token releases what came after it again, with the same
+    commit timestamps.
     """
 
     def add(self, record: ForeignRecord, event: Event) -> None:
@@ -187,15 +227,44 @@ class Sequencer(Protocol):
 
     @property
     def starts(self) -> Mapping[TopicPartition, int]:
-        """The offset from which each partition is read after a restart."""
+        """The offset from which each partition is read after a restart. A partition that is absent
+        is read from its first record.
+        """
 
     @property
     def reached(self) -> int:
         """The commit timestamp up to which everything was released. 0: none yet."""
 
-    def token(self) -> bytes:
-        """The state as a resume token."""
+    def token(self, topic_ids: Mapping[str, str]) -> bytes:
+        """The state as a resume token, with the ids of the topics. `SourcePosition` reads it."""
 
     @property
     def full(self) -> Collection[TopicPartition]:
         """The partitions of which no more records can be taken now."""
+
+    @property
+    def wants_ends(self) -> bool:
+        """Whether the end offsets of all partitions are needed, as they are now."""
+
+    def ends(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Take the end offsets of all partitions, also of those without records. No record was
+        added while the caller asked for them. It can be called without `wants_ends`, too.
+        """
+
+    def read_to(self, partition: TopicPartition, offset: int) -> None:
+        """Take the offset up to which a partition was read. It can be greater than that of the last
+        record: Kafka's own records for transactions have offsets, too, and deleted records had one.
+        """
+
+    @property
+    def has_claim(self) -> bool:
+        """Whether `reached` with `token` must be acknowledged before anything else is sent."""
+
+    def claim_acknowledged(self) -> None:
+        """Go on: Kafka has the heartbeat with the claim."""
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """What kept the last call of `released` from a transaction that has ended. None: it does
+        not wait, or no transaction has ended.
+        """
