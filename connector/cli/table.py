@@ -171,16 +171,16 @@ def define(ctx: click.Context, file: IO[str], key: tuple[str, ...], stream: str 
     """
     stream = find_stream(config_of(ctx), stream).name
     try:
-        found = tables_of(file, key)
+        defined = tables_of(file, key)
     except (ValueError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{escaped(file.name)}, {escaped(str(error))}") from None
     names: list[str] = []
-    for each in found:
+    for each in defined:
         if not each.key:
             raise click.UsageError(f"{each.source}: name its key columns with --key")
         out(toml_of(each, stream, names))
         names.append(table_name(each.source, names).lower())
-    err(f"{counted(len(found), 'table')}; add to connector.toml what you want to keep")
+    err(f"{counted(len(defined), 'table')}; add to connector.toml what you want to keep")
 
 
 _dry_run = click.option(

@@ -19,7 +19,8 @@ _Fields = tuple[Mapping[str, Any], Field | None]
 
 
 def tables_of(lines: Iterable[str], key: Sequence[str] = ()) -> list[SourceTable]:
-    """Return the tables that JSON lines describe. A table without a known key has none.
+    """Return the tables that JSON lines describe. A table has no key columns if none
+    are known.
 
     A line is a schema of Connect or of Avro, a value (of Debezium, or a row), or an object with
     `key` and `value` or `payload` (as kcat -J writes records), and perhaps `topic`. A key and a
@@ -30,7 +31,7 @@ def tables_of(lines: Iterable[str], key: Sequence[str] = ()) -> list[SourceTable
         key: The names of the key columns, for lines that do not have them.
 
     Raises:
-        ValueError: A line is none of these. The text has its number.
+        ValueError: A line is something else. The text has its number.
     """
     definer = _Definer(key)
     for number, line in enumerate(lines, 1):
@@ -49,9 +50,9 @@ def toml_of(table: SourceTable, stream: str, taken: Iterable[str] = ()) -> str:
     lines = [f"[{at}]", f"stream = {_text(stream)}", f"source = {_text(table.source)}"]
     lines.append(f"presence_family = {_text(FAMILY)}")
     lines += ["", f"[{at}.key]", f"form = {_text(section['key']['form'])}"]
-    for place, columns in ((f"{at}.key", section["key"]["columns"]), (at, section["columns"])):
+    for path, columns in ((f"{at}.key", section["key"]["columns"]), (at, section["columns"])):
         for column in columns:
-            lines += ["", f"[[{place}.columns]]"]
+            lines += ["", f"[[{path}.columns]]"]
             lines += [f"{name} = {_text(value)}" for name, value in column.items()]
     if any(column.is_guess for column in table.columns):
         lines.insert(1, "# Without a schema, types follow from the values that were shown.")
@@ -112,8 +113,8 @@ class _Definer:
         if not key_values:
             key_field, key_values = field, {name: row.get(name) for name in self._key}
 
-        def shown(name: str, value: Any, of: Field | None) -> Shown | None:
-            declared = None if of is None else of.part(name)
+        def shown(name: str, value: Any, struct: Field | None) -> Shown | None:
+            declared = None if struct is None else struct.part(name)
             if declared is not None:
                 return Shown(name, kind_of(declared, has_zone=has_zone).type)
             return self._guess(name, value)

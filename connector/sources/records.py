@@ -62,7 +62,7 @@ class Schema:
 
 
 class Fields(NamedTuple):
-    """The fields of a key or a row, not read yet, and their schema. None: there is none."""
+    """The fields of a key or a row, not read yet, and their schema, or None."""
 
     values: Mapping[str, Any]
     schema: Schema | None
@@ -207,7 +207,7 @@ class AvroFormat:
     """Avro in Confluent's framing.
 
     Args:
-        schema_of: Returns the schema of an id. What it raises is not caught.
+        schema_of: Returns the schema of an id. Its errors are not caught.
     """
 
     def __init__(self, schema_of: SchemaOf) -> None:
@@ -334,7 +334,7 @@ def _readers(avro: AvroType, shape: type[Struct]) -> dict[str, Any]:
 
 
 def detail_of(error: BaseException) -> str:
-    """Return what `UNREADABLE` says, in words."""
+    """Return the text of an error of `UNREADABLE`."""
     if isinstance(error, DamagedError):
         path = ".".join(reversed(error.path))
         return f"byte {error.offset}{f' in {path}' if path else ''}: {error.what}"

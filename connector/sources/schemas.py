@@ -41,7 +41,7 @@ class Field(NamedTuple):
       `bytes`, `array`, `map` or `struct`. A union of several types of Avro is `union`.
     - `logical` is the name of the logical type, for example `io.debezium.time.Date`, or empty.
     - `parts` has the fields of a struct, or the element of an array.
-    - `default` is the default in the source. None: there is none.
+    - `default` is the default in the source. None: it has no default.
     """
 
     name: str
@@ -98,8 +98,8 @@ class AvroType(NamedTuple):
     def part(self, name: str) -> AvroType | None:
         """Return the type of a field of the record. A record in a union counts, too."""
         for part in self.parts:
-            if self.is_union and (found := part.part(name)) is not None:
-                return found
+            if self.is_union and (inner := part.part(name)) is not None:
+                return inner
             if not self.is_union and part.field.name == name:
                 return part
         return None
