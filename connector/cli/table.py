@@ -4,16 +4,20 @@ TBL-21).
 
 from __future__ import annotations
 
+from typing import IO
+
 import click
 
 from connector.cli.parameters import DURATION_S, config_of, json_option, spark_options
 from connector.cli.terminal import console, err, escaped, out, show_event
 from connector.cli.terminal import table as empty_table
-from connector.config.settings import find_table
+from connector.config.settings import find_stream, find_table
 from connector.records.json_view import to_line
 from connector.records.views import view_of_time
 from connector.services import tables
 from connector.services.alter import AlterReport, alter_table, publish_table
+from connector.sources.columns import table_name
+from connector.sources.define import tables_of, toml_of
 from connector.state.jobs import MAINTENANCE, Job, recommended_bound_s
 from connector.tables.definition import Column
 from connector.tables.nested import type_of
@@ -145,6 +149,38 @@ def _setting(ctx: click.Context, setting: str) -> dict[str, int]:
             f"{PACE} must be at least 1s; use --unset to return to the configuration"
         )
     return {name: seconds}
+
+
+@command.command()
+@click.option(
+    "--from",
+    "file",
+    type=click.File("r", encoding="utf-8"),
+    required=True,
+    metavar="FILE",
+    help="A file with records or schemas of the source, one JSON object per line.",
+)
+@click.option("--key", multiple=True, help="A key column, for lines that have no keys. Repeatable.")
+@click.option("--stream", help="The stream. You can leave it out if there is only one.")
+@click.pass_context
+def define(ctx: click.Context, file: IO[str], key: tuple[str, ...], stream: str | None) -> None:
+    """Print sections [tables.NAME] for the tables that FILE shows, to edit.
+
+    A line is a schema of Kafka Connect or Avro, a value of Debezium, a row, or a record with key
+    and value, as kcat -J writes it.
+    """
+    stream = find_stream(config_of(ctx), stream).name
+    try:
+        defined = tables_of(file, key)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"{escaped(file.name)}, {escaped(str(error))}") from None
+    names: list[str] = []
+    for each in defined:
+        if not each.key:
+            raise click.UsageError(f"{each.source}: name its key columns with --key")
+        out(toml_of(each, stream, names))
+        names.append(table_name(each.source, names).lower())
+    err(f"{counted(len(defined), 'table')}; add to connector.toml what you want to keep")
 
 
 _dry_run = click.option(

@@ -16,7 +16,7 @@ from connector.kafka.bridge.tables import BridgeTables
 from connector.kafka.client import records_between
 from connector.kafka.dead_letters.topic import read_letters
 from connector.reports.bridge_status import SourceTopicAudit
-from connector.sources.changes import RECORD_HEADER, place
+from connector.sources.changes import RECORD_HEADER, location_of
 from connector.sources.model import End, Event, ForeignRecord, Poison, Skipped
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class _Audit:
             left_out=dict(left_out),
             missing=len(missing) if is_whole else 0,
             unverified=0 if is_whole else len(missing),
-            examples=tuple(place(record) for record in missing[:FEW]),
+            examples=tuple(location_of(record) for record in missing[:FEW]),
         )
 
     def _events(

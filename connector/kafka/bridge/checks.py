@@ -10,7 +10,7 @@ from connector.kafka import client, topics
 from connector.kafka.bridge.reader import EARLIEST, LATEST, described, offsets_of, topics_of
 from connector.kafka.bridge.session import decoder_of
 from connector.kafka.client import records_between
-from connector.sources.changes import place
+from connector.sources.changes import location_of
 from connector.sources.model import ForeignRecord, Poison
 from connector.sources.tables import KnownTables
 
@@ -67,5 +67,5 @@ def check_source(config: ConnectorConfig, source: SourceConfig) -> SourceCheck:
                 check.newest += 1
                 event = decoder.decode(record)
                 if isinstance(event, Poison):
-                    check.unreadable.append(f"{place(record)}: {event.detail}")
+                    check.unreadable.append(f"{location_of(record)}: {event.detail}")
     return check
